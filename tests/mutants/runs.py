@@ -76,8 +76,8 @@ REPLAY = (
         edits=(
             Edit(
                 "runner/task.py",
-                "do not tell theirs\n\n    def __hash__(self) -> int:\n        return self.serial\n",
-                "do not tell theirs\n\n    def __hash__(self) -> int:\n        return object.__hash__(self)\n",
+                "do not expose their context\n\n    def __hash__(self) -> int:\n        return self.serial\n",
+                "do not expose their context\n\n    def __hash__(self) -> int:\n        return object.__hash__(self)\n",
             ),
         ),
         caught_by=(Catch("unit tests of runs", "test_the_sets_of_wait_iterate_in_order_of_creation"),),

@@ -331,10 +331,10 @@ async def test_branches_that_are_not_functions_are_refused_at_the_call(stage: St
     async with stage.harness(app) as h:
         run = await h.start(wrong)
         called, named, number, listed = await run.result()
-        assert "give the function itself, do not call it" in called
+        assert "pass the function itself, do not call it" in called
         assert "key of a branch" in named
         assert "not int" in number
-        assert "as a dict of functions by key" in listed
+        assert "expected a dict of functions by key" in listed
         assert await facts(run) == []
 
 

@@ -96,8 +96,8 @@ def test_what_differs_comes_first_with_the_lines_to_paste(shop: Shop) -> None:
     assert done.returncode == 1
     assert done.stdout.splitlines()[:4] == [
         "shop.order.v1: recorded charge (step), requested bill (step) in 2 runs",
-        '    if ctx.version("bill", 2) == 1:  # the old way; else the new one',
-        '    ctx.removed("charge", "step")  # where it was, if it is gone',
+        '    if ctx.version("bill", 2) == 1:  # the old code; else the new code',
+        '    ctx.removed("charge", "step")  # at its old place, if you removed it',
         "",
     ]
     assert "diverges  charge (step)  bill (step)" in done.stdout

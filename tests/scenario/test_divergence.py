@@ -100,7 +100,7 @@ async def swaps(ctx: Context) -> str:
     return "?"
 
 
-KIND = "at 'charge' the history has a step, the code now asks for a child"
+KIND = "at 'charge' the history has a step, but the code now asks for a child"
 NEXT = "the next recorded result is that of 'pack' (a step, position 2), and the code does not ask for it"
 
 
@@ -108,8 +108,8 @@ NEXT = "the next recorded result is that of 'pack' (a step, position 2), and the
     ("code", "words"),
     [
         (another_kind, [KIND]),
-        (finishes_early, ["the code finished, but the history goes on", "never reached: pack"]),
-        (raises_early, ["the code raised, but the history goes on", "never reached: pack"]),
+        (finishes_early, ["the code finished, but the history continues", "never reached: pack"]),
+        (raises_early, ["the code raised, but the history continues", "never reached: pack"]),
         (only_waits, [NEXT, "Asked for: receive:other"]),
         (renamed, [NEXT, "Asked for: wrap"]),
         (inserts, [NEXT, "Asked for: check"]),
@@ -139,10 +139,10 @@ async def test_each_kind_of_divergence_blocks_the_run_before_anything_is_execute
     ("code", "words"),
     [
         (another_kind, [KIND]),
-        (finishes_early, ["the code finished, but the history goes on", "never reached: pack"]),
-        (raises_early, ["the code raised, but the history goes on", "never reached: pack"]),
-        (only_waits, ["the code can only wait now, but the history goes on", "pack", "Asked for: receive:other"]),
-        (renamed, ["the code finished, but the history goes on", "never reached: pack"]),
+        (finishes_early, ["the code finished, but the history continues", "never reached: pack"]),
+        (raises_early, ["the code raised, but the history continues", "never reached: pack"]),
+        (only_waits, ["the code can only wait now, but the history continues", "pack", "Asked for: receive:other"]),
+        (renamed, ["the code finished, but the history continues", "never reached: pack"]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

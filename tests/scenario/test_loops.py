@@ -327,8 +327,8 @@ async def test_a_loop_that_cannot_be_is_refused_at_the_call(stage: Stage) -> Non
     async with stage.harness(app) as h:
         body, keep, every, state = await h.execute(odd)
         assert "needs a body" in body or "expected a body" in body
-        assert "keep is a number of iterations" in keep
-        assert "every is a number of iterations" in every
+        assert "keep must be a number of iterations" in keep
+        assert "every must be a number of iterations" in every
         assert "object" in state
 
 

@@ -48,7 +48,7 @@ async def test_code_that_has_the_operation_again_diverges_for_a_run_that_passed_
     run_id = await recorded(stage, after)
     async with stage.harness(shop(old)) as h:
         info = await blocked(h, run_id)
-        assert "at 'charge' the history has a removed, the code now asks for a step" in str(info.error)
+        assert "at 'charge' the history has a removed, but the code now asks for a step" in str(info.error)
 
 
 async def test_an_operation_of_another_kind_is_a_divergence(stage: Stage) -> None:

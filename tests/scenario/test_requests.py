@@ -171,7 +171,7 @@ async def test_waiting_for_no_name_at_all_is_refused_at_the_call(stage: Stage) -
 
     async with stage.harness(local) as h:
         assert await h.execute("main") == [
-            f"{name}([]) could never return; give a name, several, or none for any"
+            f"{name}([]) could never return; pass one name, several, or None for any message"
             for name in ("receive", "receive_message")
         ]
 
@@ -275,7 +275,7 @@ async def test_a_message_has_one_reply(stage: Stage) -> None:
         run = await h.start(twice)
 
         assert await run.request("question", id="q") == 1
-        assert (await run.result()).startswith("message 'question' (q) has its reply already")
+        assert (await run.result()).startswith("message 'question' (q) already has a reply")
 
 
 async def test_a_reply_that_cannot_be_stored_is_refused_at_the_call(stage: Stage) -> None:

@@ -409,7 +409,7 @@ async def test_an_undo_that_the_code_no_longer_has_blocks_the_run_until_it_does(
         info = await h.run(run_id).info()
         assert info.state is RunState.BLOCKED
         assert info.error is not None
-        assert "how to undo 'a'" in info.error.message
+        assert "no longer has an undo function for 'a'" in info.error.message
         assert info.ready_at is not None
     async with stage.harness(fixed) as h:
         with pytest.raises(RunCancelled):
@@ -471,7 +471,7 @@ async def test_an_undo_that_is_no_function_is_refused_at_the_call(stage: Stage, 
         return "?"
 
     async with stage.harness(app) as h:
-        assert await h.execute(saga) == f"undo={undo!r}: it is a function that takes the step's result"
+        assert await h.execute(saga) == f"undo={undo!r}: expected a function that takes the step's result"
     with pytest.raises(InvalidRequest):
         app.step(undo=undo)
 
@@ -611,7 +611,7 @@ async def test_code_that_diverges_before_a_step_undoes_nothing(stage: Stage, wor
         await h.advance(3600)
         info = await h.run(run_id).info()
         assert info.state is RunState.BLOCKED
-        assert "how to undo" in str(info.error)
+        assert "no longer has an undo function" in str(info.error)
         assert (world.undone, h.executed) == ([], [])
     async with stage.harness(old) as h:
         with pytest.raises(RunCancelled):

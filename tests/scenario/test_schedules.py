@@ -320,11 +320,11 @@ def test_a_schedule_stands_above_what_it_starts_and_has_a_name_of_its_own() -> N
 
     with pytest.raises(InvalidRequest, match=r"is not a workflow or task; decorate it"):
         registry.schedule(every=5)(lambda: 1)
-    with pytest.raises(InvalidRequest, match=r"there is a schedule 'count.v1' already"):
+    with pytest.raises(InvalidRequest, match=r"schedule 'count.v1' already exists"):
         registry.schedule(every=9)(task)
     other = Registry()
     other.schedule(every=5, name="count.v1")(other.task("other.v1")(lambda: 1))
-    with pytest.raises(InvalidRequest, match=r"there is a schedule 'count.v1' already"):
+    with pytest.raises(InvalidRequest, match=r"schedule 'count.v1' already exists"):
         registry.include(other)
 
 

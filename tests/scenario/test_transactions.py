@@ -326,7 +326,7 @@ async def test_a_transaction_that_used_up_its_attempts_is_a_failed_step(bank: Ba
         (lambda connection: connection.execute("attach ':memory:' as other"), "another file"),
         (lambda connection: connection.execute("pragma synchronous = off"), "pragma synchronous"),
         (lambda connection: connection.close(), "ended the transaction"),
-        (lambda connection: asyncio.sleep(0), "something to await"),
+        (lambda connection: asyncio.sleep(0), "returned an awaitable"),
         (lambda connection: object(), "has no JSON form"),
         (lambda connection: "x" * 3_000_000, "the limit is"),
     ],

@@ -101,7 +101,7 @@ async def test_code_that_does_not_know_the_recorded_version_is_a_divergence(stag
     run_id = await recorded(stage, third)
     async with stage.harness(shop(second)) as h:
         info = await blocked(h, run_id)
-        assert "the history has version 3, the code knows those from 1 to 2" in str(info.error)
+        assert "the history has version 3, but the code knows versions 1 to 2" in str(info.error)
 
 
 async def test_a_version_may_be_awaited(stage: Stage) -> None:
@@ -202,7 +202,7 @@ async def test_a_value_set_after_a_version_is_not_published_again_on_replay(stag
 @pytest.mark.parametrize("latest", [0, -1, True, 1.5, "2", None])
 async def test_a_latest_version_that_is_no_whole_number_from_one_on_is_refused(stage: Stage, latest: Any) -> None:
     async def code(ctx: Context) -> str:
-        with pytest.raises(InvalidRequest, match="latest is a whole number from 1 on"):
+        with pytest.raises(InvalidRequest, match="latest must be a whole number of at least 1"):
             ctx.version("way", latest)
         return "refused"
 
@@ -254,7 +254,7 @@ async def test_strict_code_may_not_forget_what_it_only_began(stage: Stage) -> No
     run_id = await recorded(stage, before)
     async with stage.harness(shop(after)) as h:
         info = await blocked(h, run_id)
-        assert "goes on without what the history has begun" in str(info.error)
+        assert "continues without an operation that the history has begun" in str(info.error)
         assert h.executed == []
 
 

@@ -110,7 +110,7 @@ async def test_a_violation_blocks_the_run_names_call_and_line_and_loses_no_resul
         run, message = await violated(h)
         assert call in message
         assert line_of(code, text) in message
-        assert "Move it into one: await ctx.step" in message
+        assert "Move the call into a step: await ctx.step" in message
         assert await facts(run) == ["first step done", "second step done"]
 
 
@@ -296,7 +296,7 @@ async def test_a_run_that_spins_is_blocked(stage: Stage) -> None:
             await asyncio.sleep(0)
 
     async with stage.harness(shop(spin)) as h:
-        assert "spinning" in await blocked_message(h)
+        assert "the workflow spins" in await blocked_message(h)
 
 
 async def test_sys_exit_in_a_workflow_fails_that_run_and_no_other(stage: Stage) -> None:

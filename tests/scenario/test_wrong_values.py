@@ -160,7 +160,7 @@ IN_WORKFLOWS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "receive": (lambda ctx: ctx.receive("x", timeout="5"), "timeout='5': expected seconds or a timedelta"),
     "call": (lambda ctx: ctx.call(order, 1, delay="5s"), "delay='5s': expected seconds or a timedelta"),
     "tags": (lambda ctx: ctx.call(order, 1, tags=["a"]), r"tags=\['a'\]: expected a dict"),
-    "retry": (lambda ctx: ctx.step("s", body, retry=3), "retry=3: it is a Retry"),
+    "retry": (lambda ctx: ctx.step("s", body, retry=3), "retry=3: expected a Retry"),
     "timeout": (lambda ctx: ctx.step("s", body, timeout="30"), "timeout='30': expected seconds or a timedelta"),
     "argument": (lambda ctx: ctx.step("s", body, city="Bonn"), "unknown option city"),
 }
@@ -205,7 +205,7 @@ async def test_a_wrong_retry_of_a_transaction_fails_the_run_with_words(
         return await ctx.tx("t", lambda connection: 1, retry=0)
 
     async with Stage(kind, tmp_path, url_for(kind, request)).harness(code) as h:
-        with pytest.raises(RunFailed, match="InvalidRequest: retry=0: it is a Retry"):
+        with pytest.raises(RunFailed, match="InvalidRequest: retry=0: expected a Retry"):
             await h.execute("shop")
 
 

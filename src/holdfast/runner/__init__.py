@@ -1,5 +1,5 @@
-"""One turn of one run, without I/O: the deterministic loop, what workflow code sees, and what a turn gained.
+"""One turn of one run, without I/O: the deterministic loop, the context, and the checkpoint of a turn.
 
-The worker drives it: facts go in, a checkpoint and the steps to execute come out.
-Start with `turn`; `loop` is the event loop that workflow code lives on, `context` what it is given.
+The worker drives a turn: facts go in, a checkpoint and the steps to execute come out.
+Start with `turn`. `loop` is the event loop of workflow code, and `context` is the object that the code gets.
 """

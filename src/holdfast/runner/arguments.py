@@ -1,4 +1,4 @@
-"""Arguments that are given by name: to a step when it is bound, or when workflow code calls it."""
+"""Keyword arguments of steps: checked when a step is bound, and applied when workflow code calls it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def check_arguments(function: Callable[..., Any], name: str, args: tuple[Any, ..
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # a function of a library in C may not tell; calling it will
+        return  # a function of a C library may have no signature; then calling it raises the error
     parameters = signature.parameters.values()
     if not any(each.kind is each.VAR_KEYWORD for each in parameters):
         names = [each.name for each in parameters if each.kind is not each.POSITIONAL_ONLY]
@@ -28,7 +28,7 @@ def check_arguments(function: Callable[..., Any], name: str, args: tuple[Any, ..
 
 
 def with_keywords(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
-    """The function with arguments that are given by name, for whoever calls it with the others by position."""
+    """Return the function with these keyword arguments bound. The caller passes the positional ones."""
     if inspect.iscoroutinefunction(function):
 
         async def called(*args: Any) -> Any:

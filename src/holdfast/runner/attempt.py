@@ -1,4 +1,4 @@
-"""The end of an attempt at a step, and what it means for the step: it is settled, or tried again later."""
+"""The end of an attempt at a step, and the verdict for the step: settled, or tried again later."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Raised(msgspec.Struct, frozen=True):
 
 
 class TimedOut(msgspec.Struct, frozen=True):
-    """The attempt took too long. Its body may still be running, so by default there is no other attempt."""
+    """The attempt took too long. Its body may still be running, so by default it is not retried."""
 
 
 AttemptEnd = Returned | Raised | TimedOut
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """The step has its outcome."""
+    """The step is settled with this outcome."""
 
     state: EntryState
     result: str | None = None
@@ -40,13 +40,13 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 class TryAgain(msgspec.Struct, frozen=True):
-    """The step waits for its next attempt. There is no error if the worker died with the last one."""
+    """The step waits for its next attempt. The error is None if the worker crashed during the last one."""
 
     error: ErrorRecord | None = None
 
 
 def judge_attempt(call: StepCall, end: AttemptEnd) -> Settled | TryAgain:
-    """Count an attempt, and say what becomes of its step. A result that cannot be stored is a failure."""
+    """Count an attempt, and return the verdict for its step. A result that cannot be stored is a failure."""
     match end:
         case Returned(value):
             try:
@@ -70,7 +70,7 @@ def judge_attempt(call: StepCall, end: AttemptEnd) -> Settled | TryAgain:
 
 
 def charge_crashes(call: StepCall, crashes: int) -> Settled | TryAgain:
-    """Count workers that died with a run as attempts at a step that was at its frontier."""
+    """Count worker crashes as attempts at a step that was at the frontier of the run."""
     call.attempts += crashes
     if call.attempts >= call.options.retry.max_attempts:
         return Settled(EntryState.FAILED, error=worker_lost(call.attempts))

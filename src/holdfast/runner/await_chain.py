@@ -1,4 +1,4 @@
-"""The await chain: what a suspended coroutine awaits, what that awaits, and so on to the innermost."""
+"""The await chain of a suspended coroutine: the awaitable that it awaits, and so on to the innermost one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from asyncio import isfuture
 from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
 from typing import Any
 
-# Between a coroutine and what it waits for may stand objects of these private types. They do not tell what they hold,
-# but the collector knows. The first two are a step of an async generator, the others only pass on.
+# Objects of these private types may stand between a coroutine and the awaitable that it waits for. They do not expose
+# that awaitable, but `gc.get_referents` does. `_STEPS` are steps of an async generator; the others only delegate.
 _STEPS = frozenset({"async_generator_asend", "async_generator_athrow"})
 _OPAQUE = _STEPS | {"anext_awaitable", "coroutine_wrapper"}
 
 
 def await_chain(awaitable: Any) -> list[Any]:
-    """The links that are code and can be thrown into, from `awaitable` down to what waits for a future."""
+    """Return the links that are code and have `throw`, from `awaitable` down to the one that waits for a future."""
     links: list[Any] = []
     while awaitable is not None:
         kind = type(awaitable)
@@ -36,7 +36,7 @@ def await_chain(awaitable: Any) -> list[Any]:
 
 
 def awaited_futures(awaitable: Any) -> list[Any]:
-    """The future that the innermost link awaits; seen only while its task has refused to wait for it."""
+    """Return the future that the innermost link awaits. It is visible only while its task refuses to wait for it."""
     links = await_chain(awaitable)
     if not links or type(links[-1]) is not CoroutineType:
         return []
@@ -44,7 +44,7 @@ def awaited_futures(awaitable: Any) -> list[Any]:
 
 
 def frame_of(link: Any) -> FrameType | None:
-    """The frame of a link; None once it has ended."""
+    """Return the frame of a link. None if the link has ended."""
     kind = type(link)
     if kind is CoroutineType:
         return link.cr_frame  # type: ignore[no-any-return]

@@ -1,10 +1,10 @@
 """Blocking code on the run loop: a plain function that waits, without a thread.
 
-The function runs in a fiber, a greenlet of its own. Where it would block, the fiber switches out with what is to be
-awaited; the coroutine that runs it awaits that and switches back in with the outcome. To the loop it is a coroutine
-like any other: same order, same replay, same eviction.
+The function runs in a fiber, a greenlet of its own. When it blocks, the fiber switches out with an awaitable. The
+coroutine that runs the fiber awaits it and switches back in with the outcome. To the loop it is a coroutine like any
+other, with the same order, replay and eviction.
 
-Needs the extra `sync`, so this module is imported when the first `def` workflow is registered, and not before.
+This module needs the extra `sync`, so it is imported only when the first `def` workflow is registered.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from holdfast.runner.task import RunTask
 R = TypeVar("R")
 
 
-class Fiber(greenlet):  # type: ignore[misc]  # greenlet tells no types
-    """A greenlet that runs workflow code. It is switched to by `run_blocking` only, always on the worker's thread."""
+class Fiber(greenlet):  # type: ignore[misc]  # greenlet has no type hints
+    """A greenlet that runs workflow code. Only `run_blocking` switches to it, always on the worker's thread."""
 
 
 async def run_blocking(function: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
@@ -36,8 +36,8 @@ async def run_blocking(function: Callable[..., R], /, *args: Any, **kwargs: Any)
             try:
                 value = await answer
             except GeneratorExit:
-                raise  # the run leaves memory; the fiber hears of it below
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the code that waits
+                raise  # the run leaves memory; `_close` below ends the fiber
+            except BaseException as error:  # noqa: BLE001 - any error belongs to the code that waits
                 answer = _below_here(fiber).throw(error)
             else:
                 answer = _below_here(fiber).switch(value)
@@ -46,7 +46,7 @@ async def run_blocking(function: Callable[..., R], /, *args: Any, **kwargs: Any)
     if asyncio.iscoroutine(answer):
         answer.close()
         raise InvalidRequest(
-            f"code of a `def` workflow returned a coroutine, which nobody would await there: {function!r}; "
+            f"code of a `def` workflow returned a coroutine, which is never awaited there: {function!r}; "
             "return the value, or make the whole workflow `async def`"
         )
     result: R = answer
@@ -54,29 +54,29 @@ async def run_blocking(function: Callable[..., R], /, *args: Any, **kwargs: Any)
 
 
 def wait(awaitable: Awaitable[R]) -> R:
-    """Block until something of this run has come about: give the loop back, and go on with the outcome."""
+    """Block until an awaitable of this run is done, and return its outcome. The loop runs other code meanwhile."""
     fiber = getcurrent()
     if type(fiber) is not Fiber or fiber.parent is None:
         _discard(awaitable)
         raise InvalidRequest(
-            "a blocking call that is not made by the workflow function itself, but in a callback, a coroutine or a "
-            "greenlet of its making; only the function and what it calls directly can wait"
+            "a blocking call was made in a callback, a coroutine or another greenlet, not by the workflow function; "
+            "only the workflow function and functions that it calls directly can wait"
         )
     outcome: R = fiber.parent.switch(awaitable)
     return outcome
 
 
 def _own_context() -> Any:
-    """The context of the current task, and not a copy: what the function sets is what its task has."""
+    """Return the context of the current task, not a copy: variables that the function sets are set in its task."""
     task = asyncio.current_task()
     assert isinstance(task, RunTask), "blocking code runs on the loop of a run"
     return task.run_context
 
 
 def _below_here(fiber: Fiber) -> Fiber:
-    """A fiber, made ready to switch back to where it is switched to from.
+    """Make the current greenlet the parent of a fiber, so that the fiber switches back here.
 
-    That is not always where it was begun: a task with an eager start begins inside of the fiber that made it.
+    The parent may differ from the one at its start: a task with an eager start begins inside the fiber that created it.
     """
     here = getcurrent()
     if fiber.parent is not here:
@@ -85,11 +85,11 @@ def _below_here(fiber: Fiber) -> Fiber:
 
 
 def _close(fiber: Fiber) -> None:
-    """End a fiber that has not ended: its `finally` blocks run up to where they would wait.
+    """End a fiber that has not ended. Its `finally` blocks run up to their first wait.
 
-    One that is merely dropped would never run them and never be freed. What it asks for while it dies is thrown
-    away; one that goes on asking is given up in the end, and kept: freeing it would run its code once more, on whatever
-    loop happens to run then, where a step is a plain call.
+    A fiber that is only dropped would never run them and never be freed. Requests that it makes while it ends are
+    discarded. A fiber that still asks after `ROUND_LIMIT` rounds is kept forever. Freeing it would run its code once
+    more, on any loop that runs then, where a step is a plain call.
     """
     for _ in range(ROUND_LIMIT):
         if fiber.dead:
@@ -100,6 +100,6 @@ def _close(fiber: Fiber) -> None:
 
 
 def _discard(awaitable: object) -> None:
-    """Let go of something that nobody will await, without Python's warning about it."""
+    """Close a coroutine that will never be awaited, so that Python does not warn about it."""
     if isinstance(awaitable, Coroutine):
         awaitable.close()

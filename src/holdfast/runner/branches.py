@@ -1,7 +1,7 @@
-"""Branches: parts of a workflow that run side by side, each in a scope of its own, and how they are brought together.
+"""Branches: parts of a workflow that run side by side, each in its own scope (`join`, `race`, `first_settled`).
 
-Which branch wins follows from the order of recorded results, as everything on a run's loop does. Whoever loses is
-cancelled at once and nobody waits for it, even if it takes no notice.
+The order of recorded results decides which branch wins. A losing branch is cancelled at once. The operation does not
+wait for it, even if the branch ignores the cancellation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Branch = Callable[["Context"], Awaitable[Any]]
 
 
 class Branches:
-    """The branches of one operation: checked when it is called, started when it is awaited."""
+    """The branches of one operation. They are checked when it is called, and started when it is awaited."""
 
     def __init__(self, requests: CodeRequests, location: str, branches: Mapping[str, Branch]) -> None:
         self._requests = requests
@@ -32,11 +32,11 @@ class Branches:
         self._tasks: dict[str, RunTask] = {}
 
     async def join(self, *, fail_fast: bool) -> dict[str, Any]:
-        """The results of all by key; `JoinFailed` if any failed, at once if it shall fail fast."""
+        """Return the results of all branches by key. Raises `JoinFailed` if any failed, at once with `fail_fast`."""
         if not self._branches:
             return {}
         await self._run_until(_failed if fail_fast else _rolls_back)
-        # Those cancelled just now have not ended yet; they are in neither.
+        # Branches that were cancelled just now have not ended yet. They are in neither dict.
         errors = {key: _raised_by(task) for key, task in self._tasks.items() if _failed(task)}
         results = {key: task.result() for key, task in self._tasks.items() if _succeeded(task)}
         if errors:
@@ -44,21 +44,21 @@ class Branches:
         return results
 
     async def race(self) -> tuple[str, Any]:
-        """Key and result of the first to succeed; `RaceFailed` if none does."""
+        """Return key and result of the first branch that succeeds. Raises `RaceFailed` if none does."""
         first = await self._run_until(_succeeded)
         if not _succeeded(first):
             raise RaceFailed(self._location, {key: _raised_by(task) for key, task in self._tasks.items()})
         return self._key_of(first), first.result()
 
     async def first_settled(self) -> tuple[str, Any]:
-        """Key and result of the first to end, or its error."""
+        """Return key and result of the first branch that ends, or raise its error."""
         first = await self._run_until(asyncio.Task.done)
         if (error := _error_of(first)) is not None:
             raise error
         return self._key_of(first), first.result()
 
     async def _run_until(self, is_decisive: Callable[[RunTask], bool]) -> RunTask:
-        """Run all until one is decisive, or the last has ended; give that one, and cancel the others."""
+        """Run all branches until one is decisive or the last has ended. Return that one and cancel the others."""
         loop = self._requests.loop
         scope = loop.scope
         left = len(self._branches)
@@ -67,7 +67,7 @@ class Branches:
         def ended(task: RunTask) -> None:
             nonlocal left
             left -= 1
-            _error_of(task)  # looked at, so that a loser's is not reported as forgotten
+            _error_of(task)  # retrieved, so that asyncio does not log the error of a loser
             if not decided.done() and (left == 0 or is_decisive(task) or _rolls_back(task)):
                 decided.set_result(task)
 
@@ -82,7 +82,7 @@ class Branches:
             for task in self._tasks.values():
                 task.cancel()
         if _rolls_back(first):
-            first.result()  # raises: a wish to roll back goes through, whoever else is still at work
+            first.result()  # raises `Rollback`, which wins even while other branches are running
         return first
 
     def _key_of(self, task: RunTask) -> str:
@@ -90,15 +90,15 @@ class Branches:
 
 
 def check_some(location: str, branches: object) -> None:
-    """Refuse a race of nobody, which could never end."""
+    """Refuse a race without branches, which could never end."""
     if isinstance(branches, Mapping) and not branches:
-        raise InvalidRequest(f"{location!r} has no branches, so none of them could ever win")
+        raise InvalidRequest(f"{location!r} has no branches, so none of them could win; pass at least one")
 
 
 def _checked(location: str, branches: Any) -> dict[str, Branch]:
-    """The branches, if they are functions by name. Coroutines are refused, and closed as nobody will await them."""
+    """Return the branches, if they are functions by name. Coroutines are refused, and closed to avoid a warning."""
     if not isinstance(branches, Mapping):
-        raise InvalidRequest(f"branches of {location!r} are given as a dict of functions by key, not {branches!r}")
+        raise InvalidRequest(f"branches of {location!r}: expected a dict of functions by key, got {branches!r}")
     wrong = {key: branch for key, branch in branches.items() if not callable(branch)}
     for branch in wrong.values():
         if inspect.iscoroutine(branch):
@@ -106,19 +106,19 @@ def _checked(location: str, branches: Any) -> dict[str, Branch]:
     for key, branch in wrong.items():
         raise InvalidRequest(
             f"branch {key!r} of {location!r} must be a function that takes ctx, such as `async def work(ctx)`, "
-            f"not {type(branch).__name__}: give the function itself, do not call it"
+            f"not {type(branch).__name__}: pass the function itself, do not call it"
         )
     return {check_name(key, "key of a branch"): branch for key, branch in branches.items()}
 
 
 async def _called(branch: Branch, context: Context) -> Any:
-    # Called inside the task: what it asks for before its first await belongs to its scope, too.
+    # Call the branch inside its task, so that requests before its first await also belong to its scope.
     result: Any = branch(context)
     return await result if inspect.isawaitable(result) else result
 
 
 def _error_of(task: RunTask) -> BaseException | None:
-    """What a branch raised, if it has ended."""
+    """Return the error that a branch raised. None if it has not ended, or ended otherwise."""
     return task.exception() if task.done() and not task.cancelled() else None
 
 

@@ -1,4 +1,4 @@
-"""A child run, as the code of its parent sees it."""
+"""The handle of a child run for the code of its parent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ChildOptions(TypedDict, total=False):
     tags: Mapping[str, str] | None
     """Names and values to search for, and to limit by. The tags of the parent are not inherited."""
     on_close: OnClose
-    """What happens to the child when its parent ends: `cancel`, or `abandon`, which lets it continue.
+    """Close policy of the child when its parent ends: `cancel`, or `abandon`, which lets it continue.
 
     The default of `ctx.call` and `ctx.map` is `cancel`, that of `ctx.start` is `abandon`.
     """
@@ -43,11 +43,11 @@ class ChildOptions(TypedDict, total=False):
     max_suspend: float | timedelta | None
     """Seconds or a timedelta after which one suspension of the child cancels it. Default: no limit."""
     undelivered: Undelivered
-    """What happens to messages that the child never received: `discard` (default), or `dead_letter`."""
+    """Policy for messages that the child never received: `discard` (default), or `dead_letter`."""
     retention: float | timedelta | None
     """Seconds or a timedelta for which the child is kept after its end.
 
-    Default: as its type, then as the worker says.
+    Default: the retention of its type, else that of the worker.
     """
 
 
@@ -58,20 +58,22 @@ def check_options(options: ChildOptions, workflow: object) -> None:
 
 
 def check_on_close(policy: OnClose) -> OnClose:
-    """Return what becomes of a child when its parent ends, if it is one of the two."""
+    """Return the close policy of a child, if it is valid."""
     if policy not in ("cancel", "abandon"):
-        raise InvalidRequest(f"on_close={policy!r}: it is 'cancel' or 'abandon'")
+        raise InvalidRequest(f"on_close={policy!r}: expected 'cancel' or 'abandon'")
     return policy
 
 
 def check_limit(limit: object) -> None:
-    """Refuse a number of children that could never make progress."""
+    """Refuse a limit of concurrent children that is not a number of at least 1, or None."""
     if limit is not None and not is_count(limit):
-        raise InvalidRequest(f"limit={limit!r}: so many children run at once, at least 1, or None for all")
+        raise InvalidRequest(
+            f"limit={limit!r}: expected the number of children that run at once, at least 1, or None for all"
+        )
 
 
 def child_options(options: ChildOptions, map_limit: int | None) -> RunOptions:
-    """What was said about a child that stays as it is for its whole life."""
+    """Return the options of a child that never change during its life."""
     chosen = run_options(
         max_run=options.get("max_run"),
         max_suspend=options.get("max_suspend"),
@@ -81,10 +83,10 @@ def child_options(options: ChildOptions, map_limit: int | None) -> RunOptions:
 
 
 class Done:
-    """The answer of an operation that has nothing to wait for; awaiting it is allowed, not needed.
+    """The answer of an operation that has nothing to wait for. Code may await it, but need not.
 
-    While the run leaves memory it never returns, like every operation: code that asks again and again must come to an
-    end of its closing.
+    While the run leaves memory, awaiting it never returns, like every operation. Otherwise code that asks again and
+    again could not be closed.
     """
 
     __slots__ = ("_requests",)
@@ -98,10 +100,7 @@ class Done:
 
 
 class Child(Generic[R]):
-    """A child run as its parent sees it. Await it to get its result.
-
-    `ctx.start` returns it.
-    """
+    """The handle of a child run, which `ctx.start` returns. Await it to get the result of the child."""
 
     def __init__(
         self, context: Context, requests: CodeRequests, intent: Intent, location: str, codec: Codec[Any]
@@ -118,7 +117,7 @@ class Child(Generic[R]):
         """The id of the child run."""
 
     def create(self, *, is_awaited: bool = False, is_parked: bool = False, limit: int | None = None) -> None:
-        """Have the child created by the next checkpoint, unless it was in an earlier turn."""
+        """Let the next checkpoint create the child, unless an earlier turn has created it."""
         intent = replace(self.intent, is_parked=is_parked, limit=limit) if is_parked or limit else self.intent
         recorded = self._requests.command(
             EntryKind.CHILD, self.location, ref=self.id, child=intent, is_awaited=is_awaited
@@ -170,7 +169,7 @@ class Child(Generic[R]):
 
 
 class Started(Generic[R]):
-    """What `ctx.start` returns: await it for the handle. Not awaiting it is fire and forget."""
+    """The return value of `ctx.start`. Await it to get the handle; without an await it is fire and forget."""
 
     def __init__(self, child: Child[R], requests: CodeRequests) -> None:
         self._child = child

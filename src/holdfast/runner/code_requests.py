@@ -1,7 +1,6 @@
-"""Code requests: what the code of a run asks for, from inside its loop, through its context.
+"""Code requests: the operations that workflow code asks for through its context, inside its loop.
 
-This is the one way from workflow code into its turn. It decides nothing about when a request is answered: that is
-the matter of `turn`.
+This is the only way from workflow code into its turn. `turn` decides when a request is answered.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from holdfast.runner.version import version_in
 
 
 class CodeRequests:
-    """Takes the requests of a run's code, and hosts the loop that the code lives on."""
+    """Accepts the requests of a run's code, and is the host of the loop that executes the code."""
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class CodeRequests:
 
     @property
     def stamp(self) -> Micros:
-        """The instant of the last fact that the code was told."""
+        """The instant of the last fact fed to the code."""
         return self._history.stamp
 
     @property
@@ -96,21 +95,21 @@ class CodeRequests:
     def step(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], codec: Codec[Any], options: StepOptions
     ) -> Coroutine[Any, Any, Any]:
-        """Ask for a step. It gets its location now, and is executed when it is awaited."""
+        """Return a coroutine that executes a step. The step gets its location now and is requested when awaited."""
         return self.perform(StepCall(self.loop.scope.locate(name), function, args, codec, options))
 
     @staticmethod
     def on(loop: RunLoop) -> CodeRequests:
-        """The requests of the run whose code lives on a loop."""
-        requests: CodeRequests = loop.host  # type: ignore[assignment]  # no other host has the loop of a run
+        """Return the requests of the run that a loop belongs to."""
+        requests: CodeRequests = loop.host  # type: ignore[assignment]  # the loop of a run has no other host
         return requests
 
     async def recall(self, codec: Codec[Any], text: str | None, what: str) -> Any:
-        """A value as it was recorded."""
+        """Decode and return a recorded value."""
         return await self._remembered(codec.decode, text or "null", what)
 
     async def _remembered(self, decode: Callable[..., Any], *recorded: Any) -> Any:
-        """What was recorded, decoded; what no longer fits its type is a divergence."""
+        """Decode a recorded value. A value that no longer fits its type is a divergence."""
         try:
             return decode(*recorded)
         except InvalidRequest as error:
@@ -118,7 +117,7 @@ class CodeRequests:
         return await self.never()
 
     async def never(self) -> Any:
-        """Wait for ever: the turn is over."""
+        """Wait forever, because the turn is over."""
         return await asyncio.Future(loop=self.loop)
 
     async def perform_shared(self, operation: Operation) -> Any:
@@ -136,7 +135,7 @@ class CodeRequests:
         return future
 
     def _enter(self, operation: Operation) -> None:
-        """Add an operation to the open ones. Its outcome, if it is recorded, is fed when its position is next."""
+        """Add an operation to the open ones. A recorded outcome is fed when its position is next."""
         if self.loop.is_evicting:
             return
         self._serial += 1
@@ -162,16 +161,19 @@ class CodeRequests:
         self._open.add(operation, is_recorded=is_recorded)
 
     def _note_awaited(self, child: Entry) -> None:
-        """The code waits for a child that it has only started: it is recovered with this run, and kept as long."""
+        """Record that the code awaits a child which it had only started.
+
+        Such a child is recovered together with this run, and not pruned before it.
+        """
         awaited = msgspec.structs.replace(child, attempts=1)
         self._history.remember([awaited])
         self._pending.amend(awaited)
 
     def _enter_group(self, group: ChildGroup) -> None:
-        """Ask for the ends of many children: those recorded are fed by position, the others are waited for."""
+        """Ask for the ends of many children. Recorded ends are fed by position; the run waits for the others."""
         for child_id, location in group.members.items():
             recorded = self._history.get(location)
-            assert recorded is not None, "a group is asked for after its children were created"
+            assert recorded is not None, "the children of a group are created before the group is requested"
             if recorded.is_settled:
                 self._history.schedule(group, recorded)
             else:
@@ -180,7 +182,7 @@ class CodeRequests:
         self._open.add(group, is_recorded=not group.started)
 
     def withdraw(self, operation: Operation) -> None:
-        """Remove an operation that the code no longer waits for; a body that runs for it is abandoned."""
+        """Remove an operation that the code no longer waits for. A running body is abandoned."""
         if self.loop.is_evicting or not self._open.holds(operation):
             return
         self._open.remove(operation)
@@ -200,15 +202,16 @@ class CodeRequests:
         reply: Reply | None = None,
         is_awaited: bool = False,
     ) -> Entry | None:
-        """Have the next checkpoint do something to the world, once. Returns the record if it was done before.
+        """Let the next checkpoint start, cancel, send, emit or reply, exactly once.
 
-        `is_awaited`: the code waits for the end of the child that it starts.
+        Returns the entry if an earlier turn recorded the command. `is_awaited` means that the code waits for the end
+        of the child that it starts.
         """
         if self.loop.is_evicting or self._history.diverged is not None:
             return None
         recorded = self._history.reach(location, kind)
         if recorded is not None:
-            if kind is not EntryKind.CHILD:  # whose position is that of its end
+            if kind is not EntryKind.CHILD:  # the position of a child is that of its end
                 self._history.passed(recorded)
             return recorded
         is_open = child is not None
@@ -230,49 +233,49 @@ class CodeRequests:
         return None
 
     def continue_as_new(self, payload: str) -> None:
-        """Have the run begin anew, with this payload, as its next generation."""
+        """Begin the next generation of the run with this payload."""
         self.continued = payload
 
     # Loops
 
     def recorded(self, location: str) -> Entry | None:
-        """What is recorded at a location, if anything."""
+        """Return the entry at a location, if there is one."""
         return self._history.get(location)
 
     def marks(self, location: str) -> dict[int, Entry]:
-        """The recorded marks of a loop, by the iteration that begins with each."""
+        """Return the recorded marks of a loop, by the iteration that begins with each."""
         numbers = self._history.iterations.numbers(location)
         found = {number: self._history.get(iteration_of(location, number)) for number in numbers}
         return {number: entry for number, entry in found.items() if entry is not None}
 
     def has_ahead(self, location: str) -> bool:
-        """Whether something of a loop is recorded that the code has not come to."""
+        """True if a loop has entries that the code has not reached."""
         return self._history.get(location) is not None or self._history.has_unvisited(f"{location}/")
 
     def skip_iterations(self, location: str, number: int | None) -> None:
-        """A loop is resumed at this iteration, or has ended: the code does not come to what was before."""
+        """Skip the entries before the iteration at which a loop resumes, or all of them (None) if it has ended."""
         self._history.skip(self._history.iterations.inside(location, before=number))
 
     def may_undo(self, location: str) -> bool:
-        """Whether something inside a loop would have to be undone."""
+        """True if a rollback would undo an entry inside a loop."""
         inside = map(self._history.get, self._history.iterations.inside(location))
         return any(entry is not None and entry.has_undo for entry in inside)
 
     def prune(self, iterations: Sequence[str]) -> None:
-        """Let go of what is recorded in iterations of a loop."""
+        """Drop the entries of loop iterations, and the ends of children started there."""
         self._history.forget(iterations)
         if self._history.diverged is not None:
-            return  # the run is blocked, and the code that fits needs them
+            return  # the run is blocked, and code that fits will need these entries
         self._pending.prune(iterations)
         for end in self._inbox.unasked_ends():
-            if not self._history.has_child(end.name):  # it was started in an iteration that is gone
+            if not self._history.has_child(end.name):  # the child was started in a pruned iteration
                 self._inbox.consume(end)
                 self._pending.consume((end.number,))
 
     # Changing code
 
     def version(self, location: str, path: str, latest: int) -> int:
-        """The version of a change: what is recorded, else 1 for a run that was here before in this scope."""
+        """Return the version of a code change: the recorded one, else 1 if this scope has unvisited entries."""
         if self.loop.is_evicting or self._history.diverged is not None:
             return latest
         recorded = self._history.reach(location, EntryKind.VERSION)
@@ -281,14 +284,14 @@ class CodeRequests:
             self._note(EntryKind.VERSION, location, str(chosen))
             return chosen
         chosen = version_in(recorded)
-        if not 1 <= chosen <= latest:  # the first misfit is the one that is told, should it be of another kind
+        if not 1 <= chosen <= latest:  # `misread` keeps an earlier divergence, if there is one
             self._history.misread(
-                f"at {location!r} the history has version {recorded.result}, the code knows those from 1 to {latest}"
+                f"at {location!r} the history has version {recorded.result}, but the code knows versions 1 to {latest}"
             )
         return chosen
 
     def removed(self, location: str, kind: EntryKind | None) -> None:
-        """Accept what is recorded of an operation that the code no longer has, or note that it has none here."""
+        """Accept the entries of an operation that the code no longer has, or record a placeholder if there are none."""
         if self.loop.is_evicting or self._history.diverged is not None:
             return
         accepted = self._history.accept(location, kind)
@@ -299,12 +302,12 @@ class CodeRequests:
                 for received in received_in(entry):
                     self._inbox.note_event(received.name, int(received.ref or 0))
             if self._history.let_go(entry):
-                # So that the time of what follows is as it was: a deadline after a sleep that was removed, say.
+                # Keep the time of later operations as it was, for example of a deadline after a removed sleep.
                 self._history.stamp = max(self._history.stamp, entry.finished_at or 0)
                 self.loop.now = self._history.stamp / SECOND
 
     def _note(self, kind: EntryKind, location: str, result: str | None = None) -> None:
-        """Record something about the code, with the next checkpoint. It is no fact that anything has to wait for."""
+        """Record an entry about the code with the next checkpoint. It is no fact, so nothing waits for it."""
         since = self._history.position
         entry = Entry(
             location=location,
@@ -322,12 +325,12 @@ class CodeRequests:
     # Values and timers
 
     def publish(self, name: str, value: str) -> None:
-        """Set a named value. Before the last recorded fact it was set already, and may have changed since."""
+        """Set a named value, unless the code is still behind its history: the value was set then, and may be newer."""
         if not self._history.is_behind and not self.loop.is_evicting:
             self._pending.publish(name, value)
 
     def timer_started(self, timer: LoopTimer) -> None:
-        """Take in a timer of plain asyncio: it is durable like any other."""
+        """Make a timer of plain asyncio durable."""
         deadline = round(min(timer.deadline, NEVER_SECONDS) * SECOND)
         sleep = Sleep(timer.location, deadline=deadline, fire=lambda: self.loop.fire(timer))
         self._timers[timer] = sleep
@@ -341,16 +344,16 @@ class CodeRequests:
 
     @property
     def is_replaying(self) -> bool:
-        """Whether the code only repeats what it did before: it was not told anything new yet, or leaves memory.
+        """True while the code repeats what it did before: nothing new was fed yet, or the run leaves memory.
 
-        That includes what follows the last recorded fact: code runs to its next standstill before a fact is written.
+        This includes the code after the last recorded fact. It ran to its next standstill before that fact was written.
         """
         return not self._history.has_news or self.loop.is_evicting
 
     def evict(self, *, is_over: bool) -> None:
-        """Close every coroutine of the code. `is_over`: the run will not come back."""
+        """Close every coroutine of the code. `is_over` means that the run will not be claimed again."""
         self.loop.evict(is_over=is_over)
         self._timers.clear()
-        # Cuts the circle between the code and what it sees: a run that is over is gone at once, where the collector
-        # would first have to find all that it was made of.
+        # Breaks the reference cycle between these requests and the context, so that the memory of the run is freed at
+        # once, without garbage collection.
         del self.context

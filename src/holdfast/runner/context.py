@@ -1,7 +1,7 @@
-"""The context: what workflow code sees of holdfast. Every operation here is durable and replays alike.
+"""The context: the interface of holdfast for workflow code. Every operation is durable and the same on every replay.
 
-An operation gets its location when it is *called* and is asked for when it is first *awaited*; hence plain
-functions that return coroutines.
+An operation gets its location when it is *called* and is requested when it is first *awaited*. So these methods are
+plain functions that return coroutines.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class StepKeywords(TypedDict, total=False):
     """The options of one step: keywords of `ctx.step`. They override those of `@hf.step`."""
 
     retry: Retry
-    """When to try again after an error. Default: 4 attempts, 0.1 seconds apart and growing."""
+    """The retry policy after an error. Default: 4 attempts, 0.1 seconds apart and growing."""
     timeout: float | timedelta | None
     """Seconds or a timedelta that one attempt may take. Default: no limit."""
     retry_timeout: bool
-    """Whether an attempt that took too long is tried again. Default: False."""
+    """True to try again after an attempt that took too long. Default: False."""
     ephemeral: bool
     """Record the result with the next checkpoint instead of at once.
 
@@ -69,19 +69,19 @@ class StepKeywords(TypedDict, total=False):
     undo: Callable[[Any], Any] | None
     """A function that is called with the result of the step if the run rolls back.
 
-    It does so when it fails, is cancelled, or raises `Rollback`.
+    A run rolls back when it fails, is cancelled, or raises `Rollback`.
     """
 
 
 class Context(Receiving):
-    """The first argument of an `async def` workflow. Its operations are durable, and give the same on every replay."""
+    """The first argument of an `async def` workflow. Its operations are durable and return the same on every replay."""
 
     def __init__(self, requests: CodeRequests) -> None:
         self._requests = requests
 
     @cached_property
     def run(self) -> RunView:
-        """What the workflow may know about its own run: id, type, key, tags, and more."""
+        """Facts about this run: id, type, key, tags, and more."""
         return RunView(self._requests.run)
 
     @property
@@ -153,11 +153,11 @@ class Context(Receiving):
         retry: Retry | None = None,
         undo: Callable[[R], Any] | None = None,
     ) -> Coroutine[Any, Any, R]:
-        """Call `function(connection, *args)` in a transaction of the store that also records its result: exactly once.
+        """Call `function(connection, *args)` exactly once, in a transaction of the store that also records its result.
 
-        What the function writes with the connection is committed together with its result. If it raises, nothing is
-        written, and it is tried again like a step. The function is sync and should take milliseconds. Others wait for
-        what it has locked; on SQLite that is everything, and it has 5 seconds. Needs a store that is a database.
+        The writes of the function on the connection are committed together with its result. If it raises, nothing is
+        written, and it is retried like a step. The function is sync and should take milliseconds. Other transactions
+        wait for its locks; on SQLite it locks the whole store, and has 5 seconds. Needs a store that is a database.
         """
         self._requests.loop.check_inside()
         check_name(name, "name of a transaction")
@@ -246,7 +246,7 @@ class Context(Receiving):
         type, payload, codec = what
         origin = location if place is None else location.rpartition("/")[0]
         intent = Intent(
-            # Of this lease: a child that a rewind has cancelled is not found again.
+            # The token makes the id unique to this lease. Otherwise code would find a child that a rewind cancelled.
             id=derived_id(f"{self._key_of(origin)}:{self._requests.token}", self._requests.stamp, place),
             type=type,
             payload=payload,
@@ -359,12 +359,14 @@ class Context(Receiving):
         requests, loop = self._requests, self._requests.loop
         loop.check_inside()
         if not loop.is_in_root and not loop.is_evicting:
-            raise InvalidRequest("continue_as_new is for the workflow function itself, not for a branch or task of it")
+            raise InvalidRequest(
+                "only the workflow function itself may call continue_as_new, not a branch or task of it"
+            )
         what = f"payload of the next generation of {requests.run.type!r}"
         requests.continue_as_new(requests.definition.signature.encode(args, what))
         return requests.never()
 
-    # Telling others
+    # Sending
 
     def send(self, run_id: str, name: str, payload: Any = None) -> Done:
         """Send a message to another run, exactly once, with the next checkpoint. An ended run does not get it."""
@@ -420,14 +422,14 @@ class Context(Receiving):
         self._requests.removed(self._locate(name), removed)
         return Done(self._requests)
 
-    # The world, made repeatable
+    # Time and randomness
 
     def now(self) -> datetime:
-        """The time of the last thing that happened to this run. The same on every replay."""
+        """Return the time of the last fact of this run, such as the end of a step. The same on every replay."""
         return moment(self._requests.stamp)
 
     def uuid(self) -> UUID:
-        """A random UUID. The same on every replay."""
+        """Return a random UUID. The same on every replay."""
         self._requests.loop.check_inside()
         return UUID(int=self._chance("uuid").getrandbits(128), version=4)
 
@@ -442,5 +444,5 @@ class Context(Receiving):
 
 
 def requests_of(context: Context) -> CodeRequests:
-    """The requests behind a context, for the other parts of holdfast."""
-    return context._requests  # noqa: SLF001 - this function is the way to it
+    """Return the requests behind a context, for other modules of holdfast."""
+    return context._requests  # noqa: SLF001 - other modules use this function instead

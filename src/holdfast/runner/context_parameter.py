@@ -1,4 +1,4 @@
-"""The context parameter: the first one of a workflow, which is no part of its payload."""
+"""The context parameter: the first parameter of a workflow, which is not part of its payload."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ _CONTEXTS = (Context, SyncContext, TaskContext)
 
 
 def check_context(type: str, function: Callable[..., Any], *, is_async: bool) -> None:
-    """Refuse a workflow that does not first take its context; one that says nothing about its first parameter does.
+    """Refuse a workflow whose first parameter is not its context. A parameter without annotation is accepted.
 
-    A plain function may say that it takes a `Context`, as what it gets has the same operations. An async one that
-    expects the context that blocks is refused: its waits would not wait.
+    A `def` workflow may annotate it as `Context`, because its `SyncContext` has the same operations. An `async def`
+    workflow with a `SyncContext` is refused: its waits would not wait.
     """
     own = Context if is_async else SyncContext
     try:
         parameters = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
-        return  # what is wrong with it is said when its parameters are read
+        return  # `Signature` raises the error later
     hints = hints_of(function)
     for name in parameters[1:]:
         if hints.get(name) in _CONTEXTS:
             raise InvalidRequest(f"workflow {type!r} takes its context as {name!r}; it must be the first parameter")
     if not parameters:
         call = f"{name_of(function)}(ctx: {own.__name__})"
-        raise InvalidRequest(f"workflow {type!r} has no parameters; the first one is its context: {call}")
+        raise InvalidRequest(f"workflow {type!r} has no parameters; the first one must be its context: {call}")
     hint = hints.get(parameters[0], Any)
     if is_async and hint is SyncContext:
         raise InvalidRequest(
             f"workflow {type!r} takes a SyncContext, but is an `async def` function, whose context is a Context; "
-            "annotate that, or change the other"
+            "annotate a Context, or make it a `def` function"
         )
     if not any(_takes(hint, context) for context in {own, Context}):
         raise InvalidRequest(
@@ -49,7 +49,7 @@ def check_context(type: str, function: Callable[..., Any], *, is_async: bool) ->
 
 
 def _takes(hint: Any, context: type) -> bool:
-    """Whether a parameter that is declared so may be given a context."""
+    """True if a parameter with this type hint accepts a context."""
     if hint is Any or isinstance(hint, TypeVar):
         return True
     origin = get_origin(hint)
@@ -59,5 +59,5 @@ def _takes(hint: Any, context: type) -> bool:
         return any(_takes(each, context) for each in get_args(hint))
     if not isinstance(hint, type):
         return False
-    is_protocol = getattr(hint, "_is_protocol", False)  # which only a type checker can compare
+    is_protocol = getattr(hint, "_is_protocol", False)  # only a type checker can compare a protocol
     return is_protocol or issubclass(context, hint) or issubclass(hint, context)

@@ -1,4 +1,4 @@
-"""Declared schedules: those that stand in code, above the workflows and tasks they start."""
+"""Declared schedules: schedules that code declares with a decorator on the workflows and tasks that they start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ D = TypeVar("D")
 
 
 class DeclaredSchedules:
-    """Schedules by name, its own and those of others that were taken in."""
+    """Schedules by name: its own, and those of included registries."""
 
     def __init__(self) -> None:
         self._schedules: dict[str, Schedule] = {}
@@ -45,13 +45,13 @@ class DeclaredSchedules:
         return declare
 
     def schedules(self) -> Iterator[Schedule]:
-        """All schedules that stand in the code."""
+        """Yield all declared schedules."""
         yield from self._schedules.values()
         for other in self._others:
             yield from other.schedules()
 
     def take_in(self, other: DeclaredSchedules) -> None:
-        """Have the schedules of another one, too, and those it will have."""
+        """Include the schedules of another object, also those that it gets later."""
         self._check_free(other.schedules())
         self._others.append(other)
 
@@ -59,4 +59,4 @@ class DeclaredSchedules:
         taken = {schedule.name for schedule in self.schedules()}
         for schedule in schedules:
             if schedule.name in taken:
-                raise InvalidRequest(f"there is a schedule {schedule.name!r} already; give one of them another name=…")
+                raise InvalidRequest(f"schedule {schedule.name!r} already exists; give one of the two another name=…")

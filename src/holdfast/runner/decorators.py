@@ -50,7 +50,7 @@ class WorkflowDecorator:
     def __call__(self, function: Any = None, /, *, crash_limit: int = CRASH_LIMIT, strict: bool = True) -> Any:
         """Register a function under its own name, or under the name `type`.
 
-        - `crash_limit`: how many workers may die with a run, without progress in between, before the run is blocked
+        - `crash_limit`: the number of worker crashes, without progress in between, that block a run
         - `strict`: True blocks a run whose code does not ask for the next recorded result. With False, new steps that
           the code inserts before recorded ones are executed, in old runs too.
         """
@@ -115,10 +115,10 @@ class TaskDecorator:
     ) -> Any:
         """Register a function under its own name, or under the name `type`.
 
-        - `retry`: when to try again after an error. Default: 3 attempts, 1 and then 4 minutes apart.
+        - `retry`: the retry policy after an error. Default: 3 attempts, 1 and then 4 minutes apart.
         - `timeout`: seconds or a timedelta that one attempt may take
-        - `retry_timeout`: whether an attempt that took too long is tried again
-        - `crash_limit`: how many workers may die with a run before the run is blocked
+        - `retry_timeout`: True to try again after an attempt that took too long
+        - `crash_limit`: the number of worker crashes in a row that block a run
         """
         if not callable(function):
             options = step_options(DEFAULT_STEP_OPTIONS, retry=retry, timeout=timeout, retry_timeout=retry_timeout)
@@ -169,9 +169,9 @@ class StepDecorator:
     ) -> Any:
         """Make a function a step with its own name, or with the name `name`.
 
-        - `retry`: when to try again after an error. Default: `Retry()`, which is 4 attempts.
+        - `retry`: the retry policy after an error. Default: `Retry()`, which is 4 attempts.
         - `timeout`: seconds or a timedelta that one attempt may take
-        - `retry_timeout`: whether an attempt that took too long is tried again
+        - `retry_timeout`: True to try again after an attempt that took too long
         - `ephemeral`: record the result with the next checkpoint instead of at once. Faster, but the step may run again
           after a crash.
         - `undo`: a function that is called with the result of the step if the run rolls back

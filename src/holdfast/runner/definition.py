@@ -1,4 +1,4 @@
-"""A definition: a registered function, and how its payload and its result are read and written."""
+"""A definition: a registered function with the codecs of its payload and its result."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class Definition:
-    """What a worker needs to run a type: its function, and how payload and result are read and written."""
+    """A registered function with everything that a worker needs to execute its runs."""
 
     is_strict = True
-    """Whether its code has to ask for what is recorded in the recorded order, before it executes anything new."""
+    """True if the code must ask for all recorded entries, in recorded order, before it executes anything new."""
 
     def __init__(self, type: str, function: Callable[..., Any], *, skip: int, crash_limit: int = CRASH_LIMIT) -> None:
         self.type = check_type(type)
@@ -38,10 +38,10 @@ class Definition:
         self.skip = skip
         self.signature = Signature(function, skip=skip)
         if not is_count(crash_limit):
-            raise InvalidRequest(f"crash_limit={crash_limit!r}: it is a whole number of at least 1")
+            raise InvalidRequest(f"crash_limit={crash_limit!r}: expected a whole number of at least 1")
         self.crash_limit = crash_limit
         self.surviving_lines: set[str] = set()
-        """Where its code swallows every attempt to close it, as far as a worker has reported it."""
+        """Lines of its code that swallow every attempt to close it and that a worker has reported already."""
 
         self._codecs: dict[object, Codec[Any]] = {}
         self._loop_codecs: dict[object, tuple[Codec[Any], Codec[Any]]] = {}
@@ -52,15 +52,15 @@ class Definition:
 
     @property
     def description(self) -> str:
-        """What its docstring says in its first line."""
+        """The first line of the function's docstring."""
         return first_line(inspect.getdoc(self.function))
 
     def codec_of(self, function: Callable[..., Any]) -> Codec[Any]:
-        """The codec of what a step's function returns; built once, also for a function that is made anew each time."""
+        """Return the codec for the result of a step's function. It is cached by code, not by function object."""
         plain = function
         while isinstance(plain, partial):
             plain = plain.func
-        # An object that is called is known by its class: it may have no hash, and there may be a new one each time.
+        # A callable object is cached by its class: it may have no hash, and code may create a new one for each call.
         origin = getattr(plain, "__code__", plain if isinstance(plain, type) else type(plain))
         key = (origin, str(getattr(plain, "__annotations__", {}).get("return")))
         if key not in self._codecs:
@@ -68,9 +68,9 @@ class Definition:
         return self._codecs[key]
 
     def loop_codecs(self, body: Callable[..., Any]) -> tuple[Codec[Any], Codec[Any]]:
-        """The codecs of the state and the value of a loop; built once for each body."""
+        """Return the codecs for the state and the value of a loop. They are cached per body."""
         plain = body
-        # The user's own: one that blocks is wrapped, and all wrappers are of one make.
+        # Use the user's own function: a blocking body is wrapped, and all wrappers share one code object.
         while isinstance(plain := inspect.unwrap(plain), partial):
             plain = plain.func
         key = (getattr(plain, "__code__", type(plain)), str(getattr(plain, "__annotations__", {})))
@@ -84,24 +84,24 @@ class Definition:
 
     @property
     def reason(self) -> ErrorRecord | None:
-        """The error a run has when it begins, if it is not one that blocked it."""
+        """The error that a run has before its turn begins, if it is not one that blocked the run."""
         return None
 
     def finish(self, root: asyncio.Task[Any], now: Micros) -> Finish | Block:
-        """What the end of a run's coroutine means for the run."""
+        """Return the end of a run whose coroutine has ended."""
         return finish_of(self, root)
 
     def begin(self, context: Context, payload: str) -> Coroutine[Any, Any, Any]:
-        """The coroutine of a run. Raises `InvalidRequest` if the payload does not fit the function."""
+        """Return the coroutine of a run. Raises `InvalidRequest` if the payload does not fit the function."""
         args, kwargs = self.signature.decode(payload, f"payload of {self.type!r}")
         coroutine: Coroutine[Any, Any, Any] = self.function(context, *args, **kwargs)
         return coroutine
 
     def deliver(self, operation: Coroutine[Any, Any, Any]) -> Any:
-        """What code of this definition gets when it calls a decorated step: something to await."""
+        """Return the value that a call of a decorated step has in this code: an awaitable."""
         return operation
 
     def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call[Any]:
-        """A call of the function with these arguments, if it can be called with them."""
+        """Return a call of the function with these arguments. Refuses arguments that do not fit its signature."""
         self.signature.check(args, kwargs)
         return Call(self, args, kwargs)

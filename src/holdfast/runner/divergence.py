@@ -1,4 +1,4 @@
-"""A divergence: history and code side by side, and what makes them fit again. Pure text."""
+"""The report of a divergence: history and code side by side, and advice how to fix it. Pure text."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ Requested = tuple[str, EntryKind]
 """The location and kind of an operation that the code asks for."""
 
 ADVICE = (
-    "What to do: deploy code that fits. A blocked run is tried again by itself and goes on when the code fits. Else",
-    "rewind the run to before the difference, or cancel it.",
+    "What to do: deploy code that fits. Workers retry a blocked run by themselves; it continues when the code fits.",
+    "Or rewind the run to before the difference, or cancel it.",
 )
-_WANTED = "If the change is wanted, let the runs that were here before go on with one of these lines:"
+_WANTED = "If the change is intended, one of these lines lets older runs continue:"
 _NOT_REMOVABLE = frozenset({EntryKind.REMOVED, EntryKind.ROLLBACK, EntryKind.UNDO})
 
 
 def requested_instead(recorded: Entry, asked: Mapping[str, EntryKind], known: Container[str]) -> Requested | None:
-    """What the code asks for where this is recorded: best something new, and in the same scope."""
+    """Return the operation that the code asks for instead of a recorded one: if possible new, and in the same scope."""
     scope = _scope_of(recorded.location)
     return min(asked.items(), key=lambda item: (item[0] in known, _scope_of(item[0]) != scope), default=None)
 
 
 def shown(location: str, kind: EntryKind) -> str:
-    """An operation in few words: `charge (step)`."""
+    """Return an operation as short text: `charge (step)`."""
     return f"{_short(location)} ({kind.value})"
 
 
 def hints(recorded: Entry | None, requested: Requested | None, known: Container[str]) -> tuple[str, ...]:
-    """Lines to paste into the code, so that it fits runs that have recorded the one and not the other."""
+    """Return lines to paste into the code, so that it fits runs with `recorded` and without `requested`."""
     lines = []
     if requested is not None:
         name, _ = _called(*requested)
-        lines.append(f"if ctx.version({_quoted(name.lstrip('~+'))}, 2) == 1:  # the old way; else the new one")
+        lines.append(f"if ctx.version({_quoted(name.lstrip('~+'))}, 2) == 1:  # the old code; else the new code")
     is_same_or_moved = requested is not None and requested[0] in known
     if recorded is not None and recorded.kind not in _NOT_REMOVABLE and not is_same_or_moved:
         name, kind = _called(recorded.location, recorded.kind)
-        lines.append(f"ctx.removed({_quoted(name)}, {_quoted(kind)})  # where it was, if it is gone")
+        lines.append(f"ctx.removed({_quoted(name)}, {_quoted(kind)})  # at its old place, if you removed it")
     return tuple(lines)
 
 
 def _called(location: str, kind: EntryKind) -> tuple[str, str]:
-    """The name and kind of an operation as code gives them: of a loop for its mark, of a map for its child."""
+    """Return the name and kind of an operation as code writes them: the loop of a mark, the map of a child."""
     *outer, last = (part.partition("#")[0] for part in location.split("/"))
     if outer and kind is EntryKind.LOOP and last.startswith("~"):
         return outer[-1], kind.value
@@ -77,9 +77,9 @@ def report(
     hints: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> str:
-    """The pair that differs; what is recorded next to what the code asks for, around the first difference; advice.
+    """Return the report: the pair that differs, history and code around the first difference, and advice.
 
-    `missing` are the locations of entries that the code has not come to, `asked` what it asks for now.
+    `missing` has the locations of entries that the code has not reached, `asked` the operations that it asks for now.
     """
     lines = [f"{what}.", ""]
     if any(pair):
@@ -107,7 +107,7 @@ def _side_by_side(entries: Sequence[Entry], missing: Collection[str], asked: Map
 
 
 def _rows(entries: Sequence[Entry], missing: Collection[str], asked: Mapping[str, EntryKind]) -> list[Row]:
-    """Entries the code has come to beside what it asked for there, the others beside what is new."""
+    """Pair each entry that the code has reached with its request, and each other entry with a new request."""
     known = {entry.location for entry in entries}
     new = iter([(_short(location), kind.value) for location, kind in asked.items() if location not in known])
     rows: list[Row] = []
@@ -126,7 +126,7 @@ def _recorded(entry: Entry) -> Side:
 
 
 def _cut(rows: list[Row]) -> Iterator[Row]:
-    """The rows around the first difference."""
+    """Yield the rows around the first difference."""
     first = next((number for number, row in enumerate(rows) if row[1]), len(rows))
     begin, end = max(0, first - _BEFORE), first + _AFTER
     if begin:
@@ -150,5 +150,5 @@ def _padded(side: Side, widths: Sequence[int]) -> str:
 
 
 def _short(location: str) -> str:
-    """The end of a location, which tells more than its beginning."""
+    """Shorten a location to its end, which says more than its beginning."""
     return location if len(location) <= _NAME_LIMIT else f"…{location[1 - _NAME_LIMIT :]}"

@@ -1,6 +1,6 @@
-"""A dry run: the code of a run replayed against its history, to see whether it fits. Pure.
+"""A dry run: replays the code of a run against its history, to check whether it fits. Pure.
 
-It executes no step, writes nothing, and feeds nothing beyond what is recorded: not what is due, nor what has arrived.
+It executes no step, writes nothing, and feeds recorded entries only: no due timers and no arrivals.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from holdfast.runner.turn import Turn
 
 
 class Fit(StrEnum):
-    """How code and history fit together: the verdict of `hf.check`."""
+    """Verdict of `hf.check`: says if the code fits the history of a run."""
 
     FITS = "fits"
     """The code fits."""
@@ -34,9 +34,9 @@ class Fit(StrEnum):
     FAILS = "fails"
     """The code fits, and raises before it does anything new."""
     DIVERGES = "diverges"
-    """The code asks for something else than what was recorded. The run would be blocked."""
+    """The code asks for an operation that differs from the recorded one. The run would be blocked."""
     VIOLATES = "violates"
-    """The code does what only a step may do. The run would be blocked."""
+    """The code makes a call that only a step may make. The run would be blocked."""
     REFUSES = "refuses"
     """The payload does not fit the parameters of the function."""
     UNKNOWN = "unknown"
@@ -44,16 +44,16 @@ class Fit(StrEnum):
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing speaks against running this code."""
+        """True if this code can run: the verdict is `FITS`."""
         return self is Fit.FITS
 
 
 class DryRun:
-    """What a dry run showed.
+    """The result of a dry run.
 
-    `summary` says it in a line, `report` in as many as it takes. `told` are the operations whose recorded outcome the
-    code was told, by location, with what only the code knows: the function of a step, say, or how it is undone.
-    `misfit` has the two operations that differ, if the code diverges or that is undecided.
+    `summary` is one line, `report` the full text. `told` has the operations whose recorded outcome was fed, by
+    location. They carry what only the code knows, such as the function of a step and its undo function.
+    `misfit` has the two operations that differ, if the code diverges or if that is undecided.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ def dry_run(
     now: Micros | None = None,
     inspect: Callable[[Turn], None] | None = None,
 ) -> DryRun:
-    """Replay a run's code up to the end of its history or, if it rolls back, to where it started to roll back.
+    """Replay a run's code up to the end of its history or, if it rolls back, up to the start of the rollback.
 
-    `inspect` sees the turn at its last standstill, before it leaves memory.
+    `inspect` gets the turn at its last standstill, before it leaves memory.
     """
     if definition is None:
-        return DryRun(Fit.UNKNOWN, f"there is no workflow or task {run.type!r} here")
+        return DryRun(Fit.UNKNOWN, f"no workflow or task {run.type!r} is registered here")
     try:
         definition.signature.decode(run.input, f"payload of {run.type!r}")
     except InvalidRequest as error:
@@ -98,14 +98,14 @@ def dry_run(
         if inspect is not None:
             inspect(turn)
         return _shown(turn, run)
-    except Exception as error:  # noqa: BLE001 - an error of driving it, which would block the run
-        return DryRun(Fit.VIOLATES, f"it cannot be driven: {type(error).__name__}: {error}", "", turn.told)
+    except Exception as error:  # noqa: BLE001 - an error while driving the code, which would block the run
+        return DryRun(Fit.VIOLATES, f"the code cannot be driven: {type(error).__name__}: {error}", "", turn.told)
     finally:
         turn.evict()
 
 
 def before_rollback(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """The history of a run up to where it began to roll back; all of it, if it did not."""
+    """Return the history up to the start of the rollback, or all of it if the run does not roll back."""
     rollback_at = next((entry.position for entry in entries if entry.kind is EntryKind.ROLLBACK), None)
     if rollback_at is None:
         return entries
@@ -115,8 +115,8 @@ def before_rollback(entries: Sequence[Entry]) -> Sequence[Entry]:
 
 
 def _lease(run: Run, entries: Sequence[Entry]) -> Lease:
-    """A lease on nothing: whatever is done with it, no store hears of it."""
-    # A token above 1 says that the run was held before, so its logger is silent; crashes are no matter of the code.
+    """Return a lease that no store knows of."""
+    # A token above 1 means that the run was held before, so its logger is silent. Crashes do not concern the code.
     return Lease(run=replace(run, token=max(2, run.token), crashes=0), entries=tuple(before_rollback(entries)))
 
 
@@ -128,7 +128,7 @@ def _shown(turn: _DryTurn, run: Run) -> DryRun:
         case Block(error=error):
             fit, summary, report = Fit.VIOLATES, error.message, error.traceback or error.message
         case _ if run.rollback is not None:
-            pass  # its code was over when the rollback started
+            pass  # the code had ended when the rollback started
         case _ if (reordered := turn.reordered()) is not None:
             return _differs(Fit.UNDECIDED, turn, reordered)
         case Finish(state=RunState.FAILED, error=ErrorRecord() as error) | StartRollback(error=error):
@@ -149,7 +149,7 @@ def _differs(fit: Fit, turn: _DryTurn, misfit: HistoryDiverged) -> DryRun:
 
 
 class _DryTurn(Turn):
-    """A turn that is told what is recorded and nothing else."""
+    """A turn that feeds only recorded entries."""
 
     _history: _DryHistory
 
@@ -166,14 +166,17 @@ class _DryTurn(Turn):
         return self._history.diverged
 
     def undecided(self) -> HistoryDiverged | None:
-        """What is new, if that comes before the rest of the history."""
+        """Return the divergence if the code asks for new operations before the rest of the history."""
         if not self._history.unreached:
             return None
         new = ", ".join(list(self._open.by_location)[:5])
-        return self._history.diverge(f"new before the rest of the history: {new}")
+        return self._history.diverge(f"new operations before the rest of the history: {new}")
 
     def reordered(self) -> HistoryDiverged | None:
-        """What was asked for earlier than the first time, if anything: the results are told in another order."""
+        """Return the divergence if the code asks for an operation earlier than the first time.
+
+        Its results would then be fed in another order.
+        """
         if self._history.early is None:
             return None
         before, operation = self._history.early
@@ -191,17 +194,17 @@ class _DryTurn(Turn):
         deadline = self._open.next_deadline()
         if deadline is None or deadline > now:
             super()._check_stuck(now)
-        # Else its time would have come by now in earnest, and the code would go on.
+        # Otherwise something is due by `now`: in a real turn the code would continue.
 
     def evict(self) -> None:
-        self._loop.evict(is_over=False)  # quietly: it is not over, whatever the code did here
+        self._loop.evict(is_over=False)  # logs nothing, because the run itself is not over
         super().evict()
 
 
 class _DryHistory(History):
-    """A history that notes which operation was asked for earlier than the first time.
+    """A history that notes the first operation that the code asks for earlier than the first time.
 
-    `early` is the first such operation, with the entry that was recorded before it was asked for.
+    `early` is that operation, with the entry that was recorded before the operation was requested the first time.
     """
 
     def __init__(self, lease: Lease, open_operations: OpenOperations, *, is_strict: bool) -> None:
@@ -212,10 +215,10 @@ class _DryHistory(History):
     def schedule(self, operation: Operation, recorded: Entry) -> None:
         super().schedule(operation, recorded)
         if self.early is not None or recorded.location != operation.location:
-            return  # one is enough; and a group of children is asked for after all of them
+            return  # one is enough, and a group of children has other locations than its children
         if recorded.kind is EntryKind.LOOP:
-            return  # a loop is resumed at a mark, without what led to it
-        # Strict code has diverged by now, or will.
+            return  # a loop resumes at a mark and skips the iterations before it
+        # Only code that is not strict gets further than this: strict code has diverged by now, or will.
         known, then = bisect_right(self._facts, operation.since), bisect_right(self._facts, recorded.since)
         if known < then:
             before = next(entry for entry in self.entries if entry.position == self._facts[then - 1])

@@ -1,4 +1,4 @@
-"""Event cursors: the record of which events a run has had, kept in its history as an entry of its own."""
+"""Event cursors: the number of the last event that a run has received per topic, kept as an entry of its history."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.runner.pending_checkpoint import PendingCheckpoint
 
 
 class EventCursors:
-    """Records the cursors of an inbox, for when the entries that tell them are pruned or not replayed."""
+    """Records the cursors of an inbox, because the entries that contain them may be pruned or not replayed."""
 
     __slots__ = ("_count", "_history", "_inbox", "_pending")
 
@@ -28,7 +28,7 @@ class EventCursors:
                 inbox.note_event(topic, number)
 
     def keep(self, *, is_anew: bool = False) -> None:
-        """Record the cursors if they changed, or in any case if the history so far is dropped (`is_anew`)."""
+        """Record the cursors if they changed. Record them always if the history so far is dropped (`is_anew`)."""
         text = msgspec.json.encode(self._inbox.cursors, order="sorted").decode()
         known = None if is_anew else self._history.get(EVENTS_LOCATION)
         if not self._inbox.cursors or (known is not None and known.result == text):

@@ -1,17 +1,16 @@
-"""Eviction: how the coroutines of a run leave memory without finishing.
+"""Eviction: removes the unfinished coroutines of a run from memory.
 
-A suspended coroutine that is merely dropped runs its `finally` blocks when the collector gets to
-it, on whatever loop happens to run then. So each one is closed here, explicitly, on its own loop
-and in its own context: `finally` blocks and `except BaseException` run up to their next await,
-nothing is logged and nothing is asked for.
+A suspended coroutine that is only dropped runs its `finally` blocks when garbage collection finds it, on any loop that
+runs at that moment. So this module closes each one explicitly, on its own loop and in its own context. `finally`
+blocks and `except BaseException` run up to their next await. Nothing is logged and no request is accepted.
 
-`GeneratorExit` rather than cancellation: the user cancelled nothing, and code that reports or
-survives a cancellation must not do so because a worker had nothing more to do.
+Coroutines get `GeneratorExit` and no cancellation, because the user cancelled nothing. Code that reports or survives a
+cancellation must not do so only because a worker suspends the run.
 
-Code may swallow `GeneratorExit` for ever (`while True: try: await … except: pass`). Python runs such code once more
-when the coroutine is freed. Anywhere else that would be a disaster: `asyncio.sleep` finds no running loop and raises at
-once, so the code spins, and a decorated step is a plain call, so its body is executed. `destroy_survivors` therefore
-frees the coroutine on the run's own loop, where every operation only waits.
+Code may swallow `GeneratorExit` forever (`while True: try: await … except: pass`). Python runs such code once more when
+the coroutine is freed. Outside the run's loop that would be a disaster. `asyncio.sleep` would find no running loop and
+raise at once, so the code would spin. A decorated step would be a plain call, so its body would be executed.
+`destroy_survivors` therefore frees the coroutine on the run's own loop, where every operation only waits.
 """
 
 from __future__ import annotations
@@ -39,29 +38,29 @@ from holdfast.runner.violation import place_of_coroutine, place_of_frame
 if TYPE_CHECKING:
     from holdfast.runner.task import RunTask
 
-# How often a task may await something new instead of ending, before it is dropped as it is.
+# Maximum number of times that a task may await again while it is closed, before it counts as a survivor.
 ROUND_LIMIT = 20
 
-# Where to look for coroutines that were not awaited yet, and how far.
+# Types of objects in which to search for coroutines that were not awaited yet, and the limit of that search.
 _ITERATORS = frozenset({type(iter([0])), type(iter((0,))), type(iter({0: 0}.values())), type(iter({0: 0}.items()))})
 _CONTAINERS = frozenset[type]({list, tuple, dict, set}) | _ITERATORS
 _CONTAINER_LIMIT = 1_000
 
 
 def close_task(task: RunTask) -> KeyboardInterrupt | None:
-    """Close the coroutine of an unfinished task; return the Ctrl-C that came meanwhile, to be raised later."""
+    """Close the coroutine of an unfinished task. Return a Ctrl-C that came meanwhile, to be raised later."""
     coroutine = task.get_coro()
-    links = await_chain(coroutine) or [coroutine]  # one of C code has no links
+    links = await_chain(coroutine) or [coroutine]  # a coroutine of C code has no links
     unstarted = list(_unstarted(links))
     interrupt = _unwind(task, links)
-    # Not before: the cleanup may want to await one of them.
+    # Close these last: the cleanup may await one of them.
     for made in unstarted:
         made.close()
     return interrupt
 
 
 def destroy_survivors(closed: Iterable[RunTask]) -> list[str]:
-    """Free the coroutines that swallowed every attempt to close them; return the lines at which they stood."""
+    """Free the coroutines that swallowed every attempt to close them. Return the lines where they waited."""
     survivors = [task for task in closed if _survives(task)]
     lines = [place_of_coroutine(task.get_coro()) for task in survivors]
     for task in survivors:
@@ -77,12 +76,12 @@ def _survives(task: RunTask) -> bool:
 def _destroy(task: RunTask) -> None:
     """Free a coroutine that survived its closing, as code of its task.
 
-    Its code runs once more, up to its next await, and so does that of the coroutines it awaits. Python reports that
-    each of them ignored `GeneratorExit`; these reports say nothing new and are dropped.
+    Its code, and that of the coroutines it awaits, runs once more up to the next await. Python reports that each of
+    them ignored `GeneratorExit`. These reports say nothing new and are dropped.
     """
     doomed: list[object] = [task.get_coro()]
     _detach(task)
-    if sys.getrefcount(doomed[0]) > 2:  # the list's and the call's
+    if sys.getrefcount(doomed[0]) > 2:  # one reference of the list, one of the call
         _keep_for_ever(doomed[0])
         return
     loop, hook, thread = task.get_loop(), sys.unraisablehook, get_ident()
@@ -101,7 +100,7 @@ def _destroy(task: RunTask) -> None:
 
 
 def keep_survivor(fiber: object, frame: FrameType | None) -> None:
-    """Keep a fiber of blocking code that swallowed every attempt to close it; note where it stands."""
+    """Keep a fiber of blocking code that swallowed every attempt to close it, and note the line where it waits."""
     _keep_for_ever(fiber)
     loop = driving.loop
     if loop is not None:
@@ -109,19 +108,19 @@ def keep_survivor(fiber: object, frame: FrameType | None) -> None:
 
 
 def _keep_for_ever(survivor: object) -> None:
-    """Never free a survivor that cannot be destroyed here, a fiber or a coroutine that user code still refers to.
+    """Never free a survivor that cannot be destroyed here: a fiber, or a coroutine that user code still refers to.
 
-    Not even at the end of the process, which frees everything that modules refer to: its code would run once more.
+    A reference in a module is not enough. The end of the process frees those, and the code would run once more.
     """
-    import ctypes  # here, because hardly any process needs it
+    import ctypes  # imported here, because hardly any process needs it
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(survivor))
 
 
 def _detach(task: RunTask) -> None:
-    """Let a closed task refer to another coroutine, one that has ended, instead of its own.
+    """Replace the coroutine of a closed task by one that has ended.
 
-    It stays unfinished: other survivors may await it.
+    The task stays unfinished, because other survivors may await it.
     """
     ended = _nothing()
     ended.close()
@@ -129,36 +128,36 @@ def _detach(task: RunTask) -> None:
 
 
 async def _nothing() -> None:
-    """Take the place of a coroutine."""
+    """Do nothing, in place of a coroutine that is detached."""
 
 
 def close_generator(generator: AsyncGenerator[Any, Any], task: RunTask) -> KeyboardInterrupt | None:
-    """Close an async generator that its user left half-way, as if `task` did it."""
+    """Close an async generator that user code left unfinished, as code of `task`."""
     closing = generator.aclose()
     return _unwind(task, [closing], begin=lambda: closing.send(None))
 
 
 def release(task: RunTask) -> None:
-    """Cut the links between a closed task and what it awaited, which would otherwise wait for the collector.
+    """Cut the links between a closed task and its awaited future, so that both are freed without garbage collection.
 
-    The plain future's `cancel` is used because it settles at once and calls back; that of a task or
-    of a `gather` only asks for it.
+    This uses `cancel` of the plain future, because it settles at once and runs callbacks. The `cancel` of a task or
+    of a `gather` only requests a cancellation.
     """
     asyncio.Future.cancel(task)
     awaited: object = getattr(task, TASK_AWAITS, None)
     if isinstance(awaited, asyncio.Future) and awaited.get_loop() is task.get_loop():
         asyncio.Future.cancel(awaited)
-        if sys.version_info >= (3, 14):  # futures know there who awaits them
+        if sys.version_info >= (3, 14):  # from 3.14 on, a future refers to the tasks that await it
             for future in (awaited, *getattr(awaited, GATHER_CHILDREN, ())):
                 asyncio.future_discard_from_awaited_by(future, task)
 
 
 def _unwind(task: RunTask, links: list[Any], *, begin: Callable[[], object] | None = None) -> KeyboardInterrupt | None:
-    """End the links of an await chain, all of it as code of `task`, so that cleanup sees what it is used to.
+    """End the links of an await chain as code of `task`, so that cleanup code sees its usual current task and context.
 
-    Innermost first, each by itself. Thrown into the outermost, `GeneratorExit` makes Python close
-    what that awaits, and a close does not put up with an await: cleanup that awaits would reach
-    the code around it as a `RuntimeError`.
+    It ends each link by itself, innermost first. If `GeneratorExit` were thrown into the outermost link, Python would
+    close the awaitable inside, and a close does not allow an await. Cleanup code that awaits would then raise
+    `RuntimeError` into the code around it.
     """
     loop, run = task.get_loop(), task.run_context.run
     interrupt: KeyboardInterrupt | None = None
@@ -170,10 +169,10 @@ def _unwind(task: RunTask, links: list[Any], *, begin: Callable[[], object] | No
         except KeyboardInterrupt as error:
             interrupt = error
             links.pop()
-        except BaseException:  # noqa: BLE001 - it ended, by whatever came out of its cleanup; it has no say any more
+        except BaseException:  # noqa: BLE001 - the link has ended, and an error of its cleanup does not count
             links.pop()
         else:
-            # It awaits while it dies. Nobody will wait for that future, so it must not look awaited.
+            # The cleanup awaits. No task will wait for that future, so it must not look awaited.
             if isinstance(awaited, asyncio.Future):
                 setattr(awaited, FUTURE_IS_AWAITED, False)
             rounds += 1
@@ -184,15 +183,15 @@ def _unwind(task: RunTask, links: list[Any], *, begin: Callable[[], object] | No
 
 
 def _unstarted(links: Iterable[object]) -> Iterator[CoroutineType[Any, Any, Any]]:
-    """Coroutines that are made and not yet awaited, in the variables of a suspended one and of what it awaits.
+    """Yield coroutines that were created but not awaited yet, in the variables of the links.
 
-    Code like `for step in [charge(), pack()]: await step` is no mistake, but Python would warn of
-    what was "never awaited" when it is dropped.
+    Code like `for step in [charge(), pack()]: await step` is correct, but Python would warn that such a coroutine "was
+    never awaited" when it is dropped.
     """
     for link in links:
-        # The collector's view also shows what stands in no variable, such as the list of a running `for`.
+        # `gc.get_referents` also finds objects that are in no variable, such as the list of a running `for`.
         found = gc.get_referents(link)
-        for held in found:  # grows meanwhile
+        for held in found:  # the list grows during the loop
             kind = type(held)
             if kind is CoroutineType:
                 if getcoroutinestate(held) == CORO_CREATED:

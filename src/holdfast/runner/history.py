@@ -1,4 +1,4 @@
-"""The history of a run as its code meets it: what is recorded, and how far the code has come in it."""
+"""The history of a run during replay: the recorded entries, and how far the code has got in them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import Operation
 
 _ABOUT_CODE = frozenset({EntryKind.VERSION, EntryKind.REMOVED})
-"""Entries that say something about the code, not about what happened to the run."""
+"""Kinds of entries about the code, not about what happened to the run."""
 
 _TOLD_AT_ONCE = _ABOUT_CODE | {EntryKind.SEND, EntryKind.EMIT, EntryKind.CANCEL, EntryKind.REPLY, EntryKind.ROLLBACK}
-"""Kinds of which the code knows all when it comes to them. The outcome of the others is told in its turn."""
+"""Kinds whose outcome the code gets when it asks. The outcome of any other kind is fed at its position."""
 
 _SHOWN = 3
 
 
 class History:
-    """Hands recorded entries back in the order of their positions, and notices when the code does not fit them.
+    """Returns recorded entries in the order of their positions, and detects when the code diverges from them.
 
-    `diverged` is the first misfit. It sticks, whatever the code does next.
+    `diverged` is the first divergence. Nothing that the code does later clears it.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class History:
     ) -> None:
         self.diverged: HistoryDiverged | None = None
         self.stamp: Micros = run.first_claimed_at or run.created_at
-        """The instant of the last fact that the code was told; what it sees as the time."""
+        """The instant of the last fact fed. The code sees it as the current time."""
         self.has_news = run.token == 1
-        """Whether the code was told something that was not recorded, or runs for the first time."""
+        """True if the code runs for the first time, or has been fed a fact that was not recorded."""
         self._run = run
         self._open = open_operations
         self._entries = {entry.location: entry for entry in entries}
@@ -50,11 +50,11 @@ class History:
             for e in entries
             if (e.is_settled or e.state is EntryState.STARTED) and e.location not in BOOKKEEPING
         }
-        """The locations of what is recorded and the code has not come to."""
-        # A child that is `retrying` is there to be found, should the code come there again after a recovery.
+        """Recorded locations that the code has not reached."""
+        # A child that is `retrying` was kept by a recovery. The code may reach it again, but does not have to.
         self._tried = {e.location for e in entries if e.state is EntryState.RETRYING and e.kind is not EntryKind.CHILD}
         self._told: set[str] = set()
-        # Settled entries that the code has not been told, the lowest position last; those told are dropped when met.
+        # Settled entries not fed yet, lowest position last. Entries that were fed out of order are dropped lazily.
         settled = [entry for entry in entries if entry.is_settled]
         self._untold = sorted(settled, key=attrgetter("position"), reverse=True)
         self.has_undo = any(entry.has_undo for entry in entries)
@@ -62,47 +62,47 @@ class History:
         self._last = self._last_fact()
         self._reached = 0
         self.must_follow = is_strict and bool(self._untold or self.unreached or self._tried)
-        """Whether something is recorded that the code has to ask for, in this order, before it does anything new."""
+        """True while the code must ask for recorded entries, in recorded order, before it does anything new."""
         self.to_replay: list[tuple[int, int, Operation, Entry]] = []
-        """What is asked for and its outcome recorded: a heap, of which `pop_replay` takes."""
+        """Heap of the requested operations whose outcome is recorded. `pop_replay` takes from it."""
 
     def __bool__(self) -> bool:
         return bool(self._entries)
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """All that this history began with or was told to remember."""
+        """The entries of the lease, and those added by `remember`."""
         return tuple(self._entries.values())
 
     @property
     def is_behind(self) -> bool:
-        """Whether the code has not been told the last recorded fact yet."""
+        """True until the last recorded fact is fed."""
         return self._reached < self._last
 
     @property
     def position(self) -> int:
-        """The place of the last fact the code has been told."""
+        """The position of the last fact fed."""
         return self._reached if self._reached < self._last else self._position
 
     @property
     def upcoming(self) -> int:
-        """The place that the next new fact will have."""
+        """The position of the next new fact."""
         return self._position + 1
 
     def next_position(self) -> int:
-        """Give something new its place in commit order."""
+        """Return the next position in commit order."""
         self._position += 1
         return self._position
 
     def place_fact(self, now: Micros) -> int:
-        """Give a new fact its place in commit order, and its time: never earlier than the fact before."""
+        """Return the position of a new fact, and set the time to `now`, but never before the previous fact."""
         self.has_news = True
         self.stamp = max(self.stamp, now)
         self._position += 1
         return self._position
 
     def remember(self, entries: Iterable[Entry]) -> None:
-        """Take in what was recorded since."""
+        """Add entries that were recorded after the claim."""
         for entry in entries:
             self._entries[entry.location] = entry
             self.iterations.add(entry.location)
@@ -110,41 +110,41 @@ class History:
                 self._children.add(entry.ref)
 
     def forget(self, iterations: Iterable[str]) -> None:
-        """Drop what happened in iterations of loops, but for what would have to be undone."""
+        """Drop the entries of loop iterations, except those that a rollback would undo."""
         for path in iterations:
             for location in self.iterations.pop(path):
                 if location in self.unreached:
-                    self.diverge(f"iteration {path} is to be pruned, but the code passed something by in it")
+                    self.diverge(f"iteration {path} is about to be pruned, but the code skipped an entry in it")
                 if not self._entries[location].has_undo:
                     self._children.discard(self._entries.pop(location).ref)
                 else:
                     self.iterations.add(location)
 
-    # Meeting
+    # Reaching entries
 
     def get(self, location: str) -> Entry | None:
-        """What is recorded at a location, whether or not the code has come there."""
+        """Return the entry at a location, even if the code has not reached it."""
         return self._entries.get(location)
 
     def has_child(self, child_id: str) -> bool:
-        """Whether a child is recorded whose end the code may still ask for."""
+        """True if the history has this child, so that the code may still ask for its end."""
         return child_id in self._children
 
     def skip(self, locations: Iterable[str]) -> None:
-        """The code does not come to these any more."""
+        """Mark locations as done, because the code will never ask for them."""
         for location in locations:
             self._visit(location)
             self._told.add(location)
 
     def reach(self, location: str, kind: EntryKind) -> Entry | None:
-        """What is recorded at a location that the code has come to."""
+        """Return the entry at a location that the code asks for now. Another kind is a divergence."""
         recorded = self._entries.get(location)
         if recorded is None:
             return None
         self._visit(location)
         if recorded.kind is not kind:
             self.diverge(
-                f"at {location!r} the history has a {recorded.kind.value}, the code now asks for a {kind.value}",
+                f"at {location!r} the history has a {recorded.kind.value}, but the code now asks for a {kind.value}",
                 {location: kind},
                 recorded=recorded,
             )
@@ -153,9 +153,9 @@ class History:
         return recorded
 
     def accept(self, location: str, kind: EntryKind | None) -> list[Entry]:
-        """What is recorded of an operation that the code says was there once, in order; it is told to nobody.
+        """Return the entries of an operation that the code declares as removed, in order. They are not fed.
 
-        No kind: an operation that is nothing but its branches, which are recorded below it.
+        No kind means an operation that consists only of its branches, which are recorded below it.
         """
         recorded = self._entries.get(location)
         accepted: list[Entry] = []
@@ -178,7 +178,7 @@ class History:
         return sorted(accepted, key=lambda entry: entry.position or sys.maxsize)
 
     def let_go(self, entry: Entry) -> bool:
-        """An accepted entry counts as told from now on. True if everything before it was told already."""
+        """Count an accepted entry as fed. Returns True if every entry before it was fed already."""
         is_next = entry.is_settled and self._is_next(entry)
         self._told.add(entry.location)
         if is_next:
@@ -192,19 +192,19 @@ class History:
         self._tried.discard(location)
 
     def _last_fact(self) -> int:
-        """The position of the last thing that happened, and that the code is to be told."""
+        """Return the position of the last fact that is to be fed to the code."""
         facts = (e for e in self._entries.values() if e.kind not in _ABOUT_CODE and e.location not in self._told)
         return max((entry.position for entry in facts), default=0)
 
     def has_unvisited(self, path: str) -> bool:
-        """Whether something is recorded in a scope, or below it, that the code has not come to.
+        """True if a scope, or one below it, has an entry that the code has not reached.
 
-        That includes a step which was only tried: whoever asked for it was there before.
+        This includes a step with failed attempts only: the code that asked for it had reached this scope.
         """
         return any(location.startswith(path) for location in chain(self.unreached, self._tried))
 
     def passed(self, entry: Entry) -> None:
-        """The code has come to, or been told, what stands at this position."""
+        """Note that the code has reached this entry, or that it was fed."""
         self._told.add(entry.location)
         if self._untold and self._untold[-1] is entry:
             self._untold.pop()
@@ -223,11 +223,14 @@ class History:
     # Replaying
 
     def schedule(self, operation: Operation, recorded: Entry) -> None:
-        """Have the recorded outcome of an operation fed when its position is next."""
+        """Queue the recorded outcome of an operation, to be fed when its position is next."""
         heapq.heappush(self.to_replay, (recorded.position, operation.serial, operation, recorded))
 
     def pop_replay(self) -> tuple[Operation, Entry]:
-        """The recorded outcome of the lowest position among those asked for; the next one, if the code must follow."""
+        """Return the requested operation with the lowest recorded position, and its entry.
+
+        If the code must follow and that entry is not the next recorded one, this is a divergence.
+        """
         _, _, operation, entry = heapq.heappop(self.to_replay)
         if self.must_follow and not (self._untold and self._untold[-1] is entry):
             missed = self._next_untold()
@@ -236,24 +239,24 @@ class History:
         return operation, entry
 
     def withdrawn(self, entry: Entry) -> None:
-        """An operation was asked for and given up before its recorded outcome was told. The code may ask for it again.
+        """Note that the code gave up an operation before its recorded outcome was fed.
 
-        As it was told to the code that wrote it, code that must follow asks for it somewhere.
+        The code may ask for it again. Code that must follow has to: the code that wrote the history got this outcome.
         """
         is_asked_again = bool(self.to_replay) and self.to_replay[0][3] is entry
         if self.must_follow and not is_asked_again:
             self.pass_by(entry)
 
     def check_followed(self) -> None:
-        """Where nothing is left to replay: code that must follow has been told all, and has come to what was begun."""
+        """Check, when nothing is left to replay, that every outcome was fed and every begun operation was reached."""
         self.must_follow = False
         if (missed := self._next_untold()) is not None:
             self.pass_by(missed)
         elif self.has_unvisited(""):
-            self.diverge("the code goes on without what the history has begun")
+            self.diverge("the code continues without an operation that the history has begun")
 
     def pass_by(self, entry: Entry) -> None:
-        """The code does not ask for the next recorded result, which it should if it must follow."""
+        """Diverge because the code must follow and does not ask for the next recorded result."""
         self.diverge(
             f"the next recorded result is that of {entry.location!r} (a {entry.kind.value}, position "
             f"{entry.position}), and the code does not ask for it",
@@ -270,10 +273,10 @@ class History:
         recorded: Entry | None = None,
         is_over: bool = False,
     ) -> HistoryDiverged:
-        """Note that the code does not fit; the first misfit is the one that is told.
+        """Record a divergence, unless there is one already, and return the first.
 
-        `recorded` is the entry that it does not fit, `asking` what it asked for there. By default it is about the first
-        entry that the code has not come to, and about what the code asks for now; nothing if it `is_over`.
+        `recorded` is the entry that the code does not fit. By default it is the first entry not reached.
+        `asking` are the operations requested instead. By default they are all open ones, or none if the code `is_over`.
         """
         if self.diverged is None:
             missing = sorted(
@@ -289,7 +292,7 @@ class History:
         return self.diverged
 
     def misread(self, what: str) -> HistoryDiverged:
-        """Note that the code asks for what is recorded, and cannot make anything of it."""
+        """Record a divergence because a recorded value does not fit the code that asks for it."""
         if self.diverged is None:
             self.diverged = self._misfit(what, (), self._open.kinds(), None, None)
         return self.diverged

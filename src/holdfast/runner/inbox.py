@@ -1,4 +1,4 @@
-"""The inbox of a held run: arrivals not yet consumed, and which awaited operation each of them is for."""
+"""The inbox of a held run: arrivals not yet consumed, each paired with the operation that waits for it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SLACK = 64
 
 
 class Inbox:
-    """Pairs arrivals with operations, and yields what is due: arrivals and deadlines, by their instants.
+    """Pairs arrivals with operations, and returns arrivals and deadlines that are due, by their instants.
 
-    At one instant an arrival goes before a deadline, as it was there in time.
+    At the same instant an arrival comes before a deadline, because it arrived in time.
     """
 
     def __init__(self, arrivals: Iterable[Arrival], seen: int) -> None:
@@ -37,11 +37,11 @@ class Inbox:
 
     @property
     def arrivals(self) -> list[Arrival]:
-        """What is there and not consumed, in order."""
+        """Arrivals not yet consumed, in order."""
         return list(self._arrivals.values())
 
     def add(self, arrivals: Iterable[Arrival], seen: int = 0) -> None:
-        """Take in what a store told of: all there is up to `seen`. Hearing of it twice changes nothing."""
+        """Add arrivals from the store: all up to number `seen`. An arrival that is known already changes nothing."""
         for arrival in arrivals:
             if arrival.number > self.seen:
                 self.seen = arrival.number
@@ -51,18 +51,18 @@ class Inbox:
         self.seen = max(self.seen, seen)
 
     def registered(self, waits: Sequence[Wait]) -> None:
-        """A checkpoint tells the store what the run waits for. What it has of a queue besides goes to other runs."""
+        """Note the waits that a checkpoint registers. Queue events that match none of them go to other runs."""
         self._waits = waits
         for arrival in self.arrivals:
             if not self._is_ours(arrival):
                 self.consume(arrival)
 
     def inherit(self, old: Inbox) -> None:
-        """Take over from the inbox of an earlier turn of the same lease."""
+        """Take over the registered waits of an earlier turn of the same lease."""
         self._waits = old._waits
 
     def _is_ours(self, arrival: Arrival) -> bool:
-        """Whether the store leaves it with this run: also one that came while that checkpoint was on its way."""
+        """True if the store leaves an arrival with this run, even if it came while the checkpoint was in flight."""
         if self._waits is None or not arrival.is_exclusive:
             return True
         return any(rules.accepts(wait, arrival) for wait in self._waits)
@@ -74,7 +74,7 @@ class Inbox:
             self._child_ends[arrival.name] = arrival
 
     def ask(self, operation: Operation) -> None:
-        """An operation begins to wait."""
+        """Add an operation that begins to wait."""
         self.awaited[operation.serial] = operation
         if operation.deadline is not None:
             self._push(operation.deadline, None, operation)
@@ -85,7 +85,7 @@ class Inbox:
         self._seek(operation)
 
     def withdraw(self, operation: Operation) -> None:
-        """An operation no longer waits, because it was answered or cancelled."""
+        """Remove an operation that no longer waits, because it was answered or cancelled."""
         self.awaited.pop(operation.serial, None)
         if len(self._due) > 4 * len(self.awaited) + len(self._arrivals) + _SLACK:
             self._drop_stale()
@@ -96,14 +96,14 @@ class Inbox:
                 self._children.pop(child_id, None)
 
     def put_off(self, length: Micros) -> None:
-        """The run went back in time: what is awaited has as much time left as it had then."""
+        """Move all deadlines by `length` after a rewind, so that each wait has as much time left as it had then."""
         for operation in self.awaited.values():
             operation.put_off(length)
         self._due = [(due[0] if due[-2] is not None else due[-1].deadline or 0, *due[1:]) for due in self._due]
         heapq.heapify(self._due)
 
     def take(self, arrival: Arrival, operation: Operation) -> list[Arrival]:
-        """An arrival is fed to an operation, with as many more as that takes at once."""
+        """Consume an arrival for an operation. A batch takes more arrivals with it, up to its count."""
         taken = [arrival]
         if isinstance(operation, Batch):
             others = (one for one in self._arrivals.values() if one is not arrival and self._fits(one, operation))
@@ -114,25 +114,25 @@ class Inbox:
         return taken
 
     def consume(self, arrival: Arrival) -> None:
-        """An arrival was fed to an operation, or will never be."""
+        """Remove an arrival that was fed to an operation, or never will be."""
         del self._arrivals[arrival.number]
         if arrival.kind is WaitKind.CHILD:
             self._child_ends.pop(arrival.name, None)
 
     def unasked_ends(self) -> list[Arrival]:
-        """The ends of children that nobody waits for now."""
+        """Return the ends of children that no operation waits for now."""
         return [end for child_id, end in self._child_ends.items() if child_id not in self._children]
 
     def had(self, topic: str) -> int:
-        """The number of the last event of a topic that the run has had."""
+        """Return the number of the last event of a topic that the run has received."""
         return self._had.get(topic, 0)
 
     def note_event(self, topic: str, number: int) -> None:
-        """The run has had this event."""
+        """Note that the run has received this event."""
         self._had[topic] = max(number, self.had(topic))
 
     def next_deadline(self) -> Micros | None:
-        """When the next waiting operation is due by itself."""
+        """Return the instant at which the next arrival or deadline is due. None if there is none."""
         while self._due:
             at, *_, arrival, operation = self._due[0]
             if arrival is None and operation.serial in self.awaited:
@@ -143,16 +143,18 @@ class Inbox:
         return None
 
     def has_due(self, now: Micros) -> bool:
-        """Whether something is due by `now`."""
+        """True if an arrival or a deadline is due by `now`."""
         at = self.next_deadline()
         while self._latest_at > now and self._bring_forward(now):
-            at = self.next_deadline()  # which offers anew, as it came, what was paired with an operation that is gone
+            # `next_deadline` may pair an arrival again, with its old instant, if its operation no longer waits.
+            at = self.next_deadline()
         return at is not None and at <= now
 
     def _bring_forward(self, now: Micros) -> bool:
-        """What has arrived is there now, whatever it says: the store's clock was set back since. False if all is.
+        """Make arrivals with an instant after `now` due at once. Returns False if there are none.
 
-        A run that took its word for it would sleep with unread mail.
+        Their instant lies in the future because the store's clock was set back since. Without this, the run would
+        sleep until then with an unread message.
         """
         if not any(due[-2] is not None and due[0] > now for due in self._due):
             return False
@@ -161,27 +163,30 @@ class Inbox:
         return True
 
     def overdue(self) -> Operation | None:
-        """After `has_due`: the operation whose own time is what is due first, if it is that."""
+        """Return the operation whose deadline is due first, or None if an arrival is. Call it after `has_due`."""
         *_, arrival, operation = self._due[0]
         return operation if arrival is None else None
 
     def pop_due(self) -> tuple[Arrival | None, Operation]:
-        """After `has_due`: what is due first, an arrival with its operation, or an operation's deadline."""
+        """Remove and return the first due arrival with its operation, or the operation of the first due deadline.
+
+        Call it after `has_due`.
+        """
         *_, arrival, operation = heapq.heappop(self._due)
         return arrival, operation
 
     @property
     def cursors(self) -> dict[str, int]:
-        """The number of the last event the run has had, by topic."""
+        """The number of the last event that the run has received, by topic."""
         return self._had
 
     def _drop_stale(self) -> None:
-        """Forget the deadlines of what does not wait any more, far ahead though they may be."""
+        """Remove the deadlines of operations that no longer wait. Far deadlines would otherwise pile up."""
         self._due = [due for due in self._due if due[-2] is not None or due[-1].serial in self.awaited]
         heapq.heapify(self._due)
 
     def _drop(self) -> None:
-        """Discard a pair that is no longer one; whichever half is left may find another."""
+        """Discard the first pair, which no longer fits, and pair the half that is left again."""
         *_, arrival, operation = heapq.heappop(self._due)
         if arrival is not None and arrival.number in self._arrivals:
             self._offer(arrival)
@@ -234,5 +239,5 @@ class Inbox:
 
     def _push(self, at: Micros, arrival: Arrival | None, operation: Operation) -> None:
         order = operation.serial if arrival is None else arrival.number
-        self._pushed += 1  # decides where all else is equal, as operations do not compare
+        self._pushed += 1  # breaks ties, because operations do not compare
         heapq.heappush(self._due, (at, arrival is None, order, self._pushed, arrival, operation))

@@ -1,4 +1,4 @@
-"""Which entries of a history were recorded in which iteration of which loop."""
+"""Index of recorded locations by loop and iteration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from holdfast.core.location import iterations_around
 
 
 class Iterations:
-    """Locations by loop and iteration. A location inside nested loops stands under each of them."""
+    """Locations by loop and iteration. A location inside nested loops is listed under each of them."""
 
     def __init__(self, locations: Iterable[str]) -> None:
         self._loops: dict[str, dict[int, set[str]]] = {}
@@ -16,23 +16,23 @@ class Iterations:
             self.add(location)
 
     def add(self, location: str) -> None:
-        """Take in a location, if it is inside a loop; the mark with which an iteration begins is one of its own."""
+        """Add a location if it is inside a loop. The mark at the start of an iteration belongs to that iteration."""
         if "/~" in location:
             for loop, number in iterations_around(location):
                 self._loops.setdefault(loop, {}).setdefault(number, set()).add(location)
 
     def numbers(self, loop: str) -> list[int]:
-        """The iterations of which anything is recorded."""
+        """Return the numbers of the iterations that have entries."""
         return list(self._loops.get(loop, ()))
 
     def inside(self, loop: str, *, before: int | None = None) -> Iterator[str]:
-        """What was recorded in a loop, or only before an iteration of it."""
+        """Yield the locations inside a loop, or only those before an iteration."""
         for number, locations in self._loops.get(loop, {}).items():
             if before is None or number < before:
                 yield from locations
 
     def pop(self, path: str) -> set[str]:
-        """Forget an iteration, and give what was recorded in it."""
+        """Remove an iteration and return its locations."""
         loop, _, number = path.rpartition("/~")
         locations = self._loops.get(loop, {}).pop(int(number), set())
         for location in locations:
@@ -40,7 +40,7 @@ class Iterations:
         return locations
 
     def _drop(self, location: str) -> None:
-        """Forget a location in the loops around the one it is dropped from, and in those inside."""
+        """Remove a location from all loops around it, outer and inner."""
         for loop, number in iterations_around(location):
             iterations = self._loops.get(loop, {})
             if number in iterations:

@@ -1,16 +1,16 @@
-"""The run loop: the small deterministic event loop on which the code of one run lives.
+"""The run loop: the small deterministic event loop that executes the code of one run.
 
-It is driven synchronously, one fact at a time: `drive` feeds a fact, runs every ready callback in
-order and returns when the run stands still. Time stands still in between and is set from outside.
-Plain asyncio works on it unchanged and comes out the same on every replay; what reaches beyond the
-run (sockets, threads, other loops) is refused at the call. It knows nothing of stores, steps or
-entries: a `LoopHost` is told of timers, and whoever holds a future settles it inside a drive.
+It is driven synchronously, one fact at a time. `drive` feeds a fact, runs every ready callback in order, and returns
+when the run stands still. Time does not pass in between; the host sets it. Plain asyncio works on it unchanged and
+gives the same result on every replay. Calls that leave the run (sockets, threads, other loops) raise an error.
+The loop knows nothing of stores, steps or entries. It reports timers to its `LoopHost`, and the owner of a future
+settles it inside a drive.
 
-Four things here are not as in asyncio, each because replay needs it:
+Four things differ from asyncio, because replay needs them:
 
-* tasks and futures hash by creation number, as `TaskGroup` and `asyncio.wait` keep them in sets;
-* the first violation is remembered, whatever user code makes of the exception;
-* unfinished tasks and async generators are held strongly, so that the collector schedules nothing;
+* tasks and futures hash by creation number, because `TaskGroup` and `asyncio.wait` keep them in sets;
+* the loop keeps the first violation, even if user code catches the exception;
+* the loop holds unfinished tasks and async generators strongly, so that garbage collection schedules nothing;
 * a run leaves memory only by `evict`.
 """
 
@@ -60,35 +60,34 @@ __all__ = [
     "explain_foreign",
 ]
 
-# More callbacks than this without standing still: the run is spinning, as in `while True: await asyncio.sleep(0)`.
+# A run that executes more callbacks without a standstill is spinning, as in `while True: await asyncio.sleep(0)`.
 CALLBACK_LIMIT = 100_000
 
 _log = logging.getLogger("holdfast.workflow")
 
 
 def current_run_loop() -> RunLoop | None:
-    """The loop of the run whose code is running right now; None in step bodies, threads and everywhere else."""
+    """Return the loop of the run whose code is running now. None in step bodies, threads and all other code."""
     return driving.loop
 
 
 class LoopHost(Protocol):
-    """Who drives a loop and owns the run's history: it learns of every timer that workflow code starts."""
+    """The driver of a loop, which owns the run's history. The loop reports every timer of workflow code to it."""
 
     def timer_started(self, timer: LoopTimer) -> None:
-        """Workflow code called `call_at` or `call_later`, by `asyncio.sleep`, `asyncio.timeout` or itself."""
+        """Workflow code called `call_at` or `call_later`, directly or through `asyncio.sleep` or `asyncio.timeout`."""
 
     def timer_cancelled(self, timer: LoopTimer) -> None:
-        """The timer was cancelled before it fired; never said of one that fired."""
+        """Workflow code cancelled the timer before it fired. Not called for a timer that fired."""
 
 
 class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see RefusingLoop
     """The event loop of one run.
 
-    `violation` is the first thing the code did that only a step may do: a drive that ends with one
-    is worth nothing, whatever the code made of the exception. `system_exit` is the first
-    `sys.exit()` of the code: a failure of this run, never the end of the worker.
-    `on_outside_wake`, if set, is called when something outside woke this run while it was not
-    driven, perhaps on another thread and perhaps inside another run: it may only take note.
+    `violation` is the first call of the code that only a step may make. The result of a drive with a violation is
+    discarded, even if the code caught the exception. `system_exit` is the first `sys.exit()` of the code. It fails this
+    run and never ends the worker. `on_outside_wake`, if set, is called when something outside woke this run while it
+    was not driven. That may happen on another thread or inside another run, so the callback may only set a flag.
     """
 
     def __init__(self, run_id: str, host: LoopHost, *, now: float) -> None:
@@ -96,18 +95,18 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
         self.violation: WorkflowViolation | None = None
         self.system_exit: SystemExit | None = None
         self.on_outside_wake: Callable[[], None] | None = None
-        self.is_evicting = False  # from `evict` on, and for ever after
-        self.survivors: list[str] = []  # where code stands that swallowed every attempt to close it
+        self.is_evicting = False  # `evict` sets it for good
+        self.survivors: list[str] = []  # lines of code that swallowed every attempt to close it
         self.host = host
         self._now = now
-        # The queue exists only while the loop is driven (and from `spawn` to the first drive): a run at standstill
-        # does not keep 760 bytes for nothing, no run can see another's, and no queue means "woken from outside".
+        # The queue exists only while the loop is driven, and from `spawn` to the first drive. This saves 760 bytes per
+        # run at standstill, and a callback that finds no queue comes from outside the run.
         self._ready: deque[LoopHandle] | None = None
         self._is_running = False
         self._is_closed = False
         self._is_quiet = False
-        # In order of creation; finished ones stay until the next pruning. asyncio holds both weakly, and the collector
-        # would decide when the cleanup of a forgotten one runs.
+        # In order of creation. Finished ones stay until the next pruning. asyncio holds both weakly, so garbage
+        # collection would decide when the cleanup of a forgotten one runs.
         self._tasks: list[RunTask] = []
         self._generators: list[AsyncGenerator[Any, Any]] = []
         self._prune_tasks_at = self._prune_generators_at = 32
@@ -119,22 +118,22 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
     def __repr__(self) -> str:
         return f"<RunLoop of run {self.run_id}>"
 
-    # What the host does.
+    # Called by the host.
 
     @property
     def now(self) -> float:
-        """The instant of the last fact, in seconds; what `time()` says. It never decreases."""
+        """The instant of the last fact, in seconds, as `time()` returns it. It never decreases."""
         return self._now
 
     @now.setter
     def now(self, instant: float) -> None:
         if not instant >= self._now:
-            raise ValueError(f"the time of run {self.run_id} would go back from {self._now} to {instant}")
+            raise ValueError(f"the time of run {self.run_id} must not go back from {self._now} to {instant}")
         self._now = instant
 
     @property
     def scope(self) -> Scope:
-        """Where the running code counts its names: the scope of its task, outside of tasks the run's."""
+        """The scope in which the running code counts its names: that of its task, or of the run outside of tasks."""
         task = current_task(self)
         return task.scope if type(task) is RunTask else self._root_scope
 
@@ -144,12 +143,12 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
         return [task for task in self._tasks if not task.done()]
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> RunTask:
-        """Make the root task, which starts with the next drive.
+        """Create the root task, which starts with the next drive.
 
-        Its context is empty, not a copy: a variable of whoever drives would differ on replay.
+        Its context is empty, not a copy: a context variable of the driver would differ on replay.
         """
         if self._root is not None or self.is_evicting:
-            raise RuntimeError(f"run {self.run_id} has its root task already, or has left memory")
+            raise RuntimeError(f"run {self.run_id} already has a root task, or has left memory")
         if self._ready is None:
             self._ready = deque()
         self._root = self._make_task(coroutine, self._root_scope, None, Context(), {})
@@ -158,7 +157,7 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
     def drive(self, action: Callable[..., None] = nothing, *args: Any) -> None:
         """Call `action` as code of the run, then run callbacks in order until the run stands still.
 
-        Drives never nest. `KeyboardInterrupt` goes on up; the run is then good for eviction only.
+        Drives never nest. `KeyboardInterrupt` propagates; after it the run can only be evicted.
         """
         outside = self._enter()
         try:
@@ -169,16 +168,16 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
             self._leave(outside)
 
     def check_inside(self) -> None:
-        """Refuse what is not code of this run: a step body, a thread, another run."""
-        # Its own code is not refused after eviction either: it may swallow the error and ask again, without end.
+        """Raise if the caller is not code of this run but a step body, a thread or another run."""
+        # During eviction this raises nothing: code could catch the error and ask again, without end.
         if driving.loop is not self and (driving.loop is not None or not self.is_evicting):
             raise InvalidRequest(
-                f"the context of run {self.run_id} was used outside of its workflow's own code, in a step body "
-                "perhaps; hand values to the step and back instead"
+                f"the context of run {self.run_id} was used outside of its workflow code, perhaps in a step body; "
+                "pass values to the step as arguments, and return its results instead"
             )
 
     def fire(self, timer: LoopTimer) -> None:
-        """Let a timer's callback run in this drive; to be called in the action of a drive."""
+        """Run a timer's callback in this drive. Call it only in the action of a drive."""
         if self._ready is None:
             raise RuntimeError(f"a timer of run {self.run_id} can fire only inside a drive")
         if not timer.fired and not timer.cancelled():
@@ -186,17 +185,17 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
             self._ready.append(timer)
 
     def evict(self, *, is_over: bool = True) -> None:
-        """Close everything that has not ended, newest first, and the loop with it. Does nothing the second time.
+        """Close every unfinished task, newest first, and then the loop. A second call does nothing.
 
-        Call it when the run suspends and also when it has ended: what it spawned may still be there.
-        Futures and timers of this run are dead afterwards. `is_over`: the run will not come back.
+        Call it when the run suspends and also when it has ended: tasks that it spawned may still be open.
+        Futures and timers of this run are dead afterwards. `is_over` means that the run will not be claimed again.
         """
         if self.is_evicting:
             return
         outside = self._enter()
         self.is_evicting = True
         self._ready = None
-        # A failure that nobody looked at is worth a word when the run is over, not each time it suspends.
+        # Log an exception that was never retrieved when the run is over, not each time it suspends.
         self._is_quiet = not is_over or self._root is None or not self._root.done()
         try:
             interrupt = self._close_all()
@@ -204,15 +203,15 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
             self._is_closed = True
             self._leave(outside)
             self.on_outside_wake = None
-            del self.host  # cuts the circle between a loop and who drives it
+            del self.host  # breaks the reference cycle between the loop and its host
         if interrupt is not None:
             raise interrupt
 
     def standstill_report(self) -> list[str]:
-        """Where each unfinished task waits, such as `shop.py:12 in checkout`."""
+        """Return the line where each unfinished task waits, such as `shop.py:12 in checkout`."""
         return [place_of_coroutine(task.get_coro()) for task in self.unfinished]
 
-    # What user code does, mostly through asyncio.
+    # Called by user code, mostly through asyncio.
 
     def time(self) -> float:
         return self._now
@@ -229,7 +228,7 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
         return handle
 
     def call_soon_threadsafe(self, *_: object, **__: object) -> LoopHandle:
-        # Workflow code gets the error. A thread that has finished something for this run is outside and innocent.
+        # Workflow code gets the error. A thread that finishes work for this run is not at fault.
         if get_running_loop_or_none() is self:
             raise self.refuse("loop.call_soon_threadsafe()")
         return self._stray()
@@ -243,7 +242,7 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> LoopTimer:
         if isnan(when):
-            raise ValueError("a timer needs an instant, not NaN")
+            raise ValueError("the deadline of a timer must be a number, not NaN")
         if self._ready is None:
             self._stray()
             return LoopTimer(nothing, (), Context(), owner=self, location="", deadline=when)
@@ -254,7 +253,7 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
         return timer
 
     def timer_cancelled(self, timer: LoopTimer) -> None:
-        """Said by a timer that was cancelled before it fired."""
+        """Called by a timer that is cancelled before it fired."""
         if self._ready is None:
             self._stray()
         else:
@@ -271,24 +270,24 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
         *,
         name: str | None = None,
         context: Context | None = None,
-        **options: Any,  # what later versions have: 3.14 passes eager_start
+        **options: Any,  # options of later versions: Python 3.14 passes eager_start
     ) -> RunTask:
         asker = asker_of(_getframe(1))
         if asker.f_code is AS_COMPLETED:
             return self._next_of_as_completed(asker, coro)
-        # The task that `wait_for` hides in Python 3.11 is no branch: later versions have none.
+        # In Python 3.11 `wait_for` creates a hidden task. It opens no scope, because later versions have no such task.
         scope = self.scope if asker.f_code is WAIT_FOR else self.scope.spawn()
         return self._make_task(coro, scope, name, copy_context() if context is None else context, options)
 
     def create_branch(self, coroutine: Coroutine[Any, Any, Any], scope: Scope) -> RunTask:
-        """A task that counts its names in a scope of its own choice; for holdfast's operations, not for users."""
+        """Create a task that counts its names in the given scope. For holdfast's own operations, not for users."""
         return self._make_task(coroutine, scope, None, copy_context(), {})
 
     @contextmanager
     def within(self, scope: Scope) -> Iterator[None]:
-        """Let the running task count its names in another scope for a while."""
+        """Let the running task count its names in another scope inside this block."""
         task = current_task(self)
-        assert isinstance(task, RunTask), "only code of the run is in a scope"
+        assert isinstance(task, RunTask), "only code of the run has a scope"
         before, task.scope = task.scope, scope
         try:
             yield
@@ -297,11 +296,11 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
 
     @property
     def is_in_root(self) -> bool:
-        """Whether the running code is the workflow function itself, not a task or branch of it."""
+        """True if the running code is the workflow function itself, not a task or branch of it."""
         return self._root is not None and current_task(self) is self._root
 
     def get_task_factory(self) -> None:
-        """None: the one question about the loop's set-up that libraries ask in passing (anyio does)."""
+        """Return None. Libraries such as anyio ask for it, so it must not raise."""
 
     def is_running(self) -> bool:
         return self._is_running
@@ -310,8 +309,8 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
         return self._is_closed
 
     def get_debug(self) -> bool:
-        # `gather` makes its future out of a private class and without asking the loop, except this: each new future
-        # asks whether to remember where it was made. That is the moment to give it a stable hash like all others.
+        # `gather` creates its future from a private class and never calls `create_future`. But each new future calls
+        # `get_debug` in its constructor. That is the only moment to give it a stable hash like all others.
         caller = _getframe(1)
         if caller.f_code is GATHER_INIT:
             future = caller.f_locals["self"]
@@ -320,10 +319,10 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        # It may only log: it is called from finalizers too, perhaps inside another run's drive or after this run.
+        # This may only log: finalizers call it too, perhaps inside another run's drive or after the end of this run.
         if not self._is_quiet:
             message, error = context.get("message") or "unhandled exception", context.get("exception")
-            # Only its class: the text of a user's error may be made of values.
+            # Log only the class: the text of a user's error may contain private values.
             about = {"run_id": self.run_id, "error": type(error).__name__}
             _log.error("run %s: %s (%s)", self.run_id, message, about["error"], extra=about)
             _log.debug("run %s: %s", self.run_id, message, exc_info=error, extra=about)
@@ -331,10 +330,10 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
     # Violations.
 
     def refuse(self, call: str, instead: str = "") -> WorkflowViolation:
-        """Remember that workflow code made this call, for which there may be another; returns the error to raise."""
+        """Record a violation by this call and return the error to raise. `instead` names a call that is allowed."""
         return self._violate(
             f"workflow code called {call} at {place_of_caller()}: only a step may do that. "
-            f"Move it into one: await ctx.step('name', function){instead and f'; or use {instead}'}"
+            f"Move the call into a step: await ctx.step('name', function){instead and f'; or use {instead}'}"
         )
 
     def _violate(self, text: str) -> WorkflowViolation:
@@ -344,25 +343,25 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
         return violation
 
     def _check_step(self, step: object) -> None:
-        """Remember as a violation that a task awaited what belongs to another loop, whatever it makes of the error.
+        """Record a violation if a task awaited a future of another loop, even if the code catches the error.
 
-        A task that did so is stepped once more, with the error; only the collector sees it inside the step.
+        asyncio steps such a task once more with the error. Only `gc.get_referents` can see the error inside that step.
         """
         for held in gc.get_referents(step):
             if isinstance(held, RuntimeError) and (foreign := explain_foreign(held)) is not None:
                 task = getattr(step, "__self__", None)
                 coroutine = task.get_coro() if isinstance(task, asyncio.Task) else None
                 self._violate(str(foreign).replace("an unknown line", place_of_coroutine(coroutine)))
-                # It must not look awaited: the next turn would meet another error, which says nothing of the reason.
+                # Reset the flag: a future that looks awaited makes the next turn raise an error that hides the cause.
                 for future in awaited_futures(coroutine):
                     setattr(future, FUTURE_IS_AWAITED, False)
 
     def _stray(self) -> LoopHandle:
-        """Answer a wake from outside: not with an error, as its caller is innocent, and without waking anything."""
+        """Record a wake-up from outside. It raises nothing, because the caller is not at fault, and wakes nothing."""
         if not self.is_evicting:
             self._violate(
-                f"woken from outside at {place_of_caller()}, by something that does not belong to the run. "
-                f"Wait for it in a step, or use ctx.receive or ctx.wait_event"
+                f"the run was woken from outside at {place_of_caller()}, by code that does not belong to it. "
+                f"Wait for that in a step, or use ctx.receive or ctx.wait_event"
             )
             if self.on_outside_wake is not None:
                 self.on_outside_wake()
@@ -393,7 +392,7 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
     def _drain(self, ready: deque[LoopHandle]) -> None:
         for _ in range(CALLBACK_LIMIT):
             if not ready:
-                # From 3.12 on the error of a task keeps this frame, which must not keep the task in turn.
+                # From Python 3.12 on, the error of a task keeps this frame alive. The frame must not keep the task.
                 handle = None
                 return
             handle = ready.popleft()
@@ -405,10 +404,10 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
                 self.system_exit = self.system_exit or error
             except BaseException as error:  # noqa: BLE001 - a callback of the user may raise anything
                 if isinstance(getattr(handle.callback, "__self__", None), asyncio.Task):
-                    # Not user code's error, which ends in its task, but one of stepping the task: it will never move
-                    # again, and to go on would leave a run that waits for ever.
-                    if get_running_loop_or_none() is self:  # else that is what went wrong
-                        self._violate(f"a task cannot go on: {error!r}")
+                    # An error of user code ends in its task. This is an error of stepping the task, which will never
+                    # move again. To continue would leave a run that waits forever.
+                    if get_running_loop_or_none() is self:  # else `_leave` reports that the running loop was replaced
+                        self._violate(f"a task cannot continue: {error!r}")
                     return
                 self.call_exception_handler(
                     {"message": f"exception in callback {handle.callback!r}", "exception": error}
@@ -416,7 +415,7 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
         if ready:
             task = getattr(ready[0].callback, "__self__", None)
             place = f" at {place_of_coroutine(task.get_coro())}" if isinstance(task, asyncio.Task) else ""
-            self._violate(f"spinning{place}: {CALLBACK_LIMIT} callbacks ran and it never stood still")
+            self._violate(f"the workflow spins{place}: {CALLBACK_LIMIT} callbacks ran without a standstill")
 
     def _make_task(
         self,
@@ -426,12 +425,12 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
         context: Context,
         options: dict[str, Any],
     ) -> RunTask:
-        # Everything before `__init__`, which hashes the task and with eager_start even runs it.
+        # Set everything before `__init__`, which hashes the task and with eager_start even runs it.
         task = RunTask.__new__(RunTask)
         task.serial = self._first_serial + self.scope.next_number()
         task.scope = scope
         task.run_context = context
-        # Unnamed tasks are called by their scope: asyncio's own numbers go on from run to run and differ on replay.
+        # Unnamed tasks get the name of their scope. asyncio numbers tasks per process, which differs on replay.
         RunTask.__init__(task, coroutine, loop=self, name=name or scope.path[:-1] or "root", context=context, **options)
         tasks = self._tasks
         tasks.append(task)
@@ -441,19 +440,19 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
         return task
 
     def _next_of_as_completed(self, asker: FrameType, coroutine: Coroutine[Any, Any, Any]) -> RunTask:
-        """A task for `as_completed`, which puts what it is given into a set before it starts it, in address order.
+        """Return a task for `as_completed`, which puts its arguments into a set and starts them in address order.
 
-        The first time all tasks are made, in the order in which they were given. Which one is handed
-        out does not matter then, as they all end in one set.
+        The first call creates all tasks in the order of the arguments. After that, the order in which they are
+        returned does not matter, because they all end in one set.
         """
         if getattr(coroutine, "__name__", "") == WRAPPING_COROUTINE:
-            coroutine.close()  # ours takes its place
+            coroutine.close()  # `as_coroutine` below replaces it
         if not self._prepared:
             given = asker.f_locals[AS_COMPLETED_GIVEN]
             if isinstance(given, (Iterator, set, frozenset)):
                 raise self._violate(
                     f"asyncio.as_completed at {place_of_caller()} starts coroutines in no fixed order. "
-                    f"Give it a list instead of this {type(given).__name__}"
+                    f"Pass a list instead of this {type(given).__name__}"
                 )
             scope, context = self.scope, copy_context()
             self._prepared = [
@@ -472,7 +471,7 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
             self._prune_generators_at = 2 * len(generators) + 32
 
     def _close_all(self) -> KeyboardInterrupt | None:
-        """Close tasks and generators in rounds, as cleanup may make new ones; return a Ctrl-C that came meanwhile."""
+        """Close tasks and generators in rounds, because cleanup may create new ones. Return a Ctrl-C, if one came."""
         interrupt: KeyboardInterrupt | None = None
         closed: list[RunTask] = []
         for _ in range(ROUND_LIMIT):
@@ -486,11 +485,11 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
                 interrupt = close_generator(generator, self._root) or interrupt
             closed += unfinished
         self._root = None
-        # Before anything is released: that settles what survivors await, so that an await of it would not wait.
+        # Destroy survivors before `release`, which settles the futures that they await: then an await would return.
         self.survivors += destroy_survivors(closed)
-        for task in reversed(self.unfinished):  # what survivors have made while they were destroyed
+        for task in reversed(self.unfinished):  # tasks that survivors created while they were destroyed
             interrupt = close_task(task) or interrupt
-        # Only now: while code still runs, what it sees of other tasks should be as it was.
+        # Release last: code that still runs must see other tasks unchanged.
         for task in closed + self.unfinished:
             release(task)
         self._tasks, self._generators = [], []

@@ -1,8 +1,8 @@
-"""A durable loop: a body that is called again and again with a state, whose past is pruned.
+"""A durable loop: a body that is called again and again with a state, and whose old iterations are pruned.
 
-Every so many iterations the state is recorded as a mark, an entry at `loop/~11` for the state with which iteration 11
-begins. A run that is resumed begins at the oldest mark that is kept and replays from there, so that its cost does not
-grow with the number of iterations. What earlier iterations recorded goes, except what undo needs.
+Every `every` iterations the loop records its state as a mark: an entry at `loop/~11` has the state with which iteration
+11 begins. A resumed run replays from the oldest mark that is kept, so its cost does not grow with the number of
+iterations. Entries of earlier iterations are removed, except those that undo needs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ V_co = TypeVar("V_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Continue(Generic[S_co]):
-    """Return it from the body of `ctx.loop` to go on with the next iteration."""
+    """Return it from the body of `ctx.loop` to continue with the next iteration."""
 
     state: S_co
     """The state that the next iteration gets."""
@@ -66,8 +66,8 @@ class Looping:
         self._oldest = 1
 
     async def run(self) -> Any:
-        """Go through the iterations that are left."""
-        # Where something may have to be undone, the last iterations are replayed all the same: they tell how.
+        """Run the remaining iterations and return the value of the loop."""
+        # A loop with steps to undo is replayed even after its end, because its code has the undo functions.
         if self._requests.recorded(self._location) is not None and not self._requests.may_undo(self._location):
             self._requests.skip_iterations(self._location, None)
             return await self._recall_end()
@@ -82,9 +82,9 @@ class Looping:
                 await self._mark(number, text)
 
     def _is_marked(self, number: int) -> bool:
-        """Whether a mark stands before this iteration, or is to be made there."""
-        # A mark of code with another `every` is part of the history and has to be met as well. None is added before
-        # the end of what is recorded: it would come out of turn.
+        """True if this iteration begins with a mark: a recorded one, or one to record now."""
+        # A mark that code with another `every` recorded is part of the history, so the loop must ask for it too. No
+        # mark is added while recorded entries follow: its position would be out of order.
         if self._requests.recorded(iteration_of(self._location, number)) is not None:
             return True
         return (number - 1) % self._every == 0 and not self._requests.has_ahead(self._location)
@@ -107,17 +107,17 @@ class Looping:
         return step
 
     def _cancel_rest(self, path: str) -> None:
-        """Cancel what an iteration has left behind: a run that resumes after it would not have it."""
+        """Cancel tasks that an iteration has left behind: a run that resumes after it would not have them."""
         for task in self._requests.loop.unfinished:
             if task.scope.path.startswith(f"{path}/"):
                 task.cancel()
 
     async def _resume(self) -> tuple[int, Any]:
-        """Where to begin: at the oldest mark that is kept, or at the first iteration."""
+        """Return the iteration and the state to begin with: the oldest mark that is kept, or the first iteration."""
         recorded = self._requests.marks(self._location)
         is_pruned = any(mark.ref == PRUNED for mark in recorded.values())
-        # Before anything was pruned no mark stands at the first iteration. What it did may have to be undone, and the
-        # iteration that is under way may not have come to where the code tells how.
+        # Before the first pruning, the first iteration has no mark. If it has steps to undo, replay it: the current
+        # iteration may not have reached the code that names the undo functions.
         if not recorded or (not is_pruned and self._requests.may_undo(self._location)):
             return 1, self._first[1]
         number = min(recorded)
@@ -128,12 +128,12 @@ class Looping:
         return number, await self._requests.recall(self._states, entry.result, f"state of loop {self._location!r}")
 
     async def _mark(self, number: int, text: str) -> None:
-        """Record the state with which an iteration begins, and let go of what is too old."""
+        """Record the state with which an iteration begins, and prune old iterations."""
         location = iteration_of(self._location, number)
         self._marks.append(number)
         if self._requests.recorded(location) is not None:
-            # What is old by now goes with the next new mark. It must be all of it: the oldest mark that is left is
-            # where the run resumes, and everything after that is expected to be there.
+            # The next new mark prunes old iterations, and all of them: the run resumes at the oldest mark that is left,
+            # and expects every entry after it.
             await self._requests.perform(Mark(location, text))
             return
         floor = max((mark for mark in self._marks if mark <= number - self._keep), default=1)
@@ -158,11 +158,11 @@ class Looping:
 
 def _check_count(location: str, name: str, count: object) -> None:
     if not is_count(count):
-        raise InvalidRequest(f"loop {location!r}: {name} is a number of iterations, at least 1, not {count!r}")
+        raise InvalidRequest(f"loop {location!r}: {name} must be a number of iterations, at least 1, not {count!r}")
 
 
 def loop_codecs(body: Callable[..., Any]) -> tuple[Codec[Any], Codec[Any]]:
-    """How the state and the value of a loop are stored, by the annotations of its body."""
+    """Return the codecs for the state and the value of a loop, by the annotations of its body."""
     hints = hints_of(body)
     parameters = list(inspect.signature(body).parameters)
     state = hints.get(parameters[1], Any) if len(parameters) > 1 else Any
@@ -170,7 +170,7 @@ def loop_codecs(body: Callable[..., Any]) -> tuple[Codec[Any], Codec[Any]]:
 
 
 def _value_hint(returned: Any) -> Any:
-    """The `V` of a body that returns `Continue[S] | Break[V]`."""
+    """Return the `V` of a body that returns `Continue[S] | Break[V]`."""
     for part in (returned, *get_args(returned)):
         if get_origin(part) is Break:
             return get_args(part)[0]

@@ -1,7 +1,7 @@
-"""A map: many children of one kind, created in bulk and awaited as one.
+"""A map: many children of one type, created in bulk and awaited together.
 
-The run waits for the whole group by a single wait, which is counted down: however many children there are, it is
-woken once. With a limit, those beyond it are created without a slot and get that of a sibling that ends.
+The run waits for the whole group with a single wait that counts down, so it is woken once for any number of children.
+With a limit, children beyond it are created without a slot. They get the slot of a sibling that ends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ChildMap:
         self._limit = limit
 
     async def run(self) -> list[Any]:
-        """Create the children that do not exist yet, and wait for all; their results in order."""
+        """Create the children that do not exist yet, wait for all, and return their results in order."""
         if not self._children:
             return []
         group = ChildGroup(self._location, f"{self._requests.run.id}/{self._location}", self._create())
@@ -45,17 +45,17 @@ class ChildMap:
         return self._collect(ends)
 
     def _create(self) -> list[tuple[str, str]]:
-        """Have all children created that are not recorded; give each one's id and location."""
+        """Request all children that are not recorded. Return the id and location of each child."""
         has_begun = any(self._requests.recorded(child.location) is not None for child in self._children)
         if self._limit is not None and not has_begun:
-            # Those without a slot first. It may take several checkpoints to create them all, and a child that ends in
-            # between can hand its slot on only to one that is there.
+            # Create the children without a slot first. It may take several checkpoints to create them all, and a child
+            # that ends in between can pass its slot only to a child that exists.
             for child in self._children[self._limit :]:
                 child.create(is_awaited=True, is_parked=True)
             for child in self._children[: self._limit]:
                 child.create(is_awaited=True)
         else:
-            # Of children that a rewind has dropped, or a crash left out, only the store knows who has a slot by now.
+            # After a rewind or a crash, only the store knows which children have a slot.
             for child in self._children:
                 child.create(is_awaited=True, limit=self._limit)
         return [(child.id, child.location) for child in self._children]

@@ -1,4 +1,4 @@
-"""A message as the workflow that received it sees it, if it wants to know more than the payload, or to reply."""
+"""A received message with its id, name and time, to which a workflow can reply."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Message(Generic[T]):
         self._requests = requests
         self._is_answered = False
         self.id = received.ref or ""
-        """The id of the message, made up by the sender or by holdfast."""
+        """The id of the message, chosen by the sender or by holdfast."""
         self.name = received.name
         """Its name."""
         self.payload = payload
-        """Its payload, decoded as `type=` said."""
+        """Its payload, decoded as `type=`."""
         self.sent_at: datetime = moment(received.at)
-        """When it was sent."""
+        """The time at which it was sent."""
 
     def reply(self, value: Any = None) -> Done:
-        """Answer the sender, who waits in `run.request`: once, with the next checkpoint."""
+        """Answer the sender, who waits in `run.request`, exactly once, with the next checkpoint."""
         self._requests.loop.check_inside()
         if self._is_answered:
-            raise InvalidRequest(f"message {self.name!r} ({self.id}) has its reply already; a message has only one")
+            raise InvalidRequest(f"message {self.name!r} ({self.id}) already has a reply; a message can have only one")
         payload = encode_any(value, f"reply to message {self.name!r}")
         location = self._requests.loop.scope.locate(name_from("reply", self.name))
         reply = Reply(message_id=self.id, payload=payload)
@@ -52,7 +52,7 @@ class Message(Generic[T]):
 
 
 class MessageReception(Reception):
-    """A wait for a message that is handed over whole."""
+    """A wait for a message that returns a `Message` instead of its payload."""
 
     __slots__ = ("_requests",)
 

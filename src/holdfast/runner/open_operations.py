@@ -1,4 +1,4 @@
-"""Open operations: what the code of a run has asked for and is not settled, and what follows from that."""
+"""Open operations: the operations that a run's code has asked for and that are not settled."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from holdfast.runner.transaction import TxCall
 
 
 class Frontier(msgspec.Struct, frozen=True):
-    """How the open operations of a run stand at an instant.
+    """The state of the open operations of a run at an instant.
 
-    `start` are the steps to execute now. `is_waiting`: no step executes or could. `wake_at` is when something is due
-    by itself: a timer, a time-out, a later attempt. `child_count` is the number of single children that are awaited.
+    `start` has the steps to execute now. `is_waiting` means that no step executes or could start. `wake_at` is the
+    instant of the next timer, timeout or attempt. `child_count` is the number of single children that are awaited.
     """
 
     start: list[StepCall]
@@ -25,7 +25,7 @@ class Frontier(msgspec.Struct, frozen=True):
 
 
 class OpenOperations:
-    """Open operations by location. Every question is answered without walking over the steps that execute."""
+    """Open operations by location. No method iterates over the executing steps, of which there may be many."""
 
     named_version = 0
     """Grows whenever `named_waits` may have changed."""
@@ -35,22 +35,22 @@ class OpenOperations:
         self.by_location: dict[str, Operation] = {}
         self._idle: dict[str, StepCall] = {}
         self._executing = 0
-        # Messages, events and children: registered in the store also while the run is held.
+        # Waits for messages, events and children. They are registered in the store even while the run is held.
         self._named: dict[str, Operation] = {}
-        # The waits of single children, in the order of `_named` and `_open`. They never change, and there may be
-        # thousands: a wake-up of their parent must not build them all again.
+        # The waits of single children, in the order of `_named` and `by_location`. They never change, and there may be
+        # thousands. They are kept, so that a wake-up of the parent does not build all of them again.
         self._child_waits: dict[str, Wait] = {}
 
     def kinds(self) -> dict[str, EntryKind]:
-        """What kind of operation is open, by location."""
+        """Return the kinds of the open operations, by location."""
         return {location: operation.kind for location, operation in self.by_location.items()}
 
     def holds(self, operation: Operation) -> bool:
-        """Whether an operation is still waited for."""
+        """True if an operation is still open."""
         return self.by_location.get(operation.location) is operation
 
     def add(self, operation: Operation, *, is_recorded: bool) -> None:
-        """An operation is asked for; a recorded one only waits to be replayed."""
+        """Add an operation. A recorded one only waits to be replayed."""
         self.by_location[operation.location] = operation
         if is_recorded:
             return
@@ -65,7 +65,7 @@ class OpenOperations:
         self.inbox.ask(operation)
 
     def remove(self, operation: Operation) -> None:
-        """An operation was answered, or is no longer waited for."""
+        """Remove an operation that was answered, or that the code no longer waits for."""
         del self.by_location[operation.location]
         if isinstance(operation, StepCall):
             if self._idle.pop(operation.location, None) is None:
@@ -77,13 +77,13 @@ class OpenOperations:
         self.inbox.withdraw(operation)
 
     def started(self, call: StepCall) -> None:
-        """A step is being executed."""
+        """Note that a step is being executed."""
         call.is_started = True
         del self._idle[call.location]
         self._executing += 1
 
     def retried(self, call: StepCall) -> None:
-        """A step that was being executed waits for its next attempt."""
+        """Note that an executed step now waits for its next attempt."""
         call.is_started = False
         self._idle[call.location] = call
         self._executing -= 1
@@ -98,10 +98,10 @@ class OpenOperations:
         return bool(self._idle) or self._executing > 0
 
     def frontier(self, now: Micros, committed: int, *, may_carry: bool) -> Frontier:
-        """How the operations stand at `now`, if the store has the first `committed` facts.
+        """Return the state of the open operations at `now`, if the store has the first `committed` facts.
 
-        A step starts when its time has come and everything that led to it is committed. A transaction may carry what
-        led to it, if `may_carry`.
+        A step starts when it is due and all facts that led to it are committed. With `may_carry`, a transaction may
+        commit those facts itself.
         """
         start: list[StepCall] = []
         is_waiting = not self._executing
@@ -117,13 +117,13 @@ class OpenOperations:
         return Frontier(start, is_waiting, wake_at, len(self._child_waits))
 
     def has_nothing_due(self, now: Micros) -> bool:
-        """Whether nothing can happen to the run at `now`: no step executes or could, and nothing has come."""
+        """True if nothing can happen to the run at `now`: no step executes or could start, and nothing has arrived."""
         if self._executing or self.inbox.has_due(now):
             return False
         return all(call.retry_at is not None and call.retry_at > now for call in self._idle.values())
 
     def next_deadline(self) -> Micros | None:
-        """When something is due by itself: a timer, a time-out, a later attempt."""
+        """Return the instant of the next timer, timeout or attempt."""
         deadline = self.inbox.next_deadline()
         for call in self._idle.values():
             if call.retry_at is not None and (deadline is None or call.retry_at < deadline):
@@ -132,18 +132,18 @@ class OpenOperations:
 
     @property
     def has_only_children(self) -> bool:
-        """Whether nothing but single children is waited for by name."""
+        """True if all named waits are waits for single children."""
         return len(self._child_waits) == len(self._named)
 
     def named_waits(self) -> tuple[Wait, ...]:
-        """The waits that must be registered while the run is held; its timers are in its worker's memory."""
+        """Return the waits to register while the run is held. Its timers are in the worker's memory."""
         known = self._child_waits
         if self.has_only_children:
             return tuple(known.values())
         return tuple(known.get(location) or self.wait_of(operation) for location, operation in self._named.items())
 
     def waits(self) -> tuple[Wait, ...]:
-        """Every wait, for a run that is to be suspended."""
+        """Return every wait, for a run that suspends."""
         known = self._child_waits
         if len(known) == len(self.by_location):
             return tuple(known.values())
@@ -154,14 +154,14 @@ class OpenOperations:
         )
 
     def wait_of(self, operation: Operation) -> Wait:
-        """The wait that an operation is."""
+        """Return the wait of an operation."""
         topic = operation.names[0] if isinstance(operation, Reception) and operation.names else ""
         wait = operation.wait(self.inbox.had(topic))
-        assert wait is not None, f"{operation.location} is nothing to wait for"
+        assert wait is not None, f"the operation at {operation.location} has no wait"
         return wait
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all operations."""
         self.by_location.clear()
         self._idle.clear()
         self._named.clear()

@@ -1,4 +1,4 @@
-"""An operation: something durable that workflow code asked for and whose outcome it awaits."""
+"""Operations: durable requests of workflow code, whose outcome the code awaits."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ from holdfast.runner.step_info import StepInfo
 from holdfast.runner.task_context import TaskContext
 
 MISSING: Any = object()
-"""No value yet; `None` is a value like any other."""
+"""Marks a missing value, because `None` is a valid value."""
 
 
 class Operation:
-    """What was asked for, where, and when. `after` counts the facts that must be committed before it may act.
+    """A durable request of workflow code, with its location and time.
 
-    `since` is the position of the last fact before it was asked for.
+    `after` is the number of facts that must be committed before the operation may act.
+    `since` is the position of the last fact before the request.
     """
 
     kind: EntryKind
@@ -55,24 +56,24 @@ class Operation:
         self.value: Any = MISSING
 
     def outcome(self, entry: Entry) -> Any:
-        """What the entry means to the workflow: a value, or the error it raises."""
+        """Return the value of the entry for the workflow, or raise its error."""
         raise NotImplementedError
 
     def wait(self, after: int) -> Wait | None:
-        """The reason to be suspended that this operation is, if it is one."""
+        """Return the wait to register for this operation, or None if it is no reason to suspend."""
         raise NotImplementedError
 
     def resume(self, recorded: Entry) -> None:
-        """Take over from a record that is not settled."""
+        """Continue from an entry that is not settled."""
 
     def put_off(self, length: Micros) -> None:
-        """The run went back to when this was asked for already: the time that has passed since does not count."""
+        """Move the deadline by `length`, because a rewind does not count the time that has passed since."""
         if self.deadline is not None:
             self.deadline += length
 
 
 class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a step is executed. Made by `step_options`, which finds the mistakes of users."""
+    """Options of a step. `step_options` creates and validates them."""
 
     retry: Retry = Retry()
     timeout: float | None = None
@@ -85,7 +86,7 @@ DEFAULT_STEP_OPTIONS = StepOptions()
 
 
 def step_options(declared: StepOptions, **given: Any) -> StepOptions:
-    """What was declared, and instead of it what was given: one of the options of `Context.step`, if it can be so."""
+    """Return the declared options, overridden by the given options of `Context.step`. Refuses invalid ones."""
     if given.keys() - _CHECKS.keys():
         refuse_unknown(
             "option",
@@ -100,7 +101,7 @@ def step_options(declared: StepOptions, **given: Any) -> StepOptions:
 
 def _checked_retry(retry: object) -> Retry:
     if not isinstance(retry, Retry):
-        raise InvalidRequest(f"retry={retry!r}: it is a Retry, such as Retry(max_attempts=3)")
+        raise InvalidRequest(f"retry={retry!r}: expected a Retry, such as Retry(max_attempts=3)")
     return retry
 
 
@@ -113,16 +114,16 @@ def _checked_timeout(timeout: float | timedelta | None) -> float | None:
 
 def _checked_flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise InvalidRequest(f"{name}={value!r}: it is True or False")
+        raise InvalidRequest(f"{name}={value!r}: expected True or False")
     return value
 
 
 def checked_undo(undo: Any) -> Callable[[Any], Any] | None:
-    """The function that undoes a step; of a decorated step the plain one, as it is not workflow code that calls it."""
+    """Return the undo function. Of a decorated step, return the plain function, because no workflow code calls it."""
     plain = getattr(undo, "function", undo)
     if plain is not None and not callable(plain):
-        raise InvalidRequest(f"undo={undo!r}: it is a function that takes the step's result")
-    return plain  # type: ignore[no-any-return]  # it is what the caller gave, whatever it claims to be
+        raise InvalidRequest(f"undo={undo!r}: expected a function that takes the step's result")
+    return plain  # type: ignore[no-any-return]  # the caller's object, whose type is unknown
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
@@ -135,7 +136,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
 
 
 class StepCall(Operation):
-    """A call of a step: the function, its arguments, how often it was tried, and how often it was undone before."""
+    """A call of a step: its function, arguments and attempts, and the number of earlier undos (`round`)."""
 
     kind = EntryKind.STEP
     __slots__ = ("args", "attempts", "codec", "function", "is_started", "options", "retry_at", "round", "started_at")
@@ -160,11 +161,11 @@ class StepCall(Operation):
         self.round = 0
 
     def info(self, run_id: str, generation: int, ring: Callable[[StepInfo], None]) -> StepInfo:
-        """What the body of the next attempt may know; `ring` is called when it has something to say."""
+        """Return the `StepInfo` for the body of the next attempt. The body calls `ring` when it reports progress."""
         return StepInfo(run_id, generation, self.location, self.attempts + 1, ring, round=self.round)
 
     def arguments(self, info: StepInfo) -> tuple[Any, ...]:
-        """What the function is called with."""
+        """Return the arguments for the function."""
         return self.args
 
     def outcome(self, entry: Entry) -> Any:
@@ -175,7 +176,7 @@ class StepCall(Operation):
         record = entry.error or ErrorRecord(type="Unknown", message="")
         failed = (StepTimeout if record.type == "StepTimeout" else StepFailed)(self.location, record)
         if record.matches(Rollback) and self.kind is not EntryKind.UNDO:
-            raise Rollback(record.message) from failed  # no handler of failed steps is to go on from there
+            raise Rollback(record.message) from failed  # `except StepFailed` in a workflow must not catch a rollback
         raise failed
 
     def resume(self, recorded: Entry) -> None:
@@ -198,7 +199,7 @@ class StepCall(Operation):
         result: str | None = None,
         error: ErrorRecord | None = None,
     ) -> Entry:
-        """The record of the step's outcome: its result or its error."""
+        """Return the entry of the step's outcome: its result or its error."""
         return Entry(
             location=self.location,
             kind=self.kind,
@@ -214,7 +215,7 @@ class StepCall(Operation):
         )
 
     def retrying(self, error: ErrorRecord | None) -> Entry:
-        """The record of an attempt that will be repeated."""
+        """Return the entry of a failed attempt that will be retried."""
         return Entry(
             location=self.location,
             kind=self.kind,
@@ -240,16 +241,16 @@ class TaskCall(StepCall):
 
 
 class UndoCall(StepCall):
-    """A call of the function that undoes what a step did. It is executed, retried and recorded like a step."""
+    """A call of an undo function. It is executed, retried and recorded like a step."""
 
     kind = EntryKind.UNDO
     __slots__ = ()
 
 
 class Sleep(Operation):
-    """A durable timer. `fire` is set for one of plain asyncio: it calls back instead of resolving a future.
+    """A durable timer. A timer of plain asyncio has `fire`, which is called instead of resolving a future.
 
-    A fixed one is due at a moment that was named, not after a length of time.
+    A timer with `is_fixed` is due at a given instant, not after a duration, so a rewind does not move it.
     """
 
     kind = EntryKind.TIMER
@@ -274,7 +275,7 @@ class Sleep(Operation):
 
 
 class Mark(Operation):
-    """A point that a loop has come to: it is due at once, and what it records is `text`."""
+    """A point that a loop has reached. It is due at once and records `text`."""
 
     kind = EntryKind.LOOP
     __slots__ = ("ref", "text")
@@ -285,7 +286,7 @@ class Mark(Operation):
         self.ref = ref
 
     def put_off(self, length: Micros) -> None:
-        """It is due at once, whenever that is."""
+        """Do nothing: a mark is always due at once."""
 
     def outcome(self, entry: Entry) -> Entry:
         return entry
@@ -324,7 +325,7 @@ class Reception(Operation):
         return self.meaning(received)
 
     def meaning(self, received: Received) -> Any:
-        """What one thing that was received is to the workflow."""
+        """Return the value of one received message or event for the workflow."""
         value = self.payload_of(received)
         return (received.name, value) if self.with_name else value
 
@@ -343,7 +344,7 @@ class Reception(Operation):
 
 
 class Batch(Reception):
-    """A wait for messages that takes all there are, up to `count`. That none came in time is no error."""
+    """A wait for messages that takes all that have arrived, up to `count`. A timeout is not an error."""
 
     __slots__ = ("count",)
 
@@ -380,7 +381,8 @@ class ChildEnd(Operation):
         if entry.state is EntryState.DONE:
             return self.codec.decode(entry.result or "null", f"result of child {self.location!r}")
         record = entry.error or ErrorRecord(type="Unknown", message="")
-        # The record of a cancellation is the store's own and has no classes; an error of that name has.
+        # The store writes the record of a cancellation without exception classes. A user's error named `Cancelled`
+        # has classes.
         kind = "cancelled" if record.type == "Cancelled" and not record.types else "failed"
         raise ChildFailed(self.child_id, kind, record, self.location)
 
@@ -393,14 +395,14 @@ class ChildEnd(Operation):
 
 
 def asked_since(child: Entry, now: int) -> int:
-    """Since when code asks for a child. One that a recovery has kept is asked for anew, when the code comes there."""
+    """Return the `since` of a child's entry. For a child that a recovery kept, the code asks again `now`."""
     return now if child.state is EntryState.RETRYING else child.since
 
 
 class ChildGroup(Operation):
-    """A wait for the ends of many children, which are recorded one by one and told all at once.
+    """A wait for the ends of many children. Each end is recorded by itself, and all are fed together.
 
-    `started` are the children that have not ended, by id, with the entries of their start.
+    `started` has the children that have not ended, by id, with the entries of their start.
     """
 
     kind = EntryKind.CHILD
@@ -415,7 +417,7 @@ class ChildGroup(Operation):
 
     @property
     def members(self) -> dict[str, str]:
-        """Where each child stands, by its id."""
+        """The location of each child, by its id."""
         return self._members
 
     @property
@@ -427,7 +429,7 @@ class ChildGroup(Operation):
         return len(self._ends) == len(self._members)
 
     def take(self, entry: Entry) -> None:
-        """A child has ended."""
+        """Note the end of a child."""
         self._ends[entry.location] = entry
         self.started.pop(entry.ref or "", None)
 
@@ -445,7 +447,7 @@ class ChildGroup(Operation):
 
 
 def entry_of_arrivals(operation: Operation, arrivals: Sequence[Arrival], position: int, stamp: Micros) -> Entry:
-    """The record of what an operation consumed: one arrival, if it is not a batch."""
+    """Return the entry of the arrivals that an operation consumed. Only a batch consumes more than one."""
     arrival = arrivals[0]
     state = EntryState.DONE
     result = arrival.payload
@@ -479,7 +481,7 @@ def entry_of_arrivals(operation: Operation, arrivals: Sequence[Arrival], positio
 
 
 def entry_of_deadline(operation: Operation, position: int, stamp: Micros) -> Entry:
-    """The record of an operation whose time has come: a timer that fired, a loop's mark, a wait that timed out."""
+    """Return the entry of an operation that is due: a timer that fired, a loop's mark, or a wait that timed out."""
     return Entry(
         location=operation.location,
         kind=operation.kind,

@@ -1,4 +1,4 @@
-"""The outcome of a turn: how the end of a run's code, or its failure to go on, becomes a change of the run."""
+"""The outcome of a turn: turns the end of a run's code, or an error that stops it, into a change of the run."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def error_of(root: asyncio.Task[Any]) -> BaseException | None:
-    """What a workflow raised, if it did."""
+    """Return the error that a workflow raised. None if it returned."""
     if root.cancelled():
         return asyncio.CancelledError("the workflow cancelled itself")
     return root.exception()
 
 
 def finish_of(definition: Definition, root: asyncio.Task[Any]) -> Finish:
-    """The end of a run whose workflow has returned or raised. A result that cannot be stored is a failure, too."""
+    """Return the end of a run whose workflow has returned or raised. A result that cannot be stored is a failure."""
     error = error_of(root)
     if error is None:
         what = f"result of workflow {definition.type!r}"
@@ -36,32 +36,32 @@ def finish_of(definition: Definition, root: asyncio.Task[Any]) -> Finish:
             error = refused
     failed = error if isinstance(error, StepFailed) else error.__cause__
     if definition.is_task and isinstance(failed, StepFailed):
-        # A task is its one step, so its error is that of the step.
+        # A task is one step, so the error of the step is the error of the task.
         return Finish(state=RunState.FAILED, error=replace(failed.record, locations=(failed.location,)))
     return Finish(state=RunState.FAILED, error=ErrorRecord.of(error))
 
 
 def undone_first(end: Finish, *, has_undo: bool) -> Finish | StartRollback:
-    """The end of a run, or the rollback that comes first if it did not succeed and has something to undo."""
+    """Return the end of a run, or the rollback that comes first if the run did not succeed and has steps to undo."""
     if end.state is RunState.SUCCEEDED or not has_undo:
         return end
     return StartRollback(end=end.state, error=end.error or ErrorRecord(type="Unknown", message=""))
 
 
 def cancelled(why: str) -> Finish:
-    """The end of a run that exceeded one of its time limits."""
+    """Return the end of a run that exceeded one of its time limits."""
     return Finish(state=RunState.CANCELLED, error=rules.cancellation(why))
 
 
 def blocked(run: Run, definition: Definition, error: HoldfastError, now: Micros) -> Block:
-    """The block of a run that cannot go on. It is tried again later, because a fixed deploy heals it."""
+    """Return the block of a run that cannot continue. Workers retry it later, because a fixed deploy heals it."""
     previous = run.error if run.error != definition.reason else None
     count, pause = rules.blocked_retry(previous)
     return Block(error=ErrorRecord.of(error, attempts=count), retry_at=now + pause)
 
 
 def crash_loop(run: Run, definition: Definition) -> Block | None:
-    """The block of a run that too many workers in a row have died with."""
+    """Return the block of a run with too many worker crashes in a row. None if it has fewer than its limit."""
     if run.crashes < definition.crash_limit:
         return None
     message = f"{run.crashes} workers in a row died with this run; it is not tried again by itself"

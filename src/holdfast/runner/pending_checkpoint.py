@@ -1,4 +1,4 @@
-"""The pending checkpoint: what the next checkpoint of a run will write, and what the store has already."""
+"""The pending checkpoint: everything that the next checkpoint of a run will write."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.registration import Registration
 
 CHILDREN_AT_ONCE = 1_000
-"""One checkpoint creates at most this many children, so that no transaction takes too long."""
+"""Maximum number of children that one checkpoint creates, so that no transaction takes too long."""
 
 _COMMANDS = frozenset({EntryKind.SEND, EntryKind.EMIT, EntryKind.CANCEL})
 _NO_VALUES: dict[str, str] = {}
 
 
 class Effects:
-    """What goes beyond the run's own entries: arrivals it used up, scopes it pruned, and requests to the world.
+    """The parts of a checkpoint besides entries: consumed arrivals, pruned iterations, and commands to other runs.
 
     Few checkpoints have any.
     """
@@ -38,16 +38,16 @@ class Effects:
         self.pruned: list[str] = []
 
     def requests(self) -> tuple[list[Any], ...]:
-        """What code asks for. The rest follows from facts: arrivals that were fed, iterations that are over."""
+        """Return the lists that requests of the code fill. Facts fill the others: `consumed` and `pruned`."""
         return self.children, self.messages, self.events, self.cancels, self.replies
 
 
 class PendingCheckpoint:
-    """Entries and everything that goes to the store with them.
+    """Entries and effects that go to the store together.
 
-    A lazy entry (of an ephemeral step, for example) is worth writing, but not worth a checkpoint of its own.
-    A fact is something that was fed to the code. What the code asks for because of it is a request, and is dropped
-    if the run is blocked before the next fact.
+    A lazy entry, for example of an ephemeral step, is written with the next checkpoint and causes none by itself.
+    A fact was fed to the code. A request is what the code asks for because of a fact. It is dropped if the run is
+    blocked before the next fact.
     """
 
     __slots__ = (
@@ -72,14 +72,14 @@ class PendingCheckpoint:
 
     def __init__(self, run: Run, open_operations: OpenOperations) -> None:
         self.run = run
-        """The run as the store has it."""
+        """The run as it is in the store."""
         self.token = run.token
         self.fed_count = 0
-        """The number of facts and requests so far that something may have to wait for."""
+        """Number of facts and requests so far that an operation may have to wait for."""
         self.committed_count = 0
-        """The number of them that the store has."""
+        """Number of those that are committed."""
         self.crashes = run.crashes
-        """The number of crashes that no step was charged with yet."""
+        """Number of crashes that were not charged to a step yet."""
         self.registration = Registration(open_operations, is_first_lease=run.token == 1)
         self._open = open_operations
         self._published: dict[str, str] = {}
@@ -87,22 +87,22 @@ class PendingCheckpoint:
         self.drop()
 
     def drop(self) -> None:
-        """Forget what was gathered since the last checkpoint."""
+        """Drop everything that was added since the last checkpoint."""
         self.entries: dict[str, Entry] = {}
         self.values = _NO_VALUES
         self.beat = 0
         self.fits_one = True
-        """Whether one checkpoint can create all the new children."""
+        """True if one checkpoint can create all the new children."""
         self._effects: Effects | None = None
         self._is_urgent = False
-        # How many entries and requests of each kind there were, and which values, before the first request since the
-        # last fact; None if there is no such request.
+        # The number of entries and of requests of each kind, and the values, before the first request since the last
+        # fact. None if there is no such request.
         self._before_requests: tuple[int, tuple[int, ...], dict[str, str]] | None = None
-        # Entries as they were before a request since the last fact changed them; set with the first such request.
+        # Entries as they were before a request since the last fact changed them. The first such request sets it.
         self._amended: dict[str, Entry]
 
     def is_due(self) -> bool:
-        """Whether something must be written now, even if the run goes on."""
+        """True if a checkpoint must be written now, even if the run continues."""
         if self._is_urgent or self.values or self.beat:
             return True
         return self._open.named_version > 0 and self.registration.has_new()
@@ -110,7 +110,7 @@ class PendingCheckpoint:
     # Gathering
 
     def add(self, entry: Entry, *, is_lazy: bool = False) -> None:
-        """Take in a fact; a later one for its location replaces it."""
+        """Add the entry of a fact. A later one at the same location replaces it."""
         self.entries[entry.location] = entry
         self._before_requests = None
         if not is_lazy:
@@ -118,7 +118,7 @@ class PendingCheckpoint:
             self.fed_count += 1
 
     def request(self, entry: Entry, *, is_lazy: bool = False) -> None:
-        """Take in the entry of a request. Nothing stands at its location yet."""
+        """Add the entry of a request. There is no entry at its location yet."""
         self._note_request()
         self.entries[entry.location] = entry
         if not is_lazy:
@@ -126,14 +126,14 @@ class PendingCheckpoint:
             self.fed_count += 1
 
     def amend(self, entry: Entry) -> None:
-        """Take in a request that changes an entry, which may be here already."""
+        """Add a request that changes an entry, which may be pending already."""
         self._note_request()
         if entry.location in self.entries:
             self._amended.setdefault(entry.location, self.entries[entry.location])
         self.entries[entry.location] = entry
 
     def drop_requests(self) -> None:
-        """Forget what the code has asked for since the last fact."""
+        """Drop the requests of the code since the last fact."""
         if self._before_requests is None:
             return
         entry_count, counts, self.values = self._before_requests
@@ -154,18 +154,18 @@ class PendingCheckpoint:
             self._before_requests = (len(self.entries), counts, self.values)
 
     def publish(self, name: str, value: str) -> None:
-        """Take in a named value, unless the store has it."""
+        """Add a named value, unless the store has it already."""
         self._note_request()
         self.values = {known: text for known, text in self.values.items() if known != name}
         if self._published.get(name) != value:
             self.values[name] = value
 
     def consume(self, numbers: Iterable[int]) -> None:
-        """Take in which arrivals were used up."""
+        """Add the numbers of consumed arrivals."""
         self._made_effects().consumed += numbers
 
     def prune(self, scopes: Iterable[str]) -> None:
-        """Take in whose entries are to go."""
+        """Add loop iterations whose entries are to be removed."""
         self._made_effects().pruned += scopes
 
     def command(
@@ -177,7 +177,7 @@ class PendingCheckpoint:
         cancels: Sequence[str],
         reply: Reply | None,
     ) -> None:
-        """Take in something to be done to the world. Its entry was requested before."""
+        """Add a command to other runs. Its entry was requested before."""
         effects = self._made_effects()
         if child is not None:
             effects.children.append(child)
@@ -199,10 +199,10 @@ class PendingCheckpoint:
     # Writing
 
     def take(self, next: Next, seen: int, limits: tuple[Wait, ...] = ()) -> Checkpoint:
-        """The checkpoint that writes all of it, and says with `next` what becomes of the run.
+        """Return the checkpoint that writes everything pending and changes the run as `next` says.
 
-        A checkpoint that holds the run creates only so many children, and leaves the others for the next one.
-        `limits` are waits that end a suspension though nothing comes.
+        A checkpoint that holds the run creates at most `CHILDREN_AT_ONCE` children and leaves the others for the next.
+        `limits` are waits that end a suspension even if nothing arrives.
         """
         later = self._split_off() if isinstance(next, Hold) and not self.fits_one else None
         if self.values:
@@ -210,7 +210,7 @@ class PendingCheckpoint:
         checkpoint = self._checkpoint(next, seen, self.registration.write(next, limits))
         if checkpoint.charged:
             self.run = replace(self.run, crashes=0)
-        # Nothing more counts as committed as long as children are left.
+        # While children are left for the next checkpoint, no further fact counts as committed.
         self._taken = self.fed_count if later is None else self.committed_count
         self.drop()
         if later is not None:
@@ -220,20 +220,20 @@ class PendingCheckpoint:
         return checkpoint
 
     def committed(self) -> None:
-        """The checkpoint taken last is in the store, and so are the waits that it carried."""
+        """Note that the checkpoint taken last, with its waits, is in the store."""
         self.committed_count = self._taken
         self.registration.committed()
 
     def inherit(self, old: PendingCheckpoint) -> None:
-        """Take over from an earlier turn of the same lease what it knows to be in the store beside the history."""
+        """Take over what an earlier turn of the same lease knows about the store, besides the history."""
         self.token = old.token
         self.registration.inherit(old.registration)
         self._published = old._published
 
     def _split_off(self) -> tuple[dict[str, Entry], Effects]:
-        """Take out the children beyond the limit, and their entries.
+        """Remove and return the children beyond the limit, and their entries.
 
-        Other requests to the world are taken out too: they may be meant for one of these children.
+        Messages, events and cancels are removed too, because they may be meant for one of these children.
         """
         effects, later = self._made_effects(), Effects()
         effects.children, later.children = effects.children[:CHILDREN_AT_ONCE], effects.children[CHILDREN_AT_ONCE:]
@@ -245,7 +245,7 @@ class PendingCheckpoint:
         return {entry.location: self.entries.pop(entry.location) for entry in moved}, later
 
     def _checkpoint(self, next: Next, seen: int, waits: tuple[Wait, ...] | None) -> Checkpoint:
-        # A release that writes nothing says nothing of the crashes: the next worker has to count them, too.
+        # A release without entries must not reset the crashes: the next worker still has to charge them.
         is_telling = bool(self.entries) or not isinstance(next, Release)
         plain = Checkpoint(
             run_id=self.run.id,

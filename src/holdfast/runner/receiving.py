@@ -1,4 +1,4 @@
-"""Receiving: what a context offers to wait for messages and events."""
+"""Receiving: the methods of a context that wait for messages and events."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ else:
     T = TypeVar("T")
 
 BATCH_LIMIT = 1_000
-"""So many messages are received at once at most, as they make one record."""
+"""Maximum number of messages in one batch, because a batch is one entry."""
 
 _ANY: Codec[Any] = Codec(Any)
 
 
 class Receiving:
-    """The part of a context that waits for what others send."""
+    """The part of a context that waits for messages and events."""
 
     _requests: CodeRequests
 
@@ -143,12 +143,12 @@ class Receiving:
 
 
 def _names(name: str | Sequence[str] | None, what: str) -> tuple[str, ...]:
-    """The names of the messages to wait for; none stands for any."""
+    """Return the names of the messages to wait for. An empty tuple means any message."""
     if name is None:
         return ()
     names = (name,) if isinstance(name, str) else tuple(name)
     if not names:
-        raise InvalidRequest(f"{what}([]) could never return; give a name, several, or none for any")
+        raise InvalidRequest(f"{what}([]) could never return; pass one name, several, or None for any message")
     for one in names:
         check_name(one, "message name")
     return names
@@ -156,7 +156,7 @@ def _names(name: str | Sequence[str] | None, what: str) -> tuple[str, ...]:
 
 def _check_count(count: object) -> int:
     if type(count) is not int or not 1 <= count <= BATCH_LIMIT:
-        raise InvalidRequest(f"receive_batch(count={count!r}): it is a whole number from 1 to {BATCH_LIMIT:,}")
+        raise InvalidRequest(f"receive_batch(count={count!r}): expected a whole number from 1 to {BATCH_LIMIT:,}")
     return count
 
 

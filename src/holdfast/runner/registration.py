@@ -1,4 +1,4 @@
-"""The registration of a run's waits: which of them the store knows, and which it must be told."""
+"""The registration of a run's waits: which of them the store has, and which a checkpoint must write."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from holdfast.runner.operation import Operation
 
 
 class Registration:
-    """The waits of a held run as they stand in the store."""
+    """The waits of a held run as they are in the store."""
 
     def __init__(self, open_operations: OpenOperations, *, is_first_lease: bool) -> None:
         self._open = open_operations
-        # A first claim finds no wait rows; a later one may, and the first checkpoint then writes the full set.
+        # A first claim finds no waits in the store. A later claim may, so its first checkpoint writes the full set.
         self._written: tuple[Wait, ...] | None = () if is_first_lease else None
         self._written_events: frozenset[Wait] = frozenset()
         self._known_events: frozenset[Wait] = frozenset()
@@ -21,16 +21,16 @@ class Registration:
         self._version = 0
 
     def has_new(self) -> bool:
-        """Whether the run waits for something by name that the store does not know."""
+        """True if the named waits of the run differ from those in the store."""
         if self._open.named_version != self._version:
             self._version = self._open.named_version
             self._has_new = self._open.named_waits() != (self._written or ())
         return self._has_new
 
     def write(self, next: Next, limits: tuple[Wait, ...] = ()) -> tuple[Wait, ...] | None:
-        """The full set of waits for a checkpoint, or None if what the store has will do.
+        """Return the full set of waits for a checkpoint. None if the store does not need to change its set.
 
-        `limits` end a suspension though nothing comes that the run asked for.
+        `limits` are waits that end a suspension even if nothing arrives.
         """
         waits: tuple[Wait, ...] | None = None
         if isinstance(next, Suspend):
@@ -41,7 +41,7 @@ class Registration:
             waits = ()
         if waits is not None:
             self._written = waits
-            # Most runs wait for no events, and a parent may wait for thousands of children.
+            # Skip the scan for events: most runs wait for none, and a parent may wait for thousands of children.
             if self._open.has_only_children:
                 self._written_events = frozenset()
             elif waits or self._written_events:
@@ -50,15 +50,15 @@ class Registration:
         return waits
 
     def committed(self) -> None:
-        """What was written last is in the store."""
+        """Note that the waits written last are in the store."""
         self._known_events = self._written_events
 
     def knows(self, operation: Operation) -> bool:
-        """Whether the store knows the wait of an operation for an event."""
+        """True if the store has the event wait of an operation."""
         return self._open.wait_of(operation) in self._known_events
 
     def inherit(self, old: Registration) -> None:
-        """Take over from the registration of an earlier turn of the same lease."""
+        """Take over the registration of an earlier turn of the same lease."""
         self._written = old._written
         self._written_events = old._written_events
         self._known_events = old._known_events

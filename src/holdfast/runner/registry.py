@@ -1,7 +1,7 @@
-"""The registry: which workflows, tasks and schedules there are, under which names.
+"""The registry: workflows, tasks and schedules by name.
 
-An application has one inside its `Holdfast` object; a larger one declares more of them in its modules and
-includes them. Nothing here is global, so nothing depends on the order of imports.
+A `Holdfast` object contains one. A larger application declares more of them in its modules and includes them. Nothing
+here is global, so nothing depends on the order of imports.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Registry(DeclaredSchedules):
         self._included.append(registry)
 
     def get(self, type: str) -> Definition | None:
-        """The definition of a type, if it is registered here."""
+        """Return the definition of a type, or None if it is not registered here."""
         found = self._definitions.get(type)
         if found is None:
             for registry in self._included:
@@ -64,7 +64,7 @@ class Registry(DeclaredSchedules):
         return found
 
     def definition(self, workflow: object) -> Definition:
-        """The definition of a type, or of a decorated function; `UnknownWorkflow` if there is none."""
+        """Return the definition of a type or of a decorated function. Raises `UnknownWorkflow` if there is none."""
         if isinstance(workflow, Definition):
             return workflow
         found = self.get(workflow) if isinstance(workflow, str) else None
@@ -80,11 +80,11 @@ class Registry(DeclaredSchedules):
         return found
 
     def count(self) -> int:
-        """How many workflows and tasks there are; it only grows."""
+        """Return the number of workflows and tasks. It only grows."""
         return len(self._definitions) + sum(registry.count() for registry in self._included)
 
     def types(self) -> Iterator[str]:
-        """The names of all workflows and tasks."""
+        """Yield the names of all workflows and tasks."""
         yield from self._definitions
         for registry in self._included:
             yield from registry.types()

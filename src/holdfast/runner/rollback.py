@@ -1,8 +1,8 @@
-"""Rollback: the code of a run is over, and what its steps did is undone, last first.
+"""Rollback: calls the undo functions (compensations) of a run's steps in reverse order, after its code has ended.
 
-Which function undoes a step is known only to the code. So it is replayed, without executing anything, up to where the
-rollback started; then the undo functions it named are called with the recorded results. Each call is an operation
-like a step: recorded, retried, and never repeated once it is done.
+Only the code knows which function undoes a step. So a dry run replays the code up to the start of the rollback. Then
+the undo functions that it named are called with the recorded results. Each call is an operation like a step: it is
+recorded, retried, and never repeated once it is done.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _ABOUT_UNDOING = frozenset({EntryKind.UNDO, EntryKind.ROLLBACK, EntryKind.ROUNDS
 
 
 class Undoing(Definition):
-    """What a run does while it rolls back: an operation for each step that is to be undone."""
+    """The definition of a run while it rolls back: one operation for each step that is to be undone."""
 
-    is_strict = False  # the order in which steps are undone is that of their positions, whatever the code does
+    is_strict = False  # positions alone decide the order of undoing, so a change in the code is no divergence
 
     def __init__(self, definition: Definition, lease: Lease) -> None:
         super().__init__(definition.type, definition.function, skip=definition.skip, crash_limit=definition.crash_limit)
@@ -53,7 +53,7 @@ class Undoing(Definition):
         return self._start.error
 
     def lease(self, lease: Lease) -> Lease:
-        """What of a lease concerns the undoing: the start of the rollback, what is undone already, and the rounds."""
+        """Return the lease with the entries of the rollback only: its start, the undos done so far, and the rounds."""
         return replace(lease, entries=self._later, arrivals=())
 
     def begin(self, context: Context, payload: str) -> Coroutine[Any, Any, Any]:
@@ -66,16 +66,19 @@ class Undoing(Definition):
             assert state is not None
             return Finish(state=state, error=self._start.error)  # type: ignore[arg-type]  # an end, and no success
         if isinstance(error, StepFailed):
-            # Its record stays: whoever recovers the run sees what failed, and lets it be tried again.
+            # The entry of the failed undo stays: it shows what failed, and `recover` lets it be tried again.
             return Block(error=replace(ErrorRecord.of(error), type="UndoFailed"))
         count, pause = rules.blocked_retry(self._run.error if self._run.error != self.reason else None)
         return Block(error=ErrorRecord.of(error, attempts=count), retry_at=now + pause)
 
     def _undo_functions(self) -> list[tuple[Entry, StepCall]]:
-        """What is to be undone, last first, each with the call that tells how. Raises if the code does not for all."""
+        """Return the entries to undo, last first, each with the call that has its undo function.
+
+        Raises `HistoryDiverged` if the code has no undo function for one of them.
+        """
         done = [e for e in before_rollback(self._entries) if e.has_undo and e.state is EntryState.DONE]
         replayed = dry_run(self._definition, self._run, self._entries)
-        # Code that diverges tells how to undo what it was told before: it was the same up to there.
+        # Code that diverges still has the undo functions of the steps before the divergence.
         calls = _Calls(replayed.told.values())
         found: list[tuple[Entry, StepCall]] = []
         for entry in sorted(done, key=lambda entry: entry.position, reverse=True):
@@ -83,7 +86,7 @@ class Undoing(Definition):
             if call is None:
                 why = f" ({replayed.summary})" if replayed.summary else ""
                 raise HistoryDiverged(
-                    f"the code of {self.type!r} does not tell any more how to undo {entry.location!r}, which this run "
+                    f"the code of {self.type!r} no longer has an undo function for {entry.location!r}, which this run "
                     f"has done{why}; deploy code that has its undo=, or cancel the run by force"
                 )
             found.append((entry, call))
@@ -100,10 +103,11 @@ class Undoing(Definition):
 
 
 class _Calls:
-    """The calls of a replay that tell how they are undone, by location.
+    """The calls of a replay that have an undo function, by location.
 
-    An iteration that is not replayed any more is undone as others of its loop are: by the location without the number
-    of the iteration, and if it did something more often than they, by the name without its count.
+    A pruned iteration is not replayed. Its undo functions are those of other iterations of the loop, found by the
+    location without the iteration number. If it called a step more often than they did, the name without its count
+    decides.
     """
 
     def __init__(self, operations: Iterable[Operation]) -> None:
@@ -121,6 +125,6 @@ class _Calls:
         if found is not None or anywhere == location:
             return found
         alike = self._alike.get(_COUNT.sub("", anywhere), [])
-        # Only if there is no doubt: steps of one name may be undone in different ways.
+        # Use it only if it is unambiguous: steps of one name may have different undo functions.
         ways = {getattr(call.options.undo, "__code__", call.options.undo) for call in alike}
         return alike[0] if len(ways) == 1 else None

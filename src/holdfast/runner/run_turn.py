@@ -1,4 +1,4 @@
-"""The turn of a run as its driver sees it. No I/O, and no rule of its own."""
+"""The protocol between a turn and its driver. No I/O, and no rule of its own."""
 
 from __future__ import annotations
 
@@ -16,73 +16,73 @@ from holdfast.runner.standstill import Standstill
 
 
 class RunTurn(Protocol):
-    """A turn as its driver sees it; `Turn` and `TaskTurn` are the two kinds.
+    """The interface of a turn for its driver. `Turn` and `TaskTurn` implement it.
 
     The driver keeps three rules. It executes a step only if a standstill says so. It writes checkpoints in the order
-    in which it took them, one at a time. It drops the turn if the store refuses one.
+    in which it took them, one at a time. It drops the turn if the store refuses a checkpoint.
     """
 
     inbox: Inbox
     pending: PendingCheckpoint
     has_database: bool
     is_overdue: bool
-    """Whether a time-out is due and waits for the next checkpoint, which may bring what came before it."""
+    """True if a timeout is due but waits for the next checkpoint, whose answer may bring an earlier arrival."""
     due_since: Micros | None
-    """The instant of the first thing that had come, or was due: since then the run could have been claimed."""
+    """Instant of the first arrival or deadline fed. The run could have been claimed since then."""
 
     def begin(self, now: Micros) -> Standstill:
-        """Start or resume the run, and go on to the first standstill."""
+        """Start or resume the run, and run to the first standstill."""
         ...
 
     def settle(self, now: Micros) -> Standstill:
-        """Feed what can be fed by `now`, and go on to the next standstill."""
+        """Feed everything that is due by `now`, and run to the next standstill."""
         ...
 
     def feed(self, call: StepCall, end: AttemptEnd, now: Micros) -> Standstill:
-        """Feed the end of an attempt at a step, and go on to the next standstill."""
+        """Feed the end of an attempt at a step, and run to the next standstill."""
         ...
 
     def standstill(self, now: Micros) -> Standstill:
-        """What the turn wants now, without feeding anything."""
+        """Return the current standstill without feeding anything."""
         ...
 
     def started(self, call: StepCall, now: Micros) -> None:
-        """A step of a standstill is being executed."""
+        """Note that the driver executes a step of a standstill."""
         ...
 
     # Checkpoints
 
     def take_checkpoint(self, next: Next, now: Micros) -> Checkpoint:
-        """Everything to be written now. The turn goes on; what it gains meanwhile is for the next checkpoint."""
+        """Return a checkpoint of everything pending. Facts that are fed later go into the next checkpoint."""
         ...
 
     def committed(self, now: Micros) -> Standstill:
-        """The checkpoint taken last is in the store."""
+        """Note that the checkpoint taken last is in the store."""
         ...
 
-    # What bodies report
+    # Reports of step bodies
 
     def publish(self, name: str, value: str) -> None:
-        """Set a named value that everybody can read."""
+        """Set a named value that other processes can read."""
         ...
 
     def beat(self, number: int) -> None:
-        """Have the next checkpoint say that a body is alive; `number` counts these signs under this lease."""
+        """Let the next checkpoint record a heartbeat of a body. `number` counts the heartbeats under this lease."""
         ...
 
     # Leaving
 
     def remember(self, written: Checkpoint) -> None:
-        """Add what was written to the history, for a turn that will take over from this one."""
+        """Add a written checkpoint to the history, for a turn that will take over from this one."""
         ...
 
     def inherit(self, old: RunTurn) -> None:
-        """Take over from an earlier turn of the same lease what it knows to be in the store beside the history."""
+        """Take over what an earlier turn of the same lease knows about the store, besides the history."""
         ...
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """All entries this turn began with or was told to remember."""
+        """The entries of the lease, and those added by `remember`."""
         ...
 
     @property
@@ -92,9 +92,9 @@ class RunTurn(Protocol):
 
     @property
     def survivors(self) -> Sequence[str]:
-        """The lines at which code stands that swallowed every attempt to close it; known after `evict`."""
+        """Lines of code that swallowed every attempt to close it. Known after `evict`."""
         ...
 
     def evict(self) -> None:
-        """Leave memory: close every coroutine. Nothing that is still done counts."""
+        """Close every coroutine, so that the run leaves memory. Requests of code that still runs are ignored."""
         ...

@@ -1,4 +1,4 @@
-"""What a workflow may know about its own run, and how it speaks of it."""
+"""`ctx.run` and `ctx.logger`: the facts about a run for its own code, and its logger."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class RunView:
-    """What a workflow may know about its own run: `ctx.run`. The same on every replay.
+    """Facts about a run for its own code, as `ctx.run`. The same on every replay.
 
     `id`, `type`, `key`, `tags`, `priority` and `created_at` are those of its start. `generation` is 1, and one more
     after each `ctx.continue_as_new`. `parent_id` is the run that started it as a child.
@@ -35,7 +35,7 @@ class RunView:
 
 
 class RunLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger that is silent while a run is replayed. Records have `run_id`, `type` and its branch, `location`."""
+    """A logger that is silent while a run is replayed. Records have `run_id`, `type` and `location` (the branch)."""
 
     def __init__(self, requests: CodeRequests) -> None:
         super().__init__(logging.getLogger("holdfast.workflow"), {"run_id": requests.run.id, "type": requests.run.type})

@@ -1,4 +1,4 @@
-"""A standstill: what a turn wants of its driver when its code can go no further."""
+"""A standstill: the instructions of a turn to its driver when its code can go no further."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from holdfast.core.clock import Micros
 from holdfast.runner.operation import StepCall
 
 TurnEnd = Finish | StartRollback | ContinueAsNew | Block
-"""How a turn ends by itself, because its code ended or cannot go on."""
+"""The end of a turn whose code has ended or cannot continue."""
 
 
 class Standstill(msgspec.Struct, frozen=True, kw_only=True):
-    """What a turn wants of its driver, as of the instant `at`.
+    """The instructions of a turn to its driver, as of the instant `at`.
 
-    The driver executes the steps in `start`, and tells the turn of each with `started`. It drops the bodies at the
-    locations in `abandon`. It writes a checkpoint with `end` if there is one. Otherwise it may suspend the run if
-    `may_suspend`, and it writes a checkpoint and goes on if `must_write`. It calls `settle` at `wake_at`.
+    The driver executes the steps in `start` and calls `started` for each. It drops the bodies at the locations in
+    `abandon`. If there is an `end`, it writes a checkpoint with it. Otherwise it may suspend the run if `may_suspend`,
+    and it writes a checkpoint and continues if `must_write`. It calls `settle` at `wake_at`.
     `child_count` is the number of single children that the run waits for.
     """
 

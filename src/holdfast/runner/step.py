@@ -22,7 +22,7 @@ R = TypeVar("R")
 class Step(Generic[P, R]):
     """A function that is a step: durable when workflow code calls it, and a plain function everywhere else.
 
-    `ctx.step` takes it, too, under another name or with other options.
+    `ctx.step` accepts it too, with another name or other options.
     """
 
     def __init__(self, name: str, function: Callable[P, Any], options: StepOptions) -> None:
@@ -42,7 +42,7 @@ class Step(Generic[P, R]):
         requests = CodeRequests.on(loop)
         function = with_keywords(self.function, kwargs) if kwargs else self.function
         asked = requests.step(self.name, function, args, self.codec, self.options)
-        # In a `def` workflow the value itself, which no type checker could tell from here; see `blocking`.
+        # In a `def` workflow this is the value itself. Type checkers cannot know that; see `blocking` below.
         delivered: Coroutine[Any, Any, R] = requests.definition.deliver(asked)
         return delivered
 

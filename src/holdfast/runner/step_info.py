@@ -1,7 +1,7 @@
-"""What a step body may know about itself while it runs, and say.
+"""Step info: what the body of a step can read about its attempt, and how it reports progress.
 
-A body runs in a thread or on the worker's loop, and may say something thousands of times a second. So it only puts down
-what it has to say and rings once; whoever listens takes the latest when it suits him.
+A body runs in a thread or on the worker's loop, and may report thousands of times a second. So it only stores its
+latest report and calls `ring` once. The worker reads the latest report when it has time.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class StepInfo:
         self.attempt = attempt
         """The number of this attempt, beginning with 1."""
         self.round = round
-        """How often the step was undone before, in this generation."""
+        """The number of times that the step was undone before, in this generation."""
         self.is_cancelled = False
-        """Whether this attempt no longer counts: it timed out, or its run was cancelled or taken over."""
+        """True if this attempt no longer counts: it timed out, or its run was cancelled or taken over."""
         self.has_beaten = False
-        # The body writes only the first, who listens only the second: nothing is lost between two threads.
+        # The body writes only `news`, the listener only `heard`, so nothing is lost between the two threads.
         self.news: str | None = None
         self.heard: str | None = None
         self._ring = ring
@@ -65,13 +65,13 @@ class StepInfo:
         It is the same on every attempt. It changes only after the step was undone.
         """
         key = f"{self.run_id}:{self.generation}:{self.location}"
-        # The effect of an earlier round is undone: its key would be answered with what is no more.
+        # The effect of an earlier round is undone. A provider would answer its key with that old effect.
         return f"{key}:{self.round + 1}" if self.round else key
 
     def heartbeat(self) -> None:
-        """Tell that the body is alive. Raises `LeaseLost` when the attempt no longer counts, so that the body can stop.
+        """Report that the body is alive. Raises `LeaseLost` if the attempt no longer counts, so that the body can stop.
 
-        Call it now and then in a body that takes long. About once a minute it is noted in the audit of the run.
+        Call it now and then in a body that takes long. The audit of the run notes it about once a minute.
         """
         if self.is_cancelled:
             raise LeaseLost(
@@ -84,8 +84,11 @@ class StepInfo:
             self._ring(self)
 
     def listen_again(self) -> bool:
-        """For who listens: let the next word ring again. True if there was one meanwhile, which need not."""
-        # First the bell, then the look: whatever is put down in between rings, or is seen, or both.
+        """Let the next report call `ring` again. The listener calls this.
+
+        Returns True if there is a new report already, which will not call `ring`.
+        """
+        # Reset the flag before the check: a report in between calls `ring`, or is seen here, or both.
         self._is_rung = False
         self._is_rung = self.has_beaten or self.news is not self.heard
         return self._is_rung
@@ -98,8 +101,8 @@ current_step: ContextVar[StepInfo] = ContextVar("holdfast_step")
 
 
 def step_info() -> StepInfo:
-    """Return the attempt that executes this code. Only inside the body of a step or task; else `InvalidRequest`."""
+    """Return the attempt that executes this code. Raises `InvalidRequest` outside of the body of a step or task."""
     try:
         return current_step.get()
     except LookupError:
-        raise InvalidRequest("step_info() is only known inside the body of a step or task") from None
+        raise InvalidRequest("step_info() works only inside the body of a step or task") from None

@@ -1,4 +1,4 @@
-"""A child run, as the code of a `def` workflow sees it."""
+"""The handle of a child run for the code of a `def` workflow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ R = TypeVar("R")
 
 
 class SyncChild(Generic[R]):
-    """A child run as a `def` workflow sees it. `ctx.start` returns it."""
+    """The handle of a child run in a `def` workflow. `ctx.start` returns it."""
 
     def __init__(self, child: Child[R], wait: Callable[[Awaitable[Any]], Any]) -> None:
         self._child = child

@@ -1,7 +1,7 @@
-"""The context of a `def` workflow: the operations of `Context`, each of which blocks and gives its value.
+"""The context of a `def` workflow: the operations of `Context`, each of which blocks and returns its value.
 
-Nothing is decided here. An operation that is new in `Context` becomes one method here, with the same parameters, which
-hands them on and waits; a test compares the two. What takes a function of the user's own wraps it with `_branch`.
+This module has no rules of its own. Each operation of `Context` has one method here, with the same parameters, which
+passes them on and waits. A test compares the two classes. Methods that take a user's function wrap it with `_branch`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SyncContext:
     """
 
     def __init__(self, context: Context) -> None:
-        # Here and not above: it needs the extra `sync`.
+        # Imported here, because it needs the extra `sync`.
         from holdfast.runner.blocking import run_blocking, wait
 
         self._context = context
@@ -45,7 +45,7 @@ class SyncContext:
 
     @property
     def run(self) -> RunView:
-        """What the workflow may know about its own run: id, type, key, tags, and more."""
+        """Facts about this run: id, type, key, tags, and more."""
         return self._context.run
 
     @property
@@ -97,11 +97,11 @@ class SyncContext:
         retry: Retry | None = None,
         undo: Callable[[R], Any] | None = None,
     ) -> R:
-        """Call `function(connection, *args)` in a transaction of the store that also records its result: exactly once.
+        """Call `function(connection, *args)` exactly once, in a transaction of the store that also records its result.
 
-        What the function writes with the connection is committed together with its result. If it raises, nothing is
-        written, and it is tried again like a step. The function is sync and should take milliseconds. Others wait for
-        what it has locked; on SQLite that is everything, and it has 5 seconds. Needs a store that is a database.
+        The writes of the function on the connection are committed together with its result. If it raises, nothing is
+        written, and it is retried like a step. The function is sync and should take milliseconds. Other transactions
+        wait for its locks; on SQLite it locks the whole store, and has 5 seconds. Needs a store that is a database.
         """
         result: R = self._wait(self._context.tx(name, function, *args, retry=retry, undo=undo))
         return result
@@ -145,7 +145,7 @@ class SyncContext:
         With several names, or without a name for any message, it returns `(name, payload)`. Messages are kept in order,
         even if they were sent before the run asked for them or began. `type` says how to decode the payload.
         """
-        receive: Any = self._context.receive  # one of its overloads, as one of ours was chosen
+        receive: Any = self._context.receive  # Any, because mypy cannot choose an overload here
         return self._wait(receive(name, type=type, timeout=timeout))
 
     @overload
@@ -303,7 +303,7 @@ class SyncContext:
         """
         return self._wait(self._context.continue_as_new(*args))
 
-    # Telling others
+    # Sending
 
     def send(self, run_id: str, name: str, payload: Any = None) -> None:
         """Send a message to another run, exactly once, with the next checkpoint. An ended run does not get it."""
@@ -334,14 +334,14 @@ class SyncContext:
         """
         self._context.removed(name, kind)
 
-    # The world, made repeatable
+    # Time and randomness
 
     def now(self) -> datetime:
-        """The time of the last thing that happened to this run. The same on every replay."""
+        """Return the time of the last fact of this run, such as the end of a step. The same on every replay."""
         return self._context.now()
 
     def uuid(self) -> UUID:
-        """A random UUID. The same on every replay."""
+        """Return a random UUID. The same on every replay."""
         return self._context.uuid()
 
     # Inside
@@ -350,9 +350,9 @@ class SyncContext:
         return {key: self._branch(one) for key, one in branches.items()} if isinstance(branches, Mapping) else branches
 
     def _branch(self, function: Any) -> Any:
-        """A blocking function that takes a context, as the async one that `Context` expects."""
+        """Wrap a blocking function that takes a context into the async one that `Context` expects."""
         if not callable(function):
-            return function  # which is refused where all are
+            return function  # `Context` refuses it with the usual message
 
         @wraps(function)
         def begin(context: Context, /, *args: Any) -> Coroutine[Any, Any, Any]:

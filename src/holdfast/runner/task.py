@@ -1,10 +1,10 @@
-"""The tasks and futures of a run, and how those that asyncio makes on its own account are told apart.
+"""The tasks and futures of a run, and functions that recognise those which asyncio creates for itself.
 
-They hash by creation number. `TaskGroup`, `asyncio.wait` and `as_completed` keep them in sets, and a
-set of objects that hash by address iterates differently on every replay.
+They hash by creation number. `TaskGroup`, `asyncio.wait` and `as_completed` keep them in sets, and a set of objects
+that hash by address iterates in another order on every replay.
 
-In a run that leaves memory, an await of one of them never returns and never raises, even of one that is settled: code
-that swallows every exception and awaits again would never give the worker back.
+While a run leaves memory, an await of one of them never returns and never raises, even if it is settled. Otherwise code
+that swallows every exception and awaits again would occupy the worker forever.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class RunFuture(asyncio.Future[Any]):
 
 
 class RunTask(asyncio.Task[Any]):
-    """A task of a run; it counts the names of its operations in its own `scope`."""
+    """A task of a run. It counts the names of its operations in its own `scope`."""
 
     __slots__ = ("run_context", "scope", "serial")
     _loop: RunLoop
     serial: int
     scope: Scope
-    run_context: Context  # tasks of Python 3.11 do not tell theirs
+    run_context: Context  # tasks of Python 3.11 do not expose their context
 
     def __hash__(self) -> int:
         return self.serial
@@ -58,8 +58,8 @@ class RunTask(asyncio.Task[Any]):
     __iter__ = __await__
 
 
-class RunGather(GatheringFuture):  # type: ignore[misc]  # private, hence not declared
-    """What `asyncio.gather` returns inside a run; see `RunLoop.get_debug`."""
+class RunGather(GatheringFuture):  # type: ignore[misc]  # a private class, so mypy does not know it
+    """The future that `asyncio.gather` returns inside a run. `RunLoop.get_debug` creates it."""
 
     serial: int
 
@@ -73,34 +73,33 @@ class RunGather(GatheringFuture):  # type: ignore[misc]  # private, hence not de
 
 
 def _unsettled(future: asyncio.Future[Any]) -> Generator[Any, None, Any]:
-    """The await of something that nobody will settle, instead of an await of `future`."""
+    """Return an await that never ends, in place of an await of `future`."""
     return asyncio.Future(loop=future.get_loop()).__await__()
 
 
 def first_serial(run_id: str) -> int:
-    """Where the serial numbers of a run begin.
+    """Return the first serial number of a run.
 
-    Runs differ, because asyncio (up to 3.13) and libraries keep the tasks of all runs in global tables,
-    which become quadratic with equal hashes. They differ in bits so high that the order of a set,
-    which follows the low ones, is that of the numbers alone: so a fork, which replays the history of
-    another run, meets its sets as that run did. Where hashes have 32 bits there is no room for that,
-    and the order matters more.
+    It differs between runs, because asyncio (up to 3.13) and libraries keep the tasks of all runs in global tables,
+    and equal hashes would make these tables quadratic. It differs only in high bits. The order of a set follows the low
+    bits, so it depends on creation numbers alone. A fork, which replays the history of another run, iterates its sets
+    in the same order. Hashes of 32 bits have no room for this; there every run begins at 0, because order matters more.
     """
     return (crc32(run_id.encode()) & 0xFFFFF) << 40 if sys.maxsize > 2**32 else 0
 
 
 def asker_of(frame: FrameType) -> FrameType:
-    """The frame that wants a task: the caller of `ensure_future` if `frame` is of that, else `frame` itself."""
+    """Return the frame that asks for a task: the caller if `frame` is one of `ensure_future`, else `frame` itself."""
     while True:
         code = frame.f_code
         if code is not ENSURE_FUTURE_INNER and code is not ENSURE_FUTURE and code.co_name != "<setcomp>":
             return frame
-        assert frame.f_back is not None, "a drive is below"
+        assert frame.f_back is not None, "a drive is further down on the stack"
         frame = frame.f_back
 
 
 def as_coroutine(awaitable: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
-    """Something that can be awaited, as a coroutine, which a task needs."""
+    """Return an awaitable as a coroutine, which a task needs."""
     if asyncio.iscoroutine(awaitable):
         return awaitable
 

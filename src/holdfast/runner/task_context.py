@@ -1,4 +1,4 @@
-"""The context of a task: what its function may know about its run, and tell of it while it works."""
+"""The context of a task: facts about its run, and methods to report progress."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class TaskContext(StepInfo):
     def progress(self, value: Any) -> None:
         """Publish the progress, a number or any JSON value, which others read with `run.value("progress")`.
 
-        Call it as often as you like: a few values a second are written, and the last one. It is a heartbeat too: it
-        raises `LeaseLost` when the attempt no longer counts.
+        Call it as often as you like: the store gets a few values a second, and the last one. It is also a heartbeat: it
+        raises `LeaseLost` if the attempt no longer counts.
         """
         self.news = encode_any(value, "progress")
         self.heartbeat()
 
 
 def takes_context(type: str, function: Callable[..., Any]) -> bool:
-    """Whether the first parameter of a task is its context: it is called `ctx`, or declared as one."""
+    """True if the first parameter of a task is its context: it is named `ctx`, or annotated as `TaskContext`."""
     try:
         parameters = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
-        return False  # what is wrong with it is said when its parameters are read
+        return False  # `Signature` raises the error later
     hints = hints_of(function)
     for name in parameters[1:]:
         if hints.get(name) is TaskContext:
@@ -57,7 +57,7 @@ def takes_context(type: str, function: Callable[..., Any]) -> bool:
     hint = hints.get(parameters[0], TaskContext if parameters[0] == "ctx" else None)
     if parameters[0] == "ctx" and hint not in (TaskContext, Any):
         raise InvalidRequest(
-            f"task {type!r} has a first parameter `ctx`, by which a task gets its TaskContext, but declares it as "
-            f"{name_of(hint)}: declare it as TaskContext, or give what is part of the payload another name"
+            f"task {type!r} has a first parameter `ctx`, which gets its TaskContext, but declares it as "
+            f"{name_of(hint)}: declare it as TaskContext, or give a parameter of the payload another name"
         )
     return hint is TaskContext or parameters[0] == "ctx"

@@ -1,4 +1,4 @@
-"""Tasks: registered plain functions, `def` or `async def`, each of which is run durably as one step."""
+"""Tasks: registered plain functions, `def` or `async def`. Each run of a task is one durable step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Task(Definition, Generic[P, R]):
         return requests_of(context).perform(self.call(payload))
 
     def call(self, payload: str) -> StepCall:
-        """The one step that the task is. Raises `InvalidRequest` if the payload does not fit the function."""
+        """Return the one step of the task. Raises `InvalidRequest` if the payload does not fit the function."""
         args, kwargs = self.signature.decode(payload, f"payload of {self.type!r}")
         function = with_keywords(self.function, kwargs) if kwargs else self.function
         return self._call(self.type, function, args, self.signature.result, self.options)

@@ -1,7 +1,7 @@
-"""The turn of a task: a run that is one step. No code of it is replayed, so it needs no loop and no coroutine.
+"""The turn of a task: a run with one step. There is no code to replay, so it needs no loop and no coroutine.
 
-It does what `Turn` would do, in a fraction of the time; a test compares the two. A run whose history has more than
-attempts at this one step (it was a workflow once, or was forked with a result) is left to `Turn`.
+It does the same as `Turn` in a fraction of the time; a test compares the two. `Turn` handles a task whose history has
+more than attempts at this one step, because the type was a workflow once or the run was forked with a result.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from holdfast.runner.task_definition import Task
 from holdfast.runner.time_limits import TimeLimits
 
 _POSITION = 1
-"""The place of the one fact of a task in commit order."""
+"""Position of the only fact of a task."""
 
 
 class TaskTurn:
-    """The live side of a held task. See `RunTurn` for what its driver does with it."""
+    """The turn of a task run that this worker holds. `RunTurn` describes its methods."""
 
     is_overdue = False
     due_since: Micros | None = None
@@ -56,7 +56,7 @@ class TaskTurn:
 
     @staticmethod
     def suits(definition: Task[Any, Any], entries: Sequence[Entry]) -> bool:
-        """Whether a history is that of a task: attempts at its step, and nothing else."""
+        """True if a history has only attempts at the step of the task."""
         return not entries or (len(entries) == 1 and _is_attempt(entries[0], definition.type))
 
     # Driving
@@ -79,7 +79,7 @@ class TaskTurn:
         self._open.add(call, is_recorded=False)
 
     def _refuse(self, error: InvalidRequest, now: Micros) -> None:
-        """The payload is not that of the function: the task was started wrongly, or the function has changed since."""
+        """Fail a task whose payload does not fit the function. Block it if it has attempts: the function changed."""
         if self.entries:
             self._block(History(self.pending.run, self.entries, self._open).misread(str(error)), now)
         else:
@@ -126,7 +126,7 @@ class TaskTurn:
         return self.settle(now)
 
     def _settle_step(self, call: StepCall, settled: Settled, now: Micros) -> None:
-        """End the task: the outcome of its step is its own."""
+        """End the task with the outcome of its step."""
         self.stamp = max(self.stamp, now)
         entry = call.settled(settled.state, _POSITION, self.stamp, result=settled.result, error=settled.error)
         self.pending.add(entry, is_lazy=call.options.ephemeral)
@@ -138,7 +138,7 @@ class TaskTurn:
             self.outcome = Finish(state=RunState.FAILED, error=error)
 
     def _put_off(self, call: StepCall, error: ErrorRecord | None, now: Micros) -> None:
-        """Have the step wait for its next attempt."""
+        """Let the step wait for its next attempt."""
         self._open.retried(call)
         self.stamp = max(self.stamp, now)
         call.retry_at = self.stamp + call.options.retry.pause(call.attempts)
@@ -146,7 +146,7 @@ class TaskTurn:
         call.after = self.pending.fed_count
 
     def _charge_crashes(self, now: Micros) -> None:
-        """Charge the step with the workers that died with this run, once."""
+        """Charge the step with the crashes of workers that held this run, once."""
         crashes, self.pending.crashes = self.pending.crashes, 0
         for call in self._open.idle_steps:
             match charge_crashes(call, crashes):
@@ -174,7 +174,7 @@ class TaskTurn:
         self.pending.committed()
         return self.standstill(now)
 
-    # What bodies report
+    # Reports of step bodies
 
     def publish(self, name: str, value: str) -> None:
         self.pending.publish(name, value)

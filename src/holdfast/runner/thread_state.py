@@ -1,7 +1,7 @@
-"""Thread state: what a drive changes about its thread, and how all of it is put back.
+"""Thread state: the settings of a thread that a drive changes, and functions that restore them.
 
-While workflow code runs, the thread's running loop and its hooks for async generators are those of
-the run. From Python 3.14 on a thread also has only one current task, whatever its loop.
+While workflow code runs, the thread's running loop and its hooks for async generators are those of the run. From
+Python 3.14 on, a thread also has only one current task across all loops.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from holdfast.runner.loop import RunLoop
 
 
-# What a drive found on its thread: the running loop, the current task if there is one per thread, the hooks.
-# A plain tuple, because one is made for every fact.
+# The state of the thread before a drive: the running loop, the current task (if there is one per thread), the hooks.
+# It is a plain tuple, because every fact needs one.
 Outside: TypeAlias = tuple[asyncio.AbstractEventLoop | None, asyncio.Task[Any] | None, Any]
 
 
 class _Driving(threading.local):
-    """The loop that a thread drives right now.
+    """The loop that a thread drives now.
 
-    It is the running loop, which asyncio could tell, too; but up to 3.11 that asks the system for the process, and such
-    questions, several for each step, were a tenth of a worker's time.
+    asyncio could also tell the running loop. But up to Python 3.11 it asks the system for the process id each time, and
+    several such calls per step took a tenth of a worker's time.
     """
 
     loop: RunLoop | None = None
@@ -44,10 +44,10 @@ def take_over(loop: RunLoop, hold_generator: Callable[[AsyncGenerator[Any, Any]]
     """Make `loop` the thread's running loop."""
     outer, outer_task = get_running_loop_or_none(), None
     if sys.version_info >= (3, 14) and outer is not None:
-        # Else no task of ours could be entered when a drive is started from inside a task.
+        # Otherwise no task of the run could be entered when a drive starts inside a task.
         outer_task = swap_current_task(outer, None)
     outside = (outer, outer_task, sys.get_asyncgen_hooks())
-    # Without hooks of our own a generator would register with the outer loop, which would close it there.
+    # Without its own hooks, a generator would register with the outer loop, which would close it there.
     sys.set_asyncgen_hooks(hold_generator, None)
     set_running_loop(loop)
     driving.loop = loop
@@ -55,7 +55,7 @@ def take_over(loop: RunLoop, hold_generator: Callable[[AsyncGenerator[Any, Any]]
 
 
 def give_back(outside: Outside) -> None:
-    """Put back what `take_over` found."""
+    """Restore the state that `take_over` found."""
     outer, outer_task, hooks = outside
     driving.loop = None
     set_running_loop(outer)
@@ -65,7 +65,7 @@ def give_back(outside: Outside) -> None:
 
 
 def free_thread(loop: asyncio.AbstractEventLoop) -> None:
-    """Leave the task of `loop` that could not leave by itself, or no other could be entered (from 3.14 on)."""
+    """Leave a task of `loop` that could not leave by itself. From 3.14 on, no other task could be entered otherwise."""
     set_running_loop(loop)
     task = current_task(loop)
     if task is not None:

@@ -1,4 +1,4 @@
-"""Time limits: how long a run may take in all, and how long it may stay suspended without anything coming."""
+"""Time limits of a run: `max_run` for the whole run, and `max_suspend` for one suspension without an arrival."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class TimeLimits:
         self._run = run
         self._max_suspend = run.options.max_suspend
         self.end_by = run.end_by
-        """The instant by which the run has to end."""
+        """Instant by which the run must end."""
 
     @staticmethod
     def of(run: Run) -> TimeLimits | None:
-        """The limits of a run, if it has any. Undoing may take as long as it needs."""
+        """Return the limits of a run, or None if it has none. A rollback has no limit."""
         if run.rollback is not None or (run.options.max_suspend is None and run.end_by is None):
             return None
         return TimeLimits(run)
 
     def exceeded(self, now: Micros, open_operations: OpenOperations, *, fed: int, stamp: Micros) -> str | None:
-        """Why the run has to be cancelled, if it took too long or was suspended for too long."""
+        """Return the reason to cancel the run, if it took too long or was suspended for too long."""
         if self.end_by is not None and now >= self.end_by:
             return f"it ran longer than its max_run of {(self._run.options.max_run or 0) / SECOND:g} s"
         since = self._suspended_since(fed, stamp)
@@ -38,7 +38,7 @@ class TimeLimits:
         return f"it was suspended longer than its max_suspend of {self._max_suspend / SECOND:g} s"
 
     def waits(self, now: Micros, *, fed: int, stamp: Micros) -> tuple[Wait, ...]:
-        """The waits that end a suspension, or the run, though nothing comes."""
+        """Return the waits that end a suspension, or the run, even if nothing arrives."""
         length, since = self._max_suspend, self._suspended_since(fed, stamp) or now
         limits = (
             (rules.MAX_RUN_LOCATION, self._run.start_at, self.end_by),
@@ -51,10 +51,10 @@ class TimeLimits:
         )
 
     def earliest(self, deadline: Micros | None) -> Micros | None:
-        """When the run is due by itself, given its other deadline."""
+        """Return the earlier of a deadline and the instant by which the run must end."""
         return deadline if self.end_by is None or (deadline is not None and deadline < self.end_by) else self.end_by
 
     def _suspended_since(self, fed: int, stamp: Micros) -> Micros | None:
-        """When the suspension began that the run is still in: waking it does not end it as long as nothing came."""
+        """Return the start of the current suspension. A wake-up does not end a suspension if nothing arrived."""
         since = self._run.suspended_at
         return since if since is not None and fed == 0 and stamp <= since else None

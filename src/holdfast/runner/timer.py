@@ -1,6 +1,6 @@
-"""A timer of workflow code, such as the one inside `asyncio.sleep`, and the plain handle it is made of.
+"""Timers of workflow code, such as the one inside `asyncio.sleep`, and the handles of callbacks.
 
-A timer never fires by itself: the loop tells its host of it, and the host says when it is due.
+A timer never fires by itself. The loop reports it to its host, and the host decides when it fires.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 
 class LoopHandle:
-    """A callback on its way through the ready queue; what `call_soon` returns."""
+    """A callback in the ready queue. `call_soon` returns it."""
 
     __slots__ = ("args", "callback", "context")
 
@@ -21,7 +21,7 @@ class LoopHandle:
         self.context = context
 
     def cancel(self) -> None:
-        # A callback that does nothing instead of a flag: whoever runs handles has nothing to ask.
+        # Replace the callback instead of setting a flag, so that the drive needs no check per handle.
         self.callback, self.args = nothing, ()
 
     def cancelled(self) -> bool:
@@ -29,9 +29,9 @@ class LoopHandle:
 
 
 class LoopTimer(LoopHandle):
-    """What `call_at` and `call_later` return.
+    """A timer. `call_at` and `call_later` return it.
 
-    `location` is fixed when the timer is made; `deadline` is in seconds on the scale of `loop.time()`.
+    `location` is fixed when the timer is created. `deadline` is in seconds on the scale of `loop.time()`.
     """
 
     __slots__ = ("deadline", "fired", "location", "owner")
@@ -61,7 +61,7 @@ class LoopTimer(LoopHandle):
         if self.callback is nothing:
             return
         self.callback, self.args = nothing, ()
-        # `asyncio.sleep` cancels its timer after it has fired, too: nobody need hear of that.
+        # `asyncio.sleep` cancels its timer even after it has fired. The owner does not need to know that.
         if not self.fired:
             self.owner.timer_cancelled(self)
 
@@ -71,10 +71,10 @@ class LoopTimer(LoopHandle):
 
 
 class TimerOwner(Protocol):
-    """Who is told that a timer was cancelled."""
+    """The object to which a timer reports its cancellation."""
 
     def timer_cancelled(self, timer: LoopTimer) -> None: ...
 
 
 def nothing(*_: object) -> None:
-    """The callback of a handle that was cancelled."""
+    """Do nothing. A cancelled handle has this callback."""

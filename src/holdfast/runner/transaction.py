@@ -1,4 +1,4 @@
-"""A transaction: a call whose function writes to the store's own database, together with the record of its result."""
+"""Transactions (`ctx.tx`): a function writes to the store's database, and its result is recorded in the same commit."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from holdfast.runner.step_info import StepInfo, current_step
 
 
 class TxCall(StepCall):
-    """A step that is executed by the store. It is a checkpoint of its run: whatever was fed before goes with it."""
+    """A step that the store executes. It is a checkpoint of its run, so it also commits the facts fed before."""
 
     kind = EntryKind.TX
     __slots__ = ()
 
 
 class Attempt:
-    """One attempt at a transaction, for the store to carry out: what the function wrote, and this entry, or neither.
+    """One attempt at a transaction. The store commits the writes of the function and the entry together, or neither.
 
-    Called on a thread of the store's, with a connection of its driver; for several runs at once, if the store can do
-    that. It changes nothing of the run: its answer is fed when the store has committed.
+    The store calls it on one of its threads, with a connection of its driver, perhaps for several runs at once. It does
+    not change the run: its entry is fed after the commit.
     """
 
     def __init__(self, call: TxCall, info: StepInfo, position: int, stamp: Micros) -> None:
@@ -40,21 +40,21 @@ class Attempt:
         self.context.run(current_step.set, info)
 
     def __call__(self, connection: Any, now: Micros) -> Entry:
-        """Call the function; the entry to be recorded. Raises what it raises, and what its result is refused for."""
+        """Call the function and return the entry to record. Raises its error, or an error if its result is refused."""
         call = self._call
-        # In a copy of the copy: an attempt whose commit failed is made again.
+        # Run in a fresh copy of the context, because an attempt whose commit failed is made again.
         value = self.context.copy().run(call.function, connection, *call.args)
         if inspect.isawaitable(value):
             if inspect.iscoroutine(value):
                 value.close()
-            raise Fatal(f"the function of transaction {self.location!r} returned something to await; give a sync one")
+            raise Fatal(f"the function of transaction {self.location!r} returned an awaitable; pass a sync function")
         text, _ = call.codec.store(value, f"result of transaction {self.location!r}")
         entry = call.settled(EntryState.DONE, self._position, max(self._stamp, now), result=text)
         return replace(entry, attempts=call.attempts + 1)
 
 
 def check_function(name: str, function: object) -> Callable[..., Any]:
-    """Return the plain function of a transaction, if it can be one."""
+    """Return the plain function of a transaction. Refuses an async function."""
     plain = getattr(function, "function", function)
     if not callable(plain):
         raise InvalidRequest(f"transaction {name!r}: expected a function, then its arguments; got {plain!r}")
@@ -64,7 +64,7 @@ def check_function(name: str, function: object) -> Callable[..., Any]:
     if _is_async(inner) or _is_async(getattr(inner, "__call__", None)):  # noqa: B004
         raise InvalidRequest(
             f"transaction {name!r}: {inner!r} is async, and nothing can be awaited while the transaction is open: "
-            "give a sync function, and await in steps before and after it"
+            "pass a sync function, and await in steps before and after it"
         )
     return plain
 
@@ -74,7 +74,7 @@ def _is_async(function: object) -> bool:
 
 
 def declared_options(name: str, function: object) -> StepOptions:
-    """How a function was declared to be executed, if a transaction can be executed like that."""
+    """Return the declared options of a function. Refuses options that a transaction cannot have."""
     declared: StepOptions = getattr(function, "options", None) or DEFAULT_STEP_OPTIONS
     if declared.timeout is not None or declared.ephemeral:
         raise InvalidRequest(

@@ -1,7 +1,7 @@
 """A turn: one stretch of progress of a run inside a worker. Facts go in, checkpoints come out; no I/O.
 
-The workflow's coroutine lives on its own deterministic loop. A turn feeds it one fact at a time (a recorded entry, a
-step's result, an arrival, a due timer), lets it run to a standstill, and says what it wants of its driver then.
+The workflow's coroutine runs on its own deterministic loop. A turn feeds it one fact at a time: a recorded entry, a
+step's result, an arrival or a due timer. It lets the code run to a standstill, and returns what the driver must do.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _HOLD = Hold()
 
 
 class Turn:
-    """The live side of one held run. See `RunTurn` for what its driver does with it."""
+    """The turn of a workflow run that this worker holds. `RunTurn` describes its methods."""
 
     is_overdue = False
 
@@ -79,7 +79,7 @@ class Turn:
         self._root: asyncio.Task[Any] | None = None
         self._is_spinning = False
         self._used_up: deque[tuple[StepCall, Settled]] = deque()
-        """Steps that crashes of workers have used up, and that the code is still to be told of."""
+        """Steps whose attempts were used up by worker crashes. Their failure is not fed yet."""
 
     def _history_of(self, lease: Lease) -> History:
         return History(lease.run, lease.entries, self._open, is_strict=self.definition.is_strict)
@@ -105,7 +105,10 @@ class Turn:
             self._loop.drive()
 
     def _refuse(self, error: InvalidRequest, now: Micros) -> None:
-        """End a run that was started wrongly. One that has begun fitted the code once and may again: block it."""
+        """Fail a run that was started with a wrong payload.
+
+        A run that has a history is blocked instead: its payload fitted the code once, and may fit again.
+        """
         if self._history:
             self._block(self._history.misread(str(error)), now)
         else:
@@ -149,7 +152,7 @@ class Turn:
             abandon=abandoned,
             may_suspend=frontier.is_waiting and not self.is_overdue,
             must_write=pending.is_due(),
-            # What is overdue waits for the answer to the next checkpoint, not for time to pass.
+            # An overdue operation waits for the answer to the next checkpoint, not for time to pass.
             wake_at=None if self.is_overdue else wake_at,
             child_count=frontier.child_count,
         )
@@ -167,7 +170,7 @@ class Turn:
         return self.settle(now)
 
     def feed_committed(self, call: TxCall, entry: Entry, now: Micros) -> Standstill:
-        """Feed the entry of a transaction that is committed. Nothing was fed since it began: it has the next place."""
+        """Feed the entry of a committed transaction. Nothing was fed since it began, so it has the next position."""
         if not self._is_open(call):
             return self.standstill(now)
         position = self._history.place_fact(entry.finished_at or now)
@@ -180,7 +183,7 @@ class Turn:
         return self.outcome is None and self._open.by_location.get(call.location) is call
 
     def _settle_step(self, call: StepCall, settled: Settled, now: Micros) -> None:
-        """Record the outcome of a step and tell it to the code."""
+        """Record the outcome of a step and feed it to the code."""
         position = self._history.place_fact(now)
         entry = call.settled(settled.state, position, self._history.stamp, result=settled.result, error=settled.error)
         if entry.has_undo:
@@ -189,7 +192,7 @@ class Turn:
         self._tell(call, entry)
 
     def _put_off(self, call: StepCall, error: ErrorRecord | None, now: Micros) -> None:
-        """Have a step wait for its next attempt."""
+        """Let a step wait for its next attempt."""
         self._open.retried(call)
         self._history.stamp = max(self._history.stamp, now)
         call.retry_at = self._history.stamp + call.options.retry.pause(call.attempts)
@@ -197,10 +200,10 @@ class Turn:
         call.after = self.pending.fed_count
 
     def _charge_crashes(self, now: Micros) -> bool:
-        """Charge the steps at the frontier with the workers that died with this run, once.
+        """Charge the steps at the frontier with the crashes of workers that held this run, once.
 
-        Returns True if that used up steps. They are fed one at a time, because recorded facts that the code asks for
-        after the first of them come before the next one, as in a replay.
+        Returns True if that used up the attempts of a step. Such steps are fed one at a time: recorded facts that the
+        code asks for after the first of them come before the next one, as in a replay.
         """
         crashes, self.pending.crashes = self.pending.crashes, 0
         for call in self._open.idle_steps:
@@ -212,14 +215,14 @@ class Turn:
         return bool(self._used_up)
 
     def _feed_used_up(self, call: StepCall, settled: Settled, now: Micros) -> None:
-        """Tell the code that a step has failed for good, unless the code has withdrawn it meanwhile."""
+        """Feed the failure of a step that has no attempts left, unless the code has withdrawn the step meanwhile."""
         if self._is_open(call):
             self._settle_step(call, settled, now)
 
     def _pop_due(self, now: Micros) -> tuple[Arrival | None, Operation] | None:
-        """What has arrived or is due, by its instant.
+        """Remove and return the first arrival or deadline that is due, by its instant.
 
-        Something that must wait for the next checkpoint holds back all that is later, too.
+        An operation that must wait for the next checkpoint also holds back everything later.
         """
         if not self.inbox.has_due(now):
             return None
@@ -228,10 +231,10 @@ class Turn:
         return None if self.is_overdue else self.inbox.pop_due()
 
     def _must_wait(self, late: Operation) -> bool:
-        """Whether an operation whose time has come must not be told so before the next checkpoint.
+        """True if an operation that is due must not be fed before the next checkpoint.
 
-        A wait for an event: the store has to know of it first, because only the store can tell whether an event came
-        before the deadline. The mark of a loop that does nothing but count: it must not keep the worker for itself.
+        A wait for an event: the store must know the wait first, because only the store can decide whether an event
+        came before the deadline. The mark of a loop that does nothing but count: it must not occupy the worker.
         """
         if isinstance(late, Mark):
             return self._is_spinning and late.after > self.pending.committed_count
@@ -239,10 +242,10 @@ class Turn:
         return is_event and not self.pending.registration.knows(late)
 
     def _feed_due(self, arrival: Arrival | None, operation: Operation, now: Micros) -> None:
-        """Feed an arrival to the operation that waits for it, or tell an operation that its time has come."""
+        """Feed an arrival to the operation that waits for it, or feed the deadline of an operation."""
         is_mark = isinstance(operation, Mark)
-        # A mark follows from what is recorded already, and nothing has to wait for it; unless there is nothing else.
-        # Hence it has the time of that, too: were it lost, its repetition would be the same.
+        # A mark follows from recorded facts, so nothing has to wait for it, unless marks are all that happens. It also
+        # has the time of the last fact: if it is lost, its repetition is the same.
         is_lazy = is_mark and not self._is_spinning
         position = self._history.place_fact(self._history.stamp if is_lazy else now)
         if arrival is not None:
@@ -260,7 +263,7 @@ class Turn:
             self.due_since = operation.deadline if arrival is None else arrival.at
 
     def _replay_next(self) -> None:
-        """Tell the code the recorded fact with the lowest position among those it has asked for."""
+        """Feed the recorded fact with the lowest position among those that the code has asked for."""
         history = self._history
         operation, entry = history.pop_replay()
         if history.diverged is not None:
@@ -269,8 +272,8 @@ class Turn:
             history.withdrawn(entry)
             return
         history.passed(entry)
-        # A rewind to here let time go on from then, so that what is awaited next has its full time, and what is
-        # awaited already the time that it had left here.
+        # After a rewind to this entry, time continues from the rewind (`retry_at`). So the next wait has its full
+        # time, and a wait that is already open has the time that it had left at this entry.
         then = max(history.stamp, entry.finished_at or 0)
         history.stamp = max(then, entry.retry_at or 0)
         if history.stamp > then:
@@ -278,7 +281,7 @@ class Turn:
         self._tell(operation, entry)
 
     def _tell(self, operation: Operation, entry: Entry) -> None:
-        """Hand one fact to the code and let it run until it can go no further."""
+        """Feed one fact to the code and let it run to a standstill."""
         if isinstance(operation, ChildGroup):
             operation.take(entry)
             if not operation.is_complete:
@@ -310,7 +313,7 @@ class Turn:
         )
 
     def _over(self, now: Micros) -> TurnEnd:
-        """What has become of a run that goes no further."""
+        """Return the outcome of a run whose code can go no further."""
         violation = self._loop.violation or self._history.diverged
         if violation is not None:
             return self._block(violation, now)
@@ -324,33 +327,33 @@ class Turn:
         error = outcome.error_of(root) if root.done() else None
         if error is not None and (violation := explain_foreign(error)) is not None:
             return self._block(violation, now)
-        if isinstance(error, Unreadable):  # what is recorded was edited by hand; mended, the run goes on
+        if isinstance(error, Unreadable):  # a record was edited by hand; once it is repaired, the run continues
             return self._block(error, now)
         if self._history.unreached:
             how = "raised" if error is not None else "finished"
-            return self._block(self._history.diverge(f"the code {how}, but the history goes on", is_over=True), now)
+            return self._block(self._history.diverge(f"the code {how}, but the history continues", is_over=True), now)
         if self._requests.continued is not None:
             return self._continue_as_new(self._requests.continued)
         end = self.definition.finish(root, now)
         return outcome.undone_first(end, has_undo=self._history.has_undo) if isinstance(end, Finish) else end
 
     def _continue_as_new(self, payload: str) -> ContinueAsNew:
-        """Begin the next generation. Of the history only the record of which events the run has had goes on."""
+        """Begin the next generation. Only the event cursors of the history are kept."""
         self.pending.entries.clear()
         self._cursors.keep(is_anew=True)
         return ContinueAsNew(payload=payload)
 
     def _check_stuck(self, now: Micros) -> None:
-        """Block a run that stands still for ever, or at odds with its history."""
+        """Block a run that would stand still forever, or that can only wait while its history continues."""
         if not self._open.by_location:
             where = "; ".join(self._loop.standstill_report()) or "nowhere"
             message = f"the workflow waits for something that can never come ({where}); it awaits nothing durable"
             self._block(WorkflowViolation(message), now)
         elif not self._open.has_steps:
-            self._block(self._history.diverge("the code can only wait now, but the history goes on"), now)
+            self._block(self._history.diverge("the code can only wait now, but the history continues"), now)
 
     def _block(self, error: HoldfastError, now: Micros) -> TurnEnd:
-        """Have the next checkpoint block the run: it writes what was fed, and nothing that was asked for since."""
+        """Let the next checkpoint block the run. It writes all fed facts, but no requests made since the last one."""
         self.pending.drop_requests()
         self.outcome = outcome.blocked(self.pending.run, self.definition, error, now)
         return self.outcome
@@ -362,7 +365,7 @@ class Turn:
         call.started_at = call.started_at or now
 
     def attempt(self, call: TxCall) -> Attempt:
-        """What the store is to carry out for a transaction, together with the checkpoint taken last."""
+        """Return the transaction attempt that the store executes together with the checkpoint taken last."""
         run = self.pending.run
         info = StepInfo(run.id, run.generation, call.location, call.attempts + 1, round=call.round)
         return Attempt(call, info, self._history.upcoming, self._history.stamp)
@@ -370,7 +373,7 @@ class Turn:
     def take_checkpoint(self, next: Next, now: Micros) -> Checkpoint:
         pending = self.pending
         limits: tuple[Wait, ...] = ()
-        # Continue-as-new drops what was written of this generation, so it writes all children at once.
+        # Continue-as-new drops the entries of this generation, so it must write all children at once.
         if not pending.fits_one and not isinstance(next, ContinueAsNew):
             next = _HOLD
         if isinstance(next, StartRollback):
@@ -386,7 +389,7 @@ class Turn:
         self.pending.committed()
         return self.standstill(now)
 
-    # What bodies report
+    # Reports of step bodies
 
     def publish(self, name: str, value: str) -> None:
         self._requests.publish(name, value)
@@ -418,8 +421,8 @@ class Turn:
 
     def evict(self) -> None:
         if self._loop.is_evicting:
-            return  # it has left already
+            return  # the run has left memory already
         if self._root is not None and self._root.done() and not self._root.cancelled():
-            self._root.exception()  # it was looked at, or does not matter: a violation came before it
+            self._root.exception()  # so that asyncio does not log it: it is recorded, or a violation came first
         self._requests.evict(is_over=isinstance(self.outcome, Finish))
         self._open.clear()

@@ -1,4 +1,4 @@
-"""A version: which of two ways the code of a run takes, where it was changed; and what kind an operation had."""
+"""`ctx.version` and `ctx.removed`: checks of their arguments, and the type of a version number."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REMOVABLE: dict[str, EntryKind | None] = {
 
 
 class Version(int):
-    """A version number. Awaiting it is allowed, not needed."""
+    """A version number. Code may await it, but need not."""
 
     __slots__ = ()
 
@@ -32,17 +32,17 @@ class Version(int):
 
 
 def check_latest(name: str, latest: int) -> int:
-    """Return `latest` if it can be a version, else say what is wrong with it."""
+    """Return `latest` if it is a valid version."""
     if not is_count(latest):
         raise InvalidRequest(
-            f"version {name!r}: latest is a whole number from 1 on, not {latest!r}; 1 is how the code was at first"
+            f"version {name!r}: latest must be a whole number of at least 1, not {latest!r}; 1 is the original code"
         )
     return latest
 
 
 def check_removed(name: str, kind: object) -> EntryKind | None:
-    """The kind of entry that an operation left which was removed, if any; refuses what no operation is or is called."""
-    if name != TIMER_NAME:  # a timer of plain asyncio, which nobody named
+    """Return the kind of entry of a removed operation, or None if it has no entry. Refuses an unknown kind or name."""
+    if name != TIMER_NAME:  # the location of a timer of plain asyncio, which has no name
         check_name(name, "name of what was removed")
     if not isinstance(kind, str) or kind not in _REMOVABLE:
         raise InvalidRequest(f"removed {name!r}: there is no kind {kind!r}; the kinds are {', '.join(_REMOVABLE)}")
@@ -50,6 +50,6 @@ def check_removed(name: str, kind: object) -> EntryKind | None:
 
 
 def version_in(entry: Entry) -> int:
-    """The version that an entry records; 0 if it records none."""
+    """Return the version that an entry records, or 0 if it records none."""
     text = entry.result or ""
     return int(text) if entry.kind is EntryKind.VERSION and text.isdecimal() else 0

@@ -1,7 +1,7 @@
-"""A violation: workflow code did what only a step may do, and the line where it did it.
+"""Violations: workflow code makes a call that only a step may make.
 
-Here is how such a line is found, what is said about it, and the base class that refuses every
-call of an event loop. What follows from a violation (the run is blocked) is the turn's business.
+This module finds the line of such a call, writes the message, and has the base class that refuses every call of an
+event loop. The turn decides what follows from a violation: the run is blocked.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from holdfast.runner.await_chain import await_chain, frame_of
 
 _STDLIB = f"{Path(asyncio.__file__).parents[1]}{os.sep}"
 _HOLDFAST = f"{Path(__file__).parents[1]}{os.sep}"
-# Packages are installed below the standard library wherever there is no virtual environment.
+# Without a virtual environment, packages are installed below the standard library.
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
-# How asyncio says that an awaited thing is another loop's: by an await, by a lock or queue, by ensure_future.
-# The last one comes of awaiting a foreign future again that was refused once.
+# Messages of asyncio for an object of another loop: for an await, for a lock or queue, for ensure_future.
+# The last one comes from a second await of a foreign future.
 _FOREIGN_TEXTS = (
     "attached to a different loop",
     "bound to a different event loop",
@@ -33,9 +33,9 @@ _FOREIGN_TEXTS = (
 
 
 def explain_foreign(error: BaseException) -> WorkflowViolation | None:
-    """The violation behind an error that asyncio raises for a future, lock or queue of another loop, else None.
+    """Return the violation if asyncio raised this error for a future, lock or queue of another loop, else None.
 
-    Looks into exception groups too. The violation's cause is the error that was recognised.
+    It also searches exception groups. The cause of the violation is the recognised error.
     """
     if isinstance(error, BaseExceptionGroup):
         return next(filter(None, map(explain_foreign, error.exceptions)), None)
@@ -43,21 +43,21 @@ def explain_foreign(error: BaseException) -> WorkflowViolation | None:
         return None
     violation = WorkflowViolation(
         f"workflow code awaited something of another event loop at {_place_of_error(error)}: "
-        f"only a step may do that. Move it into one: await ctx.step('name', function)"
+        f"only a step may do that. Move the call into a step: await ctx.step('name', function)"
     )
     violation.__cause__ = error
     return violation
 
 
 def place_of(frame: FrameType) -> str:
-    """The line a frame stands at, such as `shop.py:12 in checkout`."""
+    """Return the current line of a frame, such as `shop.py:12 in checkout`."""
     return _place(frame, frame.f_lineno)
 
 
 def place_of_caller() -> str:
-    """The innermost line on this thread's stack that is neither holdfast's nor the standard library's.
+    """Return the innermost line of user code on this thread's stack: not of holdfast or the standard library.
 
-    In a task that has no such line, as one made of a coroutine of a library, that at which its run waits for it.
+    A task of a library coroutine has no such line. Then return the line where the run waits for the task.
     """
     frame: FrameType | None = _getframe(1)
     while frame is not None:
@@ -72,7 +72,7 @@ def place_of_caller() -> str:
 
 
 def holdfast_call() -> str:
-    """Which function of holdfast the user's code has called that led here, such as `Engine.start`."""
+    """Return the function of holdfast that user code called, such as `Engine.start`."""
     frame: FrameType | None = _getframe(1)
     name = ""
     while frame is not None and not _is_users(frame) and not _is_driver(frame):
@@ -83,13 +83,13 @@ def holdfast_call() -> str:
 
 
 def place_of_coroutine(coroutine: object) -> str:
-    """The line at which a suspended coroutine waits: its innermost frame of the user's own code."""
+    """Return the line where a suspended coroutine waits: that of its innermost frame of user code."""
     frames = _frames_of(coroutine)
     return place_of((_users_frames(frames) or frames)[-1]) if frames else "an unknown line"
 
 
 def place_of_frame(frame: FrameType | None) -> str:
-    """The line at which blocking code waits: the innermost of its frames that is the user's own code."""
+    """Return the line where blocking code waits: that of its innermost frame of user code."""
     while frame is not None:
         if _is_users(frame):
             return place_of(frame)
@@ -126,7 +126,7 @@ def _is_users(frame: FrameType) -> bool:
 
 
 def _is_driver(frame: FrameType) -> bool:
-    """Whether it is that of a loop that runs what is ready; beyond it is whoever drives the run."""
+    """True if this is the frame of a loop that runs callbacks. Frames below it belong to the driver of the run."""
     return frame.f_code.co_qualname == "RunLoop._drain" and frame.f_code.co_filename.startswith(_HOLDFAST)
 
 
@@ -139,8 +139,8 @@ def _refusal(name: str) -> Callable[..., NoReturn]:
     return refuse
 
 
-# Made from what this Python's loops can do, so that a method of a later version is refused without our knowing it.
-# A class of type Any to mypy: the declared AbstractEventLoop is abstract and could not be instantiated.
+# Built from the methods of this Python's event loops, so that methods of later versions are refused too.
+# It has the type Any for mypy, because the declared AbstractEventLoop is abstract and could not be instantiated.
 RefusingLoop: Any = type(
     "RefusingLoop",
     (asyncio.AbstractEventLoop,),

@@ -92,17 +92,15 @@ class SyncWorkflow(Definition, Generic[P, R]):
 
 
 def _check_blocking(type: str, function: Callable[..., Any]) -> None:
-    """Refuse what looks like a plain function and is not one: calling it would only make a coroutine or generator."""
+    """Refuse a function whose call returns a coroutine or a generator, although it looks like a plain function."""
     if inspect.isclass(function) or not callable(function):
-        raise InvalidRequest(f"workflow {type!r} must be a function, `async def` or `def`, which {function!r} is not")
+        raise InvalidRequest(f"workflow {type!r}: expected an `async def` or `def` function, got {function!r}")
     inner = inspect.unwrap(function)
     for each in (inner, getattr(inner, "__call__", None)):  # noqa: B004 - an object's own, to look into
         if inspect.iscoroutinefunction(each):
             raise InvalidRequest(
-                f"workflow {type!r}: {function!r} is no `async def` function itself, but one is inside; "
-                "decorate that one, or make what is around it `async def` too"
+                f"workflow {type!r}: {function!r} is not an `async def` function, but wraps one; "
+                "decorate the inner function, or make the wrapper `async def` too"
             )
         if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):
-            raise InvalidRequest(
-                f"workflow {type!r}: {function!r} is a generator; a workflow returns, it does not yield"
-            )
+            raise InvalidRequest(f"workflow {type!r}: {function!r} is a generator; a workflow must return, not yield")

@@ -41,10 +41,10 @@ NEEDED: list[tuple[ModuleType | type, str, str]] = [
     (tasks, "_enter_task", "close the coroutine of a task as code of that task"),
     (tasks, "_leave_task", "end what _enter_task began"),
     (tasks, "_GatheringFuture", "give the future of asyncio.gather a hash"),
-    (asyncio.Handle, "_run", "call what was scheduled on the event loop of the simulation"),
+    (asyncio.Handle, "_run", "run the callbacks of the event loop of the simulation"),
 ]
 if sys.version_info >= (3, 13):
-    NEEDED += [(tasks, "_AsCompletedIterator", "start what asyncio.as_completed was given in the order")]
+    NEEDED += [(tasks, "_AsCompletedIterator", "start the arguments of asyncio.as_completed in their order")]
 if sys.version_info >= (3, 14):
     NEEDED += [(tasks, "_swap_current_task", "set the worker's task aside")]
 

@@ -36,8 +36,11 @@ async def late(order, number: int, context: TaskContext) -> None: ...  # type: i
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (bare, r"workflow 'x' has no parameters; the first one is its context: .*bare\(ctx: SyncContext\)"),
-        (async_bare, r"workflow 'x' has no parameters; the first one is its context: .*async_bare\(ctx: Context\)"),
+        (bare, r"workflow 'x' has no parameters; the first one must be its context: .*bare\(ctx: SyncContext\)"),
+        (
+            async_bare,
+            r"workflow 'x' has no parameters; the first one must be its context: .*async_bare\(ctx: Context\)",
+        ),
         (
             no_context,
             "'x' declares its first parameter 'order' as str, but .* put `ctx: Context` before it, or",

@@ -66,8 +66,8 @@ def test_the_pair_that_differs_comes_first_and_the_lines_to_paste_last() -> None
     assert text.splitlines()[-1] == '    ctx.removed("charge", "step")'
 
 
-VERSION = 'if ctx.version("{}", 2) == 1:  # the old way; else the new one'
-REMOVED = "ctx.removed({})  # where it was, if it is gone"
+VERSION = 'if ctx.version("{}", 2) == 1:  # the old code; else the new code'
+REMOVED = "ctx.removed({})  # at its old place, if you removed it"
 
 
 @pytest.mark.parametrize(

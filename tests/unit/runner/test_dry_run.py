@@ -93,7 +93,7 @@ def test_a_new_step_before_the_rest_of_the_history_diverges_and_is_undecided_whe
     assert found.misfit is not None
     assert (found.misfit.recorded, found.misfit.requested) == ("charge (step)", "check (step)")
     if not strict:
-        assert found.summary == "new before the rest of the history: check"
+        assert found.summary == "new operations before the rest of the history: check"
 
 
 async def swapped(ctx: Context) -> None:

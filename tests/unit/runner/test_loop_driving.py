@@ -91,7 +91,7 @@ def test_a_run_has_one_root_and_timers_fire_inside_drives_only() -> None:
 
     rig = Rig(workflow).start()
     extra = workflow(rig)
-    with pytest.raises(RuntimeError, match="root task already"):
+    with pytest.raises(RuntimeError, match="already has a root task"):
         rig.loop.spawn(extra)
     extra.close()
     with pytest.raises(RuntimeError, match="only inside a drive"):

@@ -53,7 +53,7 @@ def test_every_other_method_of_a_loop_is_refused(name: str) -> None:
     assert isinstance(error, WorkflowViolation)
     assert f"loop.{name}() at {line_of(workflow, 'getattr')}" in str(error)
     assert "run run-1" in str(error)
-    assert "Move it into" in str(error)
+    assert "Move the call into a step" in str(error)
     assert rig.loop.violation is error
 
 
@@ -123,7 +123,7 @@ def test_as_completed_needs_its_coroutines_in_an_order(kind: Callable[[list[Any]
 
     assert isinstance(rig.root.exception(), WorkflowViolation)
     assert line_of(workflow, "as_completed(kind") in str(rig.loop.violation)
-    assert "Give it a list" in str(rig.loop.violation)
+    assert "Pass a list" in str(rig.loop.violation)
 
 
 def test_as_completed_takes_tasks_from_a_set() -> None:
@@ -240,7 +240,7 @@ def test_wake_of_one_run_by_another_does_not_hurt_the_innocent_one() -> None:
 
     assert innocent.root.result() == "fine"
     assert innocent.loop.violation is None
-    assert "run victim: woken from outside" in str(victim.loop.violation)
+    assert "run victim: the run was woken from outside" in str(victim.loop.violation)
     assert f"in {waking.__name__}" in str(victim.loop.violation)
 
 
@@ -279,7 +279,7 @@ def test_spinning_run_is_stopped_and_named() -> None:
 
     rig = Rig(workflow).start()
 
-    assert f"run run-1: spinning at {line_of(workflow, 'sleep(0)')}: {CALLBACK_LIMIT} callbacks" in str(
+    assert f"run run-1: the workflow spins at {line_of(workflow, 'sleep(0)')}: {CALLBACK_LIMIT} callbacks" in str(
         rig.loop.violation
     )
     assert not rig.loop.is_running()
@@ -323,7 +323,7 @@ def test_task_that_cannot_be_stepped_ends_the_drive_with_a_violation() -> None:
     rig = Rig(workflow)
     rig.start()
 
-    assert "a task cannot go on" in str(rig.loop.violation)
+    assert "a task cannot continue" in str(rig.loop.violation)
 
 
 def test_replaced_running_loop_is_a_violation_and_the_thread_is_given_back() -> None:

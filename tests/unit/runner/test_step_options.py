@@ -19,9 +19,9 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "negative timedelta": ({"timeout": timedelta(seconds=-1)}, r"timeout=datetime.timedelta\(.*greater than zero"),
     "not a number": ({"timeout": math.nan}, "timeout=nan is not a length of time"),
     "for ever": ({"timeout": math.inf}, "timeout=inf is not a length of time"),
-    "retry as number": ({"retry": 3}, r"retry=3: it is a Retry, such as Retry\(max_attempts=3\)"),
-    "retry as class": ({"retry": Retry}, "retry=<class .*: it is a Retry"),
-    "retry_timeout as text": ({"retry_timeout": "yes"}, "retry_timeout='yes': it is True or False"),
+    "retry as number": ({"retry": 3}, r"retry=3: expected a Retry, such as Retry\(max_attempts=3\)"),
+    "retry as class": ({"retry": Retry}, "retry=<class .*: expected a Retry"),
+    "retry_timeout as text": ({"retry_timeout": "yes"}, "retry_timeout='yes': expected True or False"),
 }
 
 
@@ -48,9 +48,9 @@ def test_a_wrong_option_is_refused_with_its_value_and_what_it_should_be(
 
 
 def test_what_only_steps_have_is_checked_too() -> None:
-    with pytest.raises(InvalidRequest, match="ephemeral=1: it is True or False"):
+    with pytest.raises(InvalidRequest, match="ephemeral=1: expected True or False"):
         declare_step({"ephemeral": 1})
-    with pytest.raises(InvalidRequest, match="undo=5: it is a function"):
+    with pytest.raises(InvalidRequest, match="undo=5: expected a function"):
         declare_step({"undo": 5})
 
 

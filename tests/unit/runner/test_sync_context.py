@@ -87,11 +87,11 @@ class Callable:
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (around, "one is inside"),
-        (Callable(), "one is inside"),
+        (around, "but wraps one"),
+        (Callable(), "but wraps one"),
         (generator, "generator"),
         (async_generator, "generator"),
-        (Callable, "must be a function"),
+        (Callable, "expected an `async def` or `def` function"),
     ],
 )
 def test_what_only_looks_like_a_plain_function_is_refused(function: Any, reason: str) -> None:

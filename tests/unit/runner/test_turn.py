@@ -294,7 +294,7 @@ def test_t3_a_divergence_names_the_python_that_wrote_the_history() -> None:
     rig = Rig(shop, entries=(step("sleep", 1),), token=2, python="3.8").begin()
     assert isinstance(rig.turn.outcome, Block)
     message_ = rig.turn.outcome.error.message
-    assert "at 'sleep' the history has a step, the code now asks for a timer" in message_
+    assert "at 'sleep' the history has a step, but the code now asks for a timer" in message_
     assert "recorded on Python 3.8" in message_
 
 
