@@ -7,7 +7,7 @@
     @hf.workflow
     async def checkout(ctx: Context, order: str) -> str: ...
 
-Application code imports from here, tests from `holdfast.testing`. Everything else is inside.
+Application code imports from here, tests from `holdfast.testing`. Most other modules are internal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """Load the public names when the first of them is used: `holdfast --help` needs none of them."""
+        """Load the public names when one of them is used first, because `holdfast --help` needs none of them."""
         api = import_module("holdfast.api")
         if name == "__all__" or name in api.__all__:
             return getattr(api, name)

@@ -1,6 +1,6 @@
-"""The public names of holdfast, all in one place. `holdfast` itself offers them, and loads them at first use.
+"""The public names of holdfast. `holdfast` itself exports them, and loads them at first use.
 
-What is needed only in annotations is in `holdfast.typing`.
+Names that are needed only in annotations are in `holdfast.typing`.
 """
 
 from holdfast.app import Holdfast

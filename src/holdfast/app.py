@@ -1,7 +1,7 @@
-"""The Holdfast object: the public face of a store, a registry and the workers that execute it.
+"""The Holdfast object: the public API of a store, a registry, and the workers that execute its runs.
 
 It is composed of parts. `Session` owns the open store; `engine` has the verbs of producers, `runner` the decorators,
-`worker` the workers. Whatever is not for users is private here, and `session_of` hands it to the layers above.
+`worker` the workers. Internals are private, and `session_of` passes them to the layers above.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Holdfast:
     async def close(self) -> None:
         """Stop the workers of this object and close the store. The object can be used again afterwards."""
         if self._session.is_forked:
-            return  # what is open belongs to the parent process
+            return  # the open store and the workers belong to the parent process
         refuse_workflow_code()
         for worker in list(self._workers):
             await worker.stop()
@@ -270,7 +270,7 @@ class Holdfast:
     async def emit(self, topic: str, payload: Any = None, *, by: str = "") -> int:
         """Publish an event on a topic. When `emit` returns, the event is durable.
 
-        Returns how many waiting runs it reached, at most one if the topic is a queue. `by` is kept in their audit.
+        Returns the number of waiting runs that it reached, at most one if the topic is a queue. Their audit keeps `by`.
         """
         return await events.emit(self._session, topic, payload, by=by)
 
@@ -279,8 +279,8 @@ class Holdfast:
     def connection(self, *, readonly: bool = False) -> AbstractContextManager[Any]:
         """Open a transaction in the store's database for your own tables: `with hf.connection() as connection: …`.
 
-        It commits at the end of the block, and rolls back if the block raises. Nobody else can write meanwhile, so keep
-        it short; a `readonly` one blocks nobody. The store must be open: use `async with hf`.
+        It commits at the end of the block, and rolls back if the block raises. On SQLite no other transaction can write
+        meanwhile, so keep it short; a `readonly` one blocks no other. The store must be open: use `async with hf`.
         """
         refuse_workflow_code()
         return database_of(self._session.store, "connection").connection(readonly=readonly)
@@ -328,7 +328,7 @@ class Holdfast:
         await handle.send_in(connection, name, payload, id=id, by=by)
 
     async def emit_in(self, connection: object, topic: str, payload: Any = None, *, by: str = "") -> int:
-        """Publish an event in your own transaction. Returns how many runs that wait now it reaches when you commit."""
+        """Publish an event in your own transaction. Returns the number of waiting runs that a commit reaches."""
         return await events.emit_in(self._session, connection, topic, payload, by=by)
 
     # Administration
@@ -372,8 +372,8 @@ class Holdfast:
 
         Live runs are paused first, with `reason`, and stay paused here. A run that its worker does not release within
         `timeout` seconds is left out, and so are its parents and children. With conditions, live parents and children
-        of the chosen runs are exported too. `live=False` exports only ended runs and changes nothing. `told` is called
-        with what is being done and a count. Iterate over the result once.
+        of the chosen runs are exported too. `live=False` exports only ended runs and changes nothing. `told` is a
+        callback for progress; it gets what is being done, and a count. Iterate over the result once.
         """
         return new_export(self._session, filter, live=live, timeout=timeout, reason=reason, by=by, told=told)
 
@@ -402,9 +402,9 @@ class Holdfast:
         """Make a worker for the types that are registered here. Use `async with`, `run()` or `run_until_idle()` on it.
 
         `types`: names, or prefixes such as `shop.*`; default: all. `concurrency`: runs at once (200). `steps`: step
-        bodies at once (1000). `threads`: bodies in threads at once (32). `lease_seconds`: when others may take over its
-        runs after a crash (30). `grace_seconds`: for running steps at shutdown (10). `retention`: how long ended runs
-        are kept unless their type or start says so (30 days). Settings change these defaults.
+        bodies at once (1000). `threads`: bodies in threads at once (32). `lease_seconds`: time after a crash until
+        other workers may take over its runs (30). `grace_seconds`: time for running steps at shutdown (10).
+        `retention`: how long ended runs are kept, unless their type or start sets it (30 days). Settings change these.
         """
         configured = self._configuration
         lease = configured[settings.LEASE] if lease_seconds is None else lease_seconds
@@ -446,7 +446,7 @@ class Holdfast:
         """Call a function for each signal with one of these names or families: `@hf.on("run.failed", "step.*")`.
 
         The function gets a `Signal`, after the change was written, only in the process that wrote it. It is sync or
-        async, and cannot change the run. Put what must happen durably into a step.
+        async, and cannot change the run. Put work that must be durable into a step.
         """
         for pattern in patterns or ("",):
             named(pattern)
@@ -482,7 +482,7 @@ class Holdfast:
             return self._sync
 
     def _twin(self) -> Holdfast:
-        """Another Holdfast for the same runs, code and listeners, to be used on another event loop."""
+        """Make another Holdfast with the same runs, code and hooks, for another event loop."""
         session = self._session
         twin = Holdfast.__new__(Holdfast)
         other = Session(session.url, session.store.twin(), session.registry, session.signals)
@@ -494,5 +494,5 @@ class Holdfast:
 
 
 def session_of(hf: Holdfast) -> Session:
-    """The session of a Holdfast, with its store, registry and signals: for the layers above, not for users."""
-    return hf._session  # noqa: SLF001 - this function is the way to it
+    """Return the session of a Holdfast, with its store, registry and signals. For the layers above, not for users."""
+    return hf._session  # noqa: SLF001 - other modules use this function instead

@@ -1,4 +1,4 @@
-"""Store URLs: the store that a URL names. Drivers are loaded here and nowhere else."""
+"""Store URLs: makes the store for a URL. Only this module loads drivers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from holdfast.core.ports import Store
 
 
 def store_for(url: str) -> Store:
-    """The store that a URL names."""
+    """Return the store for a URL."""
     if not isinstance(url, str):
-        raise InvalidRequest(f"{url!r} is no URL of a store: it is a text, such as sqlite:///file.db")
+        raise InvalidRequest(f"{url!r} is not a valid store URL: expected a string, such as sqlite:///file.db")
     if url.partition(":")[0] in ("postgresql", "postgres"):
-        return _postgres(url)  # which reads it as its driver does, brackets and all
+        return _postgres(url)  # parsed like its driver does, which accepts brackets that `urlsplit` refuses
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise InvalidRequest(f"{scrubbed(url)!r} is no URL of a store: {error}") from None
+        raise InvalidRequest(f"{scrubbed(url)!r} is not a valid store URL: {error}") from None
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.scheme == "memory":
         from holdfast.stores.memory import MemoryStore
@@ -28,7 +28,7 @@ def store_for(url: str) -> Store:
     if parts.scheme == "sqlite":
         if parts.netloc or len(parts.path) < 2:
             raise InvalidRequest(
-                f"{url!r}: a SQLite URL is sqlite:///relative/path.db or, with four slashes, sqlite:////absolute/path.db"
+                f"{url!r}: expected sqlite:///relative/path.db or, with four slashes, sqlite:////absolute/path.db"
             )
         from holdfast.stores.sqlite import SqliteStore, in_namespace, mode_of
 
@@ -50,12 +50,12 @@ def _postgres(url: str) -> Store:
 
 
 ENTRY_POINTS = "holdfast.stores"
-"""The group of entry points in which packages offer stores: the name is the scheme of URLs, the value takes a URL."""
+"""Group of entry points for stores of other packages. The name is the URL scheme, the value a callable with the URL."""
 
 
 def _third_party(url: str) -> Store:
-    """The store that an installed package offers for the scheme of a URL."""
-    from importlib.metadata import entry_points  # here, because it takes long and few need it
+    """Return the store that an installed package offers for the scheme of a URL."""
+    from importlib.metadata import entry_points  # imported here: slow to load, and rarely needed
 
     scheme = url.partition(":")[0].lower()
     offered = entry_points(group=ENTRY_POINTS)
@@ -73,10 +73,10 @@ def _third_party(url: str) -> Store:
         store: Store = point.load()(url)
     except HoldfastError:
         raise
-    except Exception as error:  # a package may fail in any way, and the message has to name it
-        raise InvalidRequest(f"the store for {scheme}://, {value}, cannot be made: {error!r}") from error
+    except Exception as error:  # a package may raise anything, and the message must name the package
+        raise InvalidRequest(f"the store for {scheme}://, {value}, cannot be created: {error!r}") from error
     if not hasattr(store, "apply"):
-        raise InvalidRequest(f"the store for {scheme}://, {value}, gave {store!r}, which is no store")
+        raise InvalidRequest(f"the store for {scheme}://, {value}, returned {store!r}, which is not a store")
     return store
 
 

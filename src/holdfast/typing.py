@@ -1,8 +1,8 @@
-"""Types for annotations: what the functions of holdfast take and return.
+"""Types for annotations: parameters and return values of holdfast's functions.
 
     from holdfast.typing import SelectionReport, Workflow
 
-Programs rarely make these themselves. What they do make, raise or catch is in `holdfast`.
+Programs rarely create these objects. Names that programs create, raise or catch are in `holdfast`.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ async def test_the_audit_tells_who_did_it(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("by", "complaint"),
     [
-        (7, "by=7: it is a text"),
-        ("no\0where", "by= has a NUL in it"),
+        (7, "by=7: expected a string"),
+        ("no\0where", "by= contains a NUL character"),
         ("x" * (ACTOR_LIMIT + 1), f"by= has {ACTOR_LIMIT + 1} characters; the name of an actor has at most"),
     ],
 )

@@ -125,11 +125,11 @@ async def test_a_bound_call_takes_no_further_arguments(stage: Stage) -> None:
         for refused in (h.start(call, 5), h.execute(call, 5)):
             with pytest.raises(InvalidRequest, match=words):
                 await refused
-        with pytest.raises(InvalidRequest, match="is no list of arguments"):
+        with pytest.raises(InvalidRequest, match="is not a list of arguments"):
             await h.start_many(call, 5)  # type: ignore[call-overload]
-        with pytest.raises(InvalidRequest, match="a list of bound calls alone"):
+        with pytest.raises(InvalidRequest, match="only a list of bound calls"):
             await h.start_many(call)
-        with pytest.raises(InvalidRequest, match="5 is no bound call, such as"):
+        with pytest.raises(InvalidRequest, match="5 is not a bound call, such as"):
             await h.start_many([call, 5])  # type: ignore[list-item]
         assert await h.list() == []
 

@@ -59,8 +59,8 @@ def test_a_run_is_paused_with_a_reason_and_resumed(shop: Shop) -> None:
     ("words", "message"),
     [
         (["resume"], "is not paused"),
-        (["wake"], "is pending; there is nothing to wake it from"),
-        (["recover"], "is pending; only a run that failed, was cancelled or is blocked is recovered"),
+        (["wake"], "is pending, so there is nothing to wake"),
+        (["recover"], "is pending; only a failed, cancelled or blocked run can be recovered"),
     ],
 )
 def test_a_verb_that_does_not_fit_the_run_says_so(shop: Shop, words: list[str], message: str) -> None:
@@ -138,7 +138,7 @@ def test_parents_and_children_are_recovered_in_any_order(shop: Shop) -> None:
 
     assert both.exit_code == 0
     assert json.loads(both.stdout) == [{"id": parent, "recovered": True}, {"id": child, "recovered": False}]
-    assert f"run {child} is pending; only a run that failed" in both.stderr
+    assert f"run {child} is pending; only a failed, cancelled or blocked run" in both.stderr
     assert (state_of(shop, parent), state_of(shop, child)) == ("pending", "pending")
     assert shop.type("recover", child).exit_code == 6
 
@@ -175,7 +175,7 @@ def test_a_run_that_rolls_back_is_ended_by_force(shop: Shop) -> None:
     forced = shop.type("cancel", run_id, "--yes", "--force")
 
     assert again.exit_code == 6
-    assert "rolls back already; force ends it without that" in again.stderr
+    assert "rolls back already; force ends it without a rollback" in again.stderr
     assert forced.stdout == f"cancelled {run_id}\n"
     assert state_of(shop, run_id) == "cancelled"
 

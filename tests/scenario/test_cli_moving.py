@@ -152,7 +152,7 @@ def test_a_busy_run_is_left_and_told_of(shop: Shop) -> None:
     result = shop.type("export", "--timeout", "0s")
 
     assert result.exit_code == 1
-    assert "a worker did not let go of it in time" in result.stderr
+    assert "its worker did not release it in time" in result.stderr
     assert "export again later" in result.stderr
     assert [json.loads(line)["line"] for line in result.stdout.splitlines()] == ["holdfast", "end"]
 

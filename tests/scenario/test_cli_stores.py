@@ -22,7 +22,7 @@ __all__ = ["shop"]  # a fixture that is used by being here
         ("mysql://ann:secret@host/db", "'mysql://ann:***@host/db': unknown kind of store"),
         ("postgresql://ann:secret@[::1/db", "'postgresql://***@[::1/db' lacks a bracket around the host"),
         ("postgresql://ann:secret@host:abc/db", "the port must be a number from 1 to 65535, not 'abc'"),
-        ("mysql://ann:secret@[::1/db", "'mysql://ann:***@[::1/db' is no URL of a store"),
+        ("mysql://ann:secret@[::1/db", "'mysql://ann:***@[::1/db' is not a valid store URL"),
         ("sqlite://shop.db", "with four slashes"),
         ("sqlite:///shop.db?color=red", "unknown option color"),
         ("memory://", "a memory store lives inside one process"),

@@ -160,9 +160,9 @@ async def test_a_running_run_names_its_worker_and_an_overdue_lease(stage: Stage)
         assert worker is not None
         assert await run.explain() == f"Running on worker {worker.name}."
         h.clock.pass_to(h.clock.now() + 31 * SECOND)
-        assert "its lease has run out, so another worker takes over" in await run.explain()
+        assert "its lease has expired, so another worker takes over" in await run.explain()
         h.clock.pass_to(h.clock.now() + 30 * SECOND)
-        assert "its lease has run out, and no worker is running that could take over" in await run.explain()
+        assert "its lease has expired, and no worker is running that could take over" in await run.explain()
         await run.cancel()
 
 
@@ -264,8 +264,7 @@ async def test_a_run_says_by_when_it_must_have_ended(stage: Stage) -> None:
         run = await h.start(shop, "any", max_run=60)
         await h.settle()
         assert await run.explain() == (
-            f"Waiting: for any message since {NOW} (receive); "
-            "it is cancelled, as it may take no longer (max_run), at 2030-01-01 00:01:00 UTC."
+            f"Waiting: for any message since {NOW} (receive); it is cancelled (max_run) at 2030-01-01 00:01:00 UTC."
         )
 
 
@@ -285,7 +284,7 @@ async def test_a_child_without_a_slot_says_so(stage: Stage) -> None:
         await h.settle()
         (parked,) = [info.id async for info in h.list(type="member", state="pending")]
         said = await h.run(parked).explain()
-        assert said.startswith("Waiting: for one of its siblings to end, as so many may run at once since")
+        assert said.startswith("Waiting: for one of its siblings to end, because of the limit of the map, since")
 
 
 @pytest.mark.parametrize("control", ["recover", "rewind", "fork"])
@@ -326,7 +325,7 @@ async def test_a_run_that_is_paused_while_it_rolls_back_says_so(stage: Stage) ->
         await h.stop_worker()
         await run.cancel("ordered twice")
         await run.pause()
-        said = f"Paused since {NOW} while it was rolling back; `holdfast resume {run.id}` lets it go on."
+        said = f"Paused since {NOW} while it was rolling back; `holdfast resume {run.id}` lets it continue."
         assert await run.explain() == said
 
 
@@ -340,4 +339,4 @@ async def test_a_run_in_a_crash_loop_says_how_to_go_on(stage: Stage) -> None:
             await h.advance(31)
         said = await run.explain()
         assert said.startswith("Blocked by CrashLoop: 3 workers in a row died with this run")
-        assert said.endswith(f"once the cause is mended, `holdfast recover {run.id}` continues it.")
+        assert said.endswith(f"once the cause is fixed, `holdfast recover {run.id}` continues it.")

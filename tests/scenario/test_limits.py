@@ -223,11 +223,11 @@ async def test_runs_that_are_parked_say_why(stage: Stage) -> None:
         at = "2030-01-01 00:00:00 UTC"
 
         assert await second.explain() == (
-            f"Parked by a limit since {at}: concurrency of slow.v1, 1 of 1 in use, 2 wait."
+            f"Parked by a limit since {at}: concurrency of slow.v1, 1 of 1 in use, 2 runs wait."
         )
         assert await next_job.explain() == (
             f"Parked by a limit since {at}: the rate of job.v1, 1 in 60 s; it may begin at 2030-01-01 00:01:00 UTC, "
-            "2 wait."
+            "2 runs wait."
         )
         assert "begins in its turn" in await last_job.explain()
         await h.types.set("slow.v1", enabled=False, concurrency=None, per_key={"tenant": 1})
@@ -242,7 +242,7 @@ async def test_a_run_that_is_parked_for_its_key_says_so(stage: Stage) -> None:
         _, second = await begin(h, "slow.v1", 2, tags={"tenant": "acme"})
         await h.settle()
 
-        assert "per_key tenant=acme of slow.v1, 1 of 1 in use, nobody else waits." in await second.explain()
+        assert "per_key tenant=acme of slow.v1, 1 of 1 in use, no other run waits." in await second.explain()
 
 
 async def test_types_are_listed_with_all_that_is_known(stage: Stage) -> None:

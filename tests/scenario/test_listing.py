@@ -172,7 +172,7 @@ async def test_a_run_that_sleeps_for_ever_does_not_hide_the_others(stage: Stage,
         listed = {info.id: info async for info in h.list()}
         assert set(listed) == {done.id, asleep.id}
         assert (listed[asleep.id].ready_at, listed[asleep.id].waits[0].deadline) == (None, None)
-        assert "sleeping for ever" in await asleep.explain()
+        assert "sleeping forever" in await asleep.explain()
 
 
 async def test_result_with_a_timeout_changes_nothing(stage: Stage) -> None:

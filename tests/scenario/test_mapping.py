@@ -133,7 +133,7 @@ async def test_with_a_limit_only_so_many_run_at_once_and_in_order(stage: Stage) 
             if n < 3:
                 waiting = children[n + 2]
                 assert [wait.kind.value for wait in waiting.waits] == ["slot"]
-                assert "as so many may run at once" in await h.run(waiting.id).explain()
+                assert "because of the limit of the map" in await h.run(waiting.id).explain()
             await h.run(children[n].id).send("go", n * 10)
             await h.settle()
         assert await run.result() == [[n, n * 10] for n in range(5)]

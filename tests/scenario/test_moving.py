@@ -479,9 +479,9 @@ async def test_a_run_whose_worker_died_is_told_to_need_another_one(tmp_path: Pat
         await h.advance(1)
         assert len([line async for line in gone]) == 2
 
-        assert [one.why for one in held.left] == ["a worker did not let go of it in time"]
+        assert [one.why for one in held.left] == ["its worker did not release it in time"]
         assert [one.id for one in gone.left] == [run.id]
-        assert gone.left[0].why.startswith("its worker has died with it; start one")
+        assert gone.left[0].why.startswith("its worker has died; start a worker")
 
 
 async def test_a_filter_takes_live_families_whole_and_leaves_others_alone(few_stages: tuple[Stage, Stage]) -> None:
@@ -527,7 +527,7 @@ async def test_an_import_may_be_repeated(few_stages: tuple[Stage, Stage], monkey
     async with both(few_stages, a_shop()) as (h, there):
         runs = await open_shop(h)
         lines = await exported(h)
-        with pytest.raises(InvalidRequest, match=r"cut off after line \d+.*\n.*nothing was resumed"):
+        with pytest.raises(InvalidRequest, match=r"cut off after line \d+.*\n.*none was resumed"):
             await there.import_(lines[:-1])
         assert {info.state async for info in there.list() if not info.state.is_end} == {RunState.PAUSED}
 
@@ -567,7 +567,7 @@ async def test_an_older_copy_is_not_taken_for_the_newer_one(few_stages: tuple[St
 
         refused = {run.id for run in report.refused}
         assert refused == {info.id async for info in h.list(state="paused")}
-        assert "import it into an empty store" in report.refused[0].why
+        assert "import the file into an empty store" in report.refused[0].why
 
 
 async def test_a_key_that_another_run_has_is_told_with_both_ids(few_stages: tuple[Stage, Stage]) -> None:

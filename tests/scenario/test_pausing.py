@@ -29,7 +29,7 @@ async def test_a_sleeping_run_is_paused_past_its_time(stage: Stage) -> None:
         assert not await run.pause("again")
         await h.advance(3600)
         assert (await run.info()).state is RunState.PAUSED
-        assert await run.explain() == f"Paused since {NOW} (holidays); `holdfast resume {run.id}` lets it go on."
+        assert await run.explain() == f"Paused since {NOW} (holidays); `holdfast resume {run.id}` lets it continue."
         assert await run.resume()
         assert not await run.resume()
         assert await run.result() == "awake"
@@ -39,9 +39,9 @@ async def test_a_reason_that_not_every_store_could_keep_is_refused(stage: Stage)
     async with stage.harness(Registry()) as h:
         run = await h.start("a.v1", {})
 
-        with pytest.raises(InvalidRequest, match="reason= has a NUL in it"):
+        with pytest.raises(InvalidRequest, match="reason= contains a NUL character"):
             await run.pause("no\0where")
-        with pytest.raises(InvalidRequest, match="reason= has a NUL in it"):
+        with pytest.raises(InvalidRequest, match="reason= contains a NUL character"):
             h.export(reason="no\0where")
 
         assert (await run.info()).state is RunState.PENDING
@@ -198,7 +198,10 @@ async def test_the_time_a_run_is_paused_is_not_time_it_is_suspended(stage: Stage
         await run.resume()
         await h.settle()
         assert (await run.info()).state is RunState.SUSPENDED
-        assert "it is cancelled, if nothing comes (max_suspend), at 2030-01-01 01:01:00 UTC." in await run.explain()
+        assert (
+            "unless something arrives before, it is cancelled (max_suspend) at 2030-01-01 01:01:00 UTC."
+            in await run.explain()
+        )
         await run.send("go", 1)
         assert await run.result() == 1
 

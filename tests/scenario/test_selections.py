@@ -195,7 +195,7 @@ async def test_parents_and_children_are_recovered_in_any_order(stage: Stage) -> 
 
         # The child is reopened with its parent, and nothing is left to do for it.
         assert (report.changed, report.skipped) == (1, 1)
-        assert "only a run that failed, was cancelled or is blocked is recovered" in report.runs[1].why
+        assert "only a failed, cancelled or blocked run can be recovered" in report.runs[1].why
         assert await run.result() == 5
 
 
@@ -215,7 +215,9 @@ async def test_without_a_filter_everything_has_to_be_said(stage: Stage) -> None:
         runs = await three_orders(h)
         nothing: dict[str, Any] = {"state": None, "type": None, "tags": {}}
         for selection in (h.runs(), h.runs(**nothing)):
-            with pytest.raises(InvalidRequest, match=r"would cancel every run there is; .*hf.runs\(everything=True\)"):
+            with pytest.raises(
+                InvalidRequest, match=r"would cancel every run in the store; .*hf.runs\(everything=True\)"
+            ):
                 await selection.cancel()
         assert await states(runs) == ["suspended"] * 3
 
@@ -228,10 +230,10 @@ async def test_without_a_filter_everything_has_to_be_said(stage: Stage) -> None:
     [
         ({"stat": "failed"}, r"unknown filter stat of runs; did you mean state\?"),
         ({"colour": "red"}, "unknown filter colour of runs; the filters of runs are state, type, key, tags"),
-        ({"deleted": True}, "runs that were deleted cannot be changed"),
+        ({"deleted": True}, "deleted runs cannot be changed"),
         ({"ids": "01a1"}, "a list of ids"),
         ({"ids": [5]}, "ids=5: expected a string"),
-        ({"ids": ["a"], "state": "failed"}, "takes ids=.* or filters, and not both"),
+        ({"ids": ["a"], "state": "failed"}, "takes ids=.* or filters, not both"),
     ],
 )
 def test_what_can_choose_no_runs_is_refused_at_once(conditions: dict[str, Any], words: str) -> None:
@@ -245,7 +247,7 @@ def test_what_can_choose_no_runs_is_refused_at_once(conditions: dict[str, Any], 
     [
         ({"state": "faild"}, r"unknown state faild; did you mean failed\? the states are pending, running"),
         ({"state": ["failed", "x"]}, "unknown state x; the states are pending, running"),
-        ({"state": 5}, "state=5: it is a state, or a list of them; the states are pending"),
+        ({"state": 5}, "state=5: expected a state or a list of them; the states are pending"),
         ({"state": []}, r"state=\[\] names no state"),
         ({"type": 5}, "type=5: expected a string"),
         ({"since": "yesterday"}, "since='yesterday'"),
@@ -295,6 +297,6 @@ async def test_an_outage_in_the_middle_says_how_far_it_was_and_a_repeat_does_the
         monkeypatch.undo()
         again = await h.runs(type="shop.*").pause()
 
-        assert caught.value.__notes__ == ["2 of 3 runs were done by then; repeat pause() for the others"]
+        assert caught.value.__notes__ == ["2 of 3 runs were done before this error; repeat pause() for the others"]
         assert (again.changed, again.skipped) == (1, 2)
         assert await states(runs) == ["paused"] * 3

@@ -135,7 +135,7 @@ async def test_start_many_takes_one_key_for_each_and_the_same_key_twice_is_one_r
         runs = await h.start_many(order, [(1, "x"), (2, "x"), (1, "x")], keys=["a", "b", "a"])
         assert [run.created for run in runs] == [True, True, False]
         assert runs[0].id == runs[2].id
-        with pytest.raises(InvalidRequest, match="2 sets of arguments and 1 keys"):
+        with pytest.raises(InvalidRequest, match="2 sets of arguments, but 1 keys"):
             await h.start_many(order, [(1, "x"), (2, "x")], keys=["a"])
 
 

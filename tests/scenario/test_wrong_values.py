@@ -43,7 +43,7 @@ SEVERAL = [
     ({"ready_at": datetime.min.replace(tzinfo=timezone(timedelta(hours=5)))}, "in UTC it is outside the years 1 to"),
     ({"tags": ["a"]}, r"tags=\['a'\]: expected a dict of strings"),
     ({"tags": {"a": 1}}, "value of tag 'a'"),
-    ({"delay": 5, "ready_at": datetime(2030, 1, 1, tzinfo=UTC)}, "delay= and ready_at= both say when"),
+    ({"delay": 5, "ready_at": datetime(2030, 1, 1, tzinfo=UTC)}, "delay= and ready_at= both set the start"),
 ]
 
 
@@ -60,15 +60,15 @@ async def test_a_start_with_a_wrong_value_is_refused_and_starts_nothing(
 
 
 LISTS = [
-    ({"since": "2h"}, "since='2h': it is a datetime, or a timedelta that says how long ago"),
-    ({"since": 7200}, "since=7200: it is a datetime"),
+    ({"since": "2h"}, "since='2h': expected a datetime, or a timedelta that counts back from now"),
+    ({"since": 7200}, "since=7200: expected a datetime"),
     ({"until": "now"}, "until='now': expected a datetime"),
     ({"tags": ["a"]}, r"tags=\['a'\]"),
     ({"state": 5}, "the states are pending"),
     ({"type": 5}, "type=5: expected a string, not int"),
     ({"key": 17}, "key=17: expected a string"),
     ({"parent_id": [1]}, r"parent_id=\[1\]: expected a string"),
-    ({"limit": "5"}, "limit='5': it is a whole number of runs"),
+    ({"limit": "5"}, "limit='5': expected a whole number of runs"),
     ({"after": 5}, "after=5: expected a string"),
 ]
 
@@ -95,10 +95,10 @@ async def test_a_run_is_looked_for_by_texts(stage: Stage) -> None:
         for refused in (run.rewind(number), run.fork(number)):
             with pytest.raises(InvalidRequest, match="location=17: expected a string"):
                 await refused
-        with pytest.raises(InvalidRequest, match=r"patch=\['x'\]: it is a dict"):
+        with pytest.raises(InvalidRequest, match=r"patch=\['x'\]: expected a dict"):
             await run.fork("x", patch=pairs)
         for wrong in (h.start_many(order, number), h.start_many(order, [(1,)], keys=number)):
-            with pytest.raises(InvalidRequest, match=r"give a tuple for each run|a list of texts"):
+            with pytest.raises(InvalidRequest, match=r"pass a tuple for each run|a list of strings"):
                 await wrong
 
 
@@ -108,7 +108,7 @@ async def test_a_reason_is_a_text(stage: Stage) -> None:
         await h.settle()
         reason: Any = 5
         for control in (run.cancel, run.pause):
-            with pytest.raises(InvalidRequest, match="reason=5: it is a text"):
+            with pytest.raises(InvalidRequest, match="reason=5: expected a string"):
                 await control(reason)
         assert (await run.info()).state == "suspended"
 

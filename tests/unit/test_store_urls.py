@@ -86,7 +86,7 @@ def refuse(url: str) -> MemoryStore:
 def test_a_store_that_cannot_be_made_is_named(offered: list[metadata.EntryPoint], value: str) -> None:
     offered.append(point("toy", value))
 
-    with pytest.raises(InvalidRequest, match=re.escape(f"the store for toy://, {value}, cannot be made: ")):
+    with pytest.raises(InvalidRequest, match=re.escape(f"the store for toy://, {value}, cannot be created: ")):
         Holdfast("toy://x")
 
 
@@ -100,7 +100,7 @@ def test_a_store_says_itself_what_is_wrong_with_a_url(offered: list[metadata.Ent
 def test_what_is_no_store_is_refused(offered: list[metadata.EntryPoint]) -> None:
     offered.append(point("toy", "builtins:len"))
 
-    with pytest.raises(InvalidRequest, match=r"the store for toy://, builtins:len, gave 7, which is no store"):
+    with pytest.raises(InvalidRequest, match=r"the store for toy://, builtins:len, returned 7, which is not a store"):
         Holdfast("toy://x")
 
 

@@ -1,4 +1,4 @@
-"""The producers' door: start runs, look at them, send to them, control them. Needs no worker and no workflow code.
+"""The API for producers: start, read, message and control runs. It needs no worker and no workflow code.
 
-Start with `engine`; `handle` is what a started run looks like. Only `app` builds one.
+Start with `session`. `starting` creates runs, and `handle` is the object for one run. `app` combines the parts.
 """

@@ -1,4 +1,4 @@
-"""An async list: what a `list` method returns, to be iterated over or awaited."""
+"""An async list: the result of a `list` method, to iterate over or to await."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class AsyncList(AsyncIterator[T], Generic[T]):
     """
 
     def __init__(self, items: AsyncIterator[T]) -> None:
-        refuse_workflow_code()  # here, because the call that made the list is known here
+        refuse_workflow_code()  # in the constructor, because the stack still shows the call that made the list
         self._items = items
 
     @classmethod
     def of(cls, read: Callable[[], Awaitable[Sequence[T]]]) -> AsyncList[T]:
-        """A list that is read at once, when the first item is asked for."""
+        """Make a list that reads all its items when the first one is requested."""
 
         async def items() -> AsyncIterator[T]:
             for item in await read():

@@ -1,4 +1,4 @@
-"""Capabilities: what only some stores can do. Asking for one that a store lacks is refused in words."""
+"""Capabilities: operations that only some stores support. A missing capability raises a clear error."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from holdfast.core.ports import Database, Store, Transfer
 
 
 def database_of(store: Store, what: str) -> Database:
-    """The store as a database; `InvalidRequest` names what needs it, if it is none."""
+    """Return the database of a store. Raises `InvalidRequest` with the call `what` if the store has none."""
     if (database := store.database) is None:
         raise InvalidRequest(f"hf.{what}: this store cannot hold your tables; use sqlite:///file.db or postgresql://…")
     return database
 
 
 def transfer_of(store: Store, what: str) -> Transfer:
-    """The store as a place to export runs from or import them into; `InvalidRequest` if it is none."""
+    """Return the transfer capability of a store. Raises `InvalidRequest` with the call `what` if it has none."""
     if (transfer := store.transfer) is None:
         raise InvalidRequest(
             f"hf.{what}: {type(store).__name__} cannot export or import runs; it offers no `transfer` capability"

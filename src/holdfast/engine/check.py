@@ -1,4 +1,4 @@
-"""The check: whether the code that is registered here fits the runs that live in a store. It only reads."""
+"""The check: replays the live runs of a store against the code that is registered here. It only reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOOKS = 5
 
 
 class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """How the registered code fits one live run. `id`, `type`, `state` and `key` are those of the run.
+    """The verdict for one live run: says if the registered code fits it. `id`, `type`, `state`, `key` are of the run.
 
     If the code diverges, or that is undecided, `recorded` is the operation that the history has, and `requested` is the
     one that the code asks for instead.
@@ -44,12 +44,12 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_good(self) -> bool:
-        """Whether the code fits. True also for a type that is not registered here, of which nothing is known."""
+        """True if the code fits, or if the type is not registered here, so that nothing is known."""
         return self.fit.is_good or self.fit is Fit.UNKNOWN
 
 
 async def check_runs(session: Session, *, type: str | None = None, limit: int | None = None) -> AsyncIterator[RunCheck]:
-    """Make a dry run of every live run, newest first."""
+    """Yield the result of a dry run for every live run, newest first."""
     store, registry = await session.opened_store(), session.registry
     async for page in run_pages(store, Query(states=LIVE, type=type), limit, _PAGE):
         for details in page:
@@ -62,10 +62,10 @@ async def check_runs(session: Session, *, type: str | None = None, limit: int | 
 
 
 async def _check(store: Reader, registry: Registry, details: Details) -> RunCheck | None:
-    """What a dry run of a run shows; None if it has ended meanwhile."""
+    """Return the result of a dry run of a run. None if the run has ended meanwhile."""
     run = details.run
     if details.unreadable is not None:
-        raise Unreadable(f"its row cannot be read: {details.unreadable}")
+        raise Unreadable(f"the row of the run cannot be read: {details.unreadable}")
     definition = registry.get(run.type)
     if definition is None:
         return _told(run, dry_run(None, run, ()))
@@ -73,7 +73,7 @@ async def _check(store: Reader, registry: Registry, details: Details) -> RunChec
     for _ in range(_LOOKS):
         if found.fit.is_good:
             break
-        # Its worker may have written between the two reads, and then one of them is older than the other.
+        # A worker may have written between the reads of the run and of its history. Then the two do not fit together.
         again = await store.get(run.id)
         if again is None or again.run.state.is_end:
             return None
@@ -90,7 +90,7 @@ async def _history(store: Reader, run: Run) -> Sequence[Entry]:
 
 
 def _is_same(run: Run, other: Run) -> bool:
-    """Whether what was read of a run twice goes with the same history, be it longer the second time."""
+    """True if two reads of a run belong to the same history, even if it grew in between."""
     return (run.token, run.generation, run.rollback) == (other.token, other.generation, other.rollback)
 
 

@@ -1,4 +1,4 @@
-"""Controls: what a person or a program can do to an existing run, given its id."""
+"""Controls: requests of a person or a program that change an existing run, given its id."""
 
 from __future__ import annotations
 
@@ -21,46 +21,46 @@ ACTOR_LIMIT = 200
 
 
 class Controls:
-    """The controls of runs in the store of a session. Each is written to the run's audit; True means a change.
+    """The controls of runs in the store of a session. Each writes to the run's audit and returns True if it changed it.
 
-    `by` names who asked for it, such as a user or a service; the audit keeps it.
+    `by` is the name of the user or service that asked. The audit keeps it.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     async def cancel(self, run_id: str, reason: str = "", *, force: bool = False, by: str = "") -> bool:
-        """End a run as cancelled, after it has undone what it did unless `force`. False if it had ended already."""
+        """End a run as cancelled. Its steps are undone first, unless `force`. False if it had ended already."""
         request = Cancel(run_id=run_id, id=new_id(), reason=check_reason(reason), force=force, by=check_actor(by))
         return await self._control(request)
 
     async def pause(self, run_id: str, reason: str = "", *, by: str = "") -> bool:
-        """Keep a run from going on until it is resumed. Steps that execute right now are not interrupted."""
+        """Stop a run until it is resumed. Steps that execute right now are not interrupted."""
         request = Pause(run_id=run_id, id=new_id(), reason=check_reason(reason), by=check_actor(by))
         return await self._control(request)
 
     async def resume(self, run_id: str, *, by: str = "") -> bool:
-        """Let a paused run go on."""
+        """Let a paused run continue."""
         return await self._control(Resume(run_id=run_id, id=new_id(), by=check_actor(by)))
 
     async def wake(self, run_id: str, *, by: str = "") -> bool:
-        """Have a run that waits, or is blocked and would be tried again, look now. It shortens no sleep."""
+        """Make a suspended run check its waits now, and retry a blocked run now. It shortens no sleep."""
         return await self._control(Wake(run_id=run_id, id=new_id(), by=check_actor(by)))
 
     async def rewind(self, run_id: str, location: str, *, force: bool = False, by: str = "") -> bool:
-        """Forget what a run did from a location on, and have it go on from there, also if it had ended.
+        """Drop the history of a run from a location on, and continue from there, even if the run had ended.
 
-        `RunBusy` while a worker holds it, unless `force`, which takes it away from that worker.
+        Raises `RunBusy` while a worker holds it, unless `force`, which takes it away from that worker.
         """
         check_string(location, "location")
         request = Rewind(run_id=run_id, id=new_id(), location=location, force=force, by=check_actor(by))
         return await self._reopen(request)
 
     async def recover(self, run_id: str, *, force: bool = False, by: str = "") -> bool:
-        """Give a run that failed, was cancelled or is blocked another chance at what it failed at. False for any other.
+        """Retry what a failed, cancelled or blocked run failed at. False if the run is in another state.
 
-        Its children that failed, or were cancelled with it, are reopened first. `KeyConflict` if another run has its
-        key by now. Repeating a call that raised continues it.
+        Its failed children, and those cancelled with it, are reopened first. Raises `KeyConflict` if another run has
+        its key by now. If a call raised, a repeated call continues it.
         """
         return await self._reopen(Recover(run_id=run_id, id=new_id(), force=force, by=check_actor(by)))
 
@@ -74,13 +74,13 @@ class Controls:
         id: str | None = None,
         by: str = "",
     ) -> tuple[str, bool]:
-        """Make a new run with the history of this one before a location; `patch` gives other results by location.
+        """Start a new run with the history of this one before a location. `patch` replaces results, by location.
 
-        Returns its id, and whether it was made: there may be one of this id already.
+        Returns the id of the new run, and False if a run with this id existed already.
         """
         made = new_id() if id is None else check_id(id)
         if patch is not None and not isinstance(patch, Mapping):
-            raise InvalidRequest(f"patch={patch!r}: it is a dict of other results by their locations")
+            raise InvalidRequest(f"patch={patch!r}: expected a dict of results by location")
         patched = {at: encode_any(value, f"patch of {at!r}") for at, value in (patch or {}).items()}
         check_string(location, "location")
         request = Fork(
@@ -95,9 +95,10 @@ class Controls:
         return made, await self._control(request)
 
     async def delete(self, run_id: str, *, force: bool = False, by: str = "") -> bool:
-        """Take a run out of sight at once, and remove it a day later. One that lives is cancelled, nothing undone.
+        """Hide a run at once and remove it a day later. A live run is cancelled, and nothing is undone.
 
-        `RunBusy` while a worker holds it, unless `force`, which takes it away from that worker. True, or `RunNotFound`.
+        Raises `RunBusy` while a worker holds it, unless `force`, which takes it away from that worker. Returns True, or
+        raises `RunNotFound`.
         """
         return await self._control(Delete(run_id=run_id, id=new_id(), force=force, by=check_actor(by)))
 
@@ -112,30 +113,31 @@ class Controls:
         try:
             return await self._control(request)
         finally:
-            self._session.results.forget(request.run_id)  # whatever the answer: it may be lost, and the run reopened
+            # Even after an error: the answer may be lost although the run was reopened.
+            self._session.results.forget(request.run_id)
 
     async def _control(self, request: RunControl) -> bool:
         check_string(request.run_id, "run_id")
         await self._session.open()
         is_begun = False
         while (is_changed := await self._session.store.apply(request)) is None:
-            is_begun = True  # so many children were reopened as fit into one transaction, and there are more
+            is_begun = True  # None: one transaction of children is reopened, and more children are left
         is_changed = is_changed or is_begun
         if is_changed and self._session.signals.is_used:
             await self._tell(request)
         return is_changed
 
     async def _tell(self, request: RunControl) -> None:
-        """Give the signal of what a request changed, which the run's audit tells, whatever has happened since."""
+        """Send the signals of a request. They follow from the run's audit, even if the run has changed since."""
         run_id = request.run_id
         try:
             details = await self._session.store.get(run_id)
-            # One that was deleted is no longer seen, but it has ended.
+            # `get` does not find a deleted run, but its end is still there.
             ends = () if details is not None else await self._session.store.changes(EndsOf(run_ids=[run_id]))
             run = details.run if details is not None else next(iter(ends), None)
             facts = [fact for fact in await self._session.store.audit(run_id) if fact.data.get(REQUEST) == request.id]
         except StoreUnavailable:
-            return  # it is done all the same
+            return  # the request itself is done
         if run is None:
             return
         for fact in facts:
@@ -158,12 +160,12 @@ _STATES = {
 
 
 def check_reason(reason: str) -> str:
-    """Return a reason, if it is a text that every store can keep."""
+    """Return a reason, if it is a string that every store can keep."""
     return _check_told("reason", reason)
 
 
 def check_actor(by: str) -> str:
-    """Return the name of an actor, if it is a text that every store can keep. Empty means that nobody is named."""
+    """Return the name of an actor, if it is a string that every store can keep. An empty string means no name."""
     actor = _check_told("by", by)
     if len(actor) > ACTOR_LIMIT:
         raise InvalidRequest(f"by= has {len(actor)} characters; the name of an actor has at most {ACTOR_LIMIT}")
@@ -172,8 +174,8 @@ def check_actor(by: str) -> str:
 
 def _check_told(name: str, text: str) -> str:
     if not isinstance(text, str):
-        raise InvalidRequest(f"{name}={text!r}: it is a text, for those who read the run's audit")
+        raise InvalidRequest(f"{name}={text!r}: expected a string, for the readers of the run's audit")
     if "\0" in text:
-        raise InvalidRequest(f"{name}= has a NUL in it, which no store keeps: {text[:80]!r}")
+        raise InvalidRequest(f"{name}= contains a NUL character, which stores cannot keep: {text[:80]!r}")
     kept: str = decode_any(encode_any(text, name))
     return kept

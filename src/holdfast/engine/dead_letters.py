@@ -22,7 +22,7 @@ class DeadLetters:
         self._session = session
 
     def list(self, topic: str | None = None, *, limit: int | None = None) -> AsyncList[DeadLetterInfo]:
-        """List what could not be delivered, oldest first: of one topic, of a family such as `orders.*`, or all."""
+        """List dead letters, oldest first: of one topic, of a family such as `orders.*`, or all."""
         return AsyncList(self._each(topic, limit))
 
     async def _each(self, topic: str | None, limit: int | None) -> AsyncIterator[DeadLetterInfo]:
@@ -52,9 +52,11 @@ class DeadLetters:
         topic: str | None,
         command: Callable[[Sequence[int]], ReplayDeadLetters | PurgeDeadLetters],
     ) -> int:
-        """Do something with chosen letters, a page at a time."""
+        """Apply a command to the chosen letters, a page at a time."""
         if (numbers is None) == (topic is None):
-            raise InvalidRequest("choose dead letters by numbers=[…] or by topic=…, and not by both; topic='*' is any")
+            raise InvalidRequest(
+                "choose dead letters by numbers=[…] or by topic=…, not both; topic='*' means all topics"
+            )
         if numbers is None:
             await self._session.open()
             chosen = [letter.number async for letter in self.list(topic)]
@@ -69,5 +71,5 @@ class DeadLetters:
 
 def _check_number(number: object) -> int:
     if type(number) is not int or not 0 <= number < 2**63:
-        raise InvalidRequest(f"{number!r} is no number of a dead letter; `hf.dead_letters.list()` lists them")
+        raise InvalidRequest(f"{number!r} is not the number of a dead letter; `hf.dead_letters.list()` lists them")
     return number

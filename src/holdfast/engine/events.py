@@ -1,4 +1,4 @@
-"""Events, as programs publish them: at once, or in a transaction of their own."""
+"""Publishing events: at once, or in a transaction of the user."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.engine.session import Session
 
 
 async def emit(session: Session, topic: str, payload: Any, *, by: str) -> int:
-    """Publish an event; returns how many waiting runs it reached."""
+    """Publish an event. Returns the number of waiting runs that it reached."""
     event, actor = _event(topic, payload), check_actor(by)
     await session.open()
     (reached,) = await session.store.apply(EmitEvents(events=[event], by=actor))
@@ -23,7 +23,7 @@ async def emit(session: Session, topic: str, payload: Any, *, by: str) -> int:
 
 
 async def emit_in(session: Session, connection: object, topic: str, payload: Any, *, by: str) -> int:
-    """Publish an event in a transaction of the user; returns how many waiting runs it will reach."""
+    """Publish an event in a transaction of the user. Returns the number of waiting runs that it will reach."""
     event, actor = _event(topic, payload), check_actor(by)
     await session.open()
     (reached,) = await database_of(session.store, "emit_in").emit_in(connection, [event], by=actor)

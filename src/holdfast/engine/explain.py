@@ -1,4 +1,4 @@
-"""One sentence that says why a run is not moving."""
+"""`explain`: one sentence that says why a run is not moving."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from holdfast.engine.info import RunInfo
 from holdfast.engine.liveness import alive, is_handled
 
 _LIMITS = {
-    MAX_RUN_LOCATION: "it is cancelled, as it may take no longer (max_run),",
-    MAX_SUSPEND_LOCATION: "it is cancelled, if nothing comes (max_suspend),",
+    MAX_RUN_LOCATION: "it is cancelled (max_run)",
+    MAX_SUSPEND_LOCATION: "unless something arrives before, it is cancelled (max_suspend)",
 }
-"""Where the limits of a run stand among its waits, and what they do to it."""
+"""Text for each time limit of a run, by its location among the waits. The time follows it."""
 
 
 async def explanation(store: Reader, details: Details, facts: Sequence[AuditFact], now: Micros) -> str:
-    """Why the run is where it is, with all that has to be read for that. `facts` is its audit."""
+    """Read everything that is needed, and return why the run is not moving. `facts` is its audit."""
     unreadable = RunInfo.of(details).unreadable
     if unreadable is not None and details.run.state is not RunState.BLOCKED:
-        return f"Its row in the store cannot be read ({unreadable}); mend it there."
+        return f"Its row in the store cannot be read ({unreadable}); repair it there."
     type = details.run.type
     rule = next((rule for rule in await store.catalog(ListTypes()) if rule.name == type), None) or TypeRule(name=type)
     slots = await store.stats(CountSlots(type=type)) if limits.parked_at(details.waits) is not None else ()
     return explain(details, await store.workers(), facts, now, rule, slots)
 
 
-def explain(  # noqa: PLR0917 - all that is to be known
+def explain(  # noqa: PLR0917 - it needs all of them
     details: Details,
     workers: Sequence[WorkerRecord],
     facts: Sequence[AuditFact],
@@ -42,7 +42,7 @@ def explain(  # noqa: PLR0917 - all that is to be known
     rule: TypeRule,
     slots: Sequence[SlotUse] = (),
 ) -> str:
-    """Why the run is where it is, for a person in a hurry. `facts` is its audit, `slots` are those of its type."""
+    """Return why the run is not moving, in one sentence. `facts` is its audit, `slots` are those of its type."""
     run = details.run
     if run.state.is_end:
         return _end(run)
@@ -59,7 +59,7 @@ def explain(  # noqa: PLR0917 - all that is to be known
         return undoing + _ready(run, workers, facts, rule, now)
     if run.state is RunState.PENDING and run.ready_at is not None:
         return f"Starts at {_at(run.ready_at)}."
-    return f"{undoing}Waiting: {'; '.join(_in_order(details.waits)) or 'for nothing that is named'}."
+    return f"{undoing}Waiting: {'; '.join(_in_order(details.waits)) or 'it has no registered wait'}."
 
 
 def _end(run: Run) -> str:
@@ -80,7 +80,7 @@ def _held(run: Run, workers: Sequence[WorkerRecord], facts: Sequence[AuditFact],
             if is_handled(run.type, alive(workers, now))
             else ("and no worker is running that could take over; start one with `holdfast worker`")
         )
-        late = f"; {'that was killed' if is_killed else 'its lease has run out'}, {can}"
+        late = f"; {'that worker was killed' if is_killed else 'its lease has expired'}, {can}"
     pausing = f"; it pauses as soon as no step of it executes{_asked(facts)}" if run.is_pausing else ""
     return f"{_rolling_back(run)}Running on worker {name}{late}{pausing}."
 
@@ -88,11 +88,11 @@ def _held(run: Run, workers: Sequence[WorkerRecord], facts: Sequence[AuditFact],
 def _paused(run: Run, facts: Sequence[AuditFact]) -> str:
     since = next((fact.at for fact in reversed(facts) if fact.event == "paused"), run.updated_at)
     undoing = " while it was rolling back" if run.rollback is not None else ""
-    return f"Paused since {_at(since)}{undoing}{_asked(facts)}; `holdfast resume {run.id}` lets it go on."
+    return f"Paused since {_at(since)}{undoing}{_asked(facts)}; `holdfast resume {run.id}` lets it continue."
 
 
 def _asked(facts: Sequence[AuditFact]) -> str:
-    """Who paused a run, and why."""
+    """Return who paused a run, and the reason."""
     asked = next((f for f in reversed(facts) if f.event in ("paused", "pausing") and audit.REQUEST in f.data), None)
     if asked is None:
         return ""
@@ -104,7 +104,7 @@ def _blocked(run: Run) -> str:
     undoing = " while it was rolling back" if run.rollback is not None else ""
     again = f"it is tried again at {_at(run.ready_at)}"
     if run.ready_at is None:
-        again = f"it is not tried again by itself: once the cause is mended, `holdfast recover {run.id}` continues it"
+        again = f"it is not tried again by itself: once the cause is fixed, `holdfast recover {run.id}` continues it"
     return f"Blocked{undoing} by {run.error}; {again}."
 
 
@@ -115,11 +115,11 @@ def _rolling_back(run: Run) -> str:
 
 
 def _parked(run: Run, wait: Wait, rule: TypeRule, slots: Sequence[SlotUse]) -> str:
-    """Which limit keeps a run waiting, and how much of it is used."""
+    """Return the limit that a run waits for, and how much of it is used."""
     (queue,) = wait.names
     use = {slot.name: slot for slot in slots}
     waiting = use[queue].waiting if queue in use else 1
-    line = f"{waiting} wait" if waiting > 1 else "nobody else waits"
+    line = f"{waiting} runs wait" if waiting > 1 else "no other run waits"
     off = f"; the type is switched off, `holdfast types enable {rule.name}` switches it on" * (not rule.is_enabled)
     if queue == limits.rate_slot(rule.name) and rule.rate is not None:
         limit = f"the rate of {rule.name}, {rule.rate.count:,} in {rule.rate.period / SECOND:g} s"
@@ -151,7 +151,7 @@ def _ready(run: Run, workers: Sequence[WorkerRecord], facts: Sequence[AuditFact]
 
 
 def _last_heard(run: Run, workers: Sequence[WorkerRecord]) -> str:
-    """Who would have handled a run, but died or hangs. Workers that stop in good order are forgotten."""
+    """Return the last worker of this type, which died or hangs. The store forgets workers that stop normally."""
     able = [worker for worker in workers if run.type in worker.types]
     if not able:
         return ""
@@ -160,7 +160,7 @@ def _last_heard(run: Run, workers: Sequence[WorkerRecord]) -> str:
 
 
 def _by_hand(facts: Sequence[AuditFact]) -> str:
-    """What a person did to a run that has made it ready."""
+    """Return the control that made a run ready, if one did."""
     last = facts[-1] if facts else None
     if last is None or audit.REQUEST not in last.data:
         return ""
@@ -170,7 +170,7 @@ def _by_hand(facts: Sequence[AuditFact]) -> str:
 
 
 def _in_order(waits: Sequence[Wait]) -> list[str]:
-    """What is waited for, and then by when it must have come."""
+    """Return the waits as texts, the time limits last."""
     ends = [wait for wait in waits if wait.location in _LIMITS]
     others = [_wait(wait) for wait in waits if wait.location not in _LIMITS]
     return others + [f"{_LIMITS[end.location]} at {_at(end.deadline)}" for end in ends]
@@ -181,7 +181,7 @@ def _wait(wait: Wait) -> str:
     match wait.kind:
         case WaitKind.TIME:
             is_endless = wait.deadline is not None and wait.deadline > LAST_INSTANT
-            return f"sleeping {'for ever' if is_endless else f'until {_at(wait.deadline)}'} ({wait.location})"
+            return f"sleeping {'forever' if is_endless else f'until {_at(wait.deadline)}'} ({wait.location})"
         case WaitKind.RETRY:
             step = wait.location.removeprefix(UNDO_PREFIX)
             what = f"step {step}" if step == wait.location else f"the undo of step {step}"
@@ -195,7 +195,7 @@ def _wait(wait: Wait) -> str:
         case WaitKind.CHILDREN:
             what = f"{wait.count} child runs"
         case WaitKind.SLOT:
-            what = "one of its siblings to end, as so many may run at once"
+            what = "one of its siblings to end, because of the limit of the map,"
         case _:
             assert_never(wait.kind)
     until = f", at most until {_at(wait.deadline)}" if wait.deadline is not None else ""

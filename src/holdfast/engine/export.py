@@ -1,6 +1,6 @@
-"""An export: runs leave a store as lines. Live ones are paused first, and stay so where they were.
+"""An export: writes the runs of a store as lines. Live runs are paused first, and stay paused in this store.
 
-It never holds more than a page of runs, unless a filter chose them: then it knows the ids of those that are live.
+It keeps at most one page of runs in memory. With a filter, it also keeps the ids of the chosen live runs.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from holdfast.engine.session import Session
 
 RUNS_AT_ONCE = 50
 LOOK_SECONDS = 0.2
-"""How often to look whether runs have let go."""
+"""Interval between two checks for runs that workers have released."""
 
 Told = Callable[[str, int], object]
-"""Is told what is going on, and how many of them are done."""
+"""Callback for progress. It gets what is being done, and a count."""
 
-_BUSY = "a worker did not let go of it in time"
-_GONE = "its worker has died with it; start one that takes it over and lets go of it"
-_OF_FAMILY = "it belongs together with run {}, of which a worker did not let go in time"
+_BUSY = "its worker did not release it in time"
+_GONE = "its worker has died; start a worker that takes it over and releases it"
+_OF_FAMILY = "it belongs together with run {}, whose worker did not release that run in time"
 _MEANWHILE = "it was started or resumed meanwhile"
 
 
 class LeftRun(Value, frozen=True, kw_only=True):
-    """A run that was not exported: its `id`, and `why`."""
+    """A run that was not exported: its `id`, and the reason (`why`)."""
 
     id: str
     why: str
@@ -71,7 +71,7 @@ class Export:
         self.id = new_id()
         """The id of this export."""
         self.counts: Counter[str] = Counter()
-        """How many lines there were of each kind, such as `run`."""
+        """Number of lines of each kind, such as `run`."""
         self.left: list[LeftRun] = []
         """Live runs that were left out, because their worker did not release them in time."""
         self.unreadable: list[LeftRun] = []
@@ -88,16 +88,16 @@ class Export:
         self._by = by
         self._told = told
         self._is_filtered = any(chosen.values())
-        self._members: set[str] = set()  # of a filtered export: the live runs that go
+        self._members: set[str] = set()  # in a filtered export: the live runs to export
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         await self._session.open()
         store = self._session.store
-        transfer = transfer_of(store, "export")  # refused before anything is paused
+        transfer = transfer_of(store, "export")  # first, so that a refusal comes before anything is paused
         query = await query_of(store, self._chosen)
         if self._is_live:
             await self._pause_all(store, query)
-        last_event = await transfer.last_event()  # when no run can learn of another one
+        last_event = await transfer.last_event()  # after the pause, when no run can receive a newer event
         yield export_format.encode(await self._header(store, last_event))
         async for line in self._contents(store, query, last_event):
             self.counts[export_format.tag_of(line)] += 1
@@ -133,7 +133,7 @@ class Export:
                 yield line
 
     async def _dumped(self, store: Store, run_ids: Sequence[str]) -> list[export_format.RunLine]:
-        """The lines of some runs. What cannot be read is noted, and hides no other."""
+        """Return the lines of some runs. A run that cannot be decoded is noted, and hides no other."""
         try:
             dumps = await transfer_of(store, "export").dump(run_ids)
         except Unreadable as error:
@@ -157,7 +157,7 @@ class Export:
     # Choosing
 
     async def _run_ids(self, store: Store, query: Query) -> AsyncIterator[Sequence[str]]:
-        """The runs that go, a few at a time; who does not is told of in `left`."""
+        """Yield the ids of the runs to export, a few at a time. The other live runs are added to `left`."""
         left, members = {run.id for run in self.left}, set(self._members)
         states = query.states if self._is_live else (query.states or ENDS) & ENDS
         async for page in run_pages(store, replace(query, states=states)):
@@ -177,7 +177,7 @@ class Export:
             yield some
 
     def _readable(self, page: Sequence[Details]) -> list[Run]:
-        """The runs of a page that can be read; the others are noted."""
+        """Return the runs of a page that can be decoded, and note the others."""
         readable = []
         for details in page:
             if (why := RunInfo.of(details).unreadable) is None:
@@ -187,7 +187,7 @@ class Export:
         return readable
 
     async def _events(self, store: Store, last_event: int) -> AsyncIterator[export_format.EventLine]:
-        """What is kept for everybody; and, if all runs go, what waits in queues, for nobody is left to take it."""
+        """Yield the kept events. Queued events are included only without a filter, when no run is left to take them."""
 
         def read(last: KeptEvent | None, size: int) -> Awaitable[Sequence[KeptEvent]]:
             return transfer_of(store, "export").kept_events(0 if last is None else last.number, size)
@@ -200,7 +200,7 @@ class Export:
     # Pausing
 
     async def _pause_all(self, store: Store, query: Query) -> None:
-        """Pause what is to go, again and again: what is about to let go may start children before it does."""
+        """Pause the runs to export, repeatedly: a run may start children before its worker releases it."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_seconds
         is_first = True
@@ -229,7 +229,7 @@ class Export:
         self._told("paused", 1)
 
     async def _moving(self, store: Store, query: Query) -> AsyncIterator[Sequence[Run]]:
-        """Live runs that are to go and are not at rest. With a filter come all that belong to those it chooses."""
+        """Yield the live runs to export that are not at rest. A filter also selects the families of chosen runs."""
         states = (query.states or LIVE) & LIVE
         if not states:
             return
@@ -247,20 +247,20 @@ class Export:
         self._members |= met
 
     async def _leave(self, store: Store, busy: Sequence[str]) -> None:
-        """Leave runs whose workers do not let go, and all that belongs to them."""
+        """Leave out the runs that were not released in time, and their families."""
         left = dict.fromkeys(busy, _BUSY)
         now = await store.now()
         for run_id in busy:
             details = await store.get(run_id)
             if details is not None and details.run.is_held and is_due(details.run, now):
-                left[run_id] = _GONE  # its lease has run out, and nobody else is there
+                left[run_id] = _GONE  # its lease has expired, and no other worker has taken it over
             for member in [] if details is None else await family_of(store, details.run):
                 left.setdefault(member.id, _OF_FAMILY.format(run_id))
         self.left += [LeftRun(id=run_id, why=why) for run_id, why in left.items()]
 
 
 async def family_of(store: Store, run: Run) -> list[Run]:
-    """The live runs that belong together with one: its ancestors and all below the first of them."""
+    """Return the live family of a run: its live ancestors, and all live runs below the topmost of them."""
     while run.parent_id is not None and (parent := await store.get(run.parent_id)) is not None:
         if parent.run.state.is_end:
             break
@@ -273,7 +273,7 @@ async def family_of(store: Store, run: Run) -> list[Run]:
 
 
 async def _rules(store: Store) -> AsyncIterator[export_format.Content]:
-    """What was said of topics and types."""
+    """Yield the rules of topics and types."""
     for topic in await store.catalog(ListTopics()):
         yield export_format.TopicLine(topic=topic)
     for rule in await store.catalog(ListTypes()):
@@ -282,7 +282,10 @@ async def _rules(store: Store) -> AsyncIterator[export_format.Content]:
 
 
 async def _rest(store: Store) -> AsyncIterator[export_format.Content]:
-    """What belongs to no run: dead letters, and schedules, last, so that whatever they made meanwhile is told of."""
+    """Yield what belongs to no run: dead letters, and then schedules.
+
+    Schedules come last, so that they include the runs that they started meanwhile.
+    """
     async for letters in letter_pages(store, ListDeadLetters()):
         for letter in letters:
             yield export_format.LetterLine(letter=letter)

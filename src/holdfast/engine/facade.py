@@ -1,7 +1,7 @@
-"""A facade: something asynchronous, for code that blocks.
+"""Facades: blocking versions of asynchronous objects.
 
-It decides nothing and does nothing itself: each of its methods is the method of the same name behind it, run on a
-private event loop while the calling thread waits.
+A facade has no rules of its own. Each of its methods runs the method of the same name of its target on a private event
+loop, while the calling thread waits.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from holdfast.engine.async_list import AsyncList
 from holdfast.engine.private_loop import PrivateLoop
 
 PAGE = 100
-"""How many items of a list are fetched at once."""
+"""Number of items of a list that are fetched at once."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Facade:
-    """Something asynchronous, called `word` by its users, and the loop that it lives on."""
+    """A blocking version of `target`, which runs on `loop`. Error messages call it `word`."""
 
     def __init__(self, word: str, target: Any, loop: PrivateLoop) -> None:
         self._word = word
@@ -29,12 +29,12 @@ class Facade:
         self._loop = loop
 
     def _call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        """What a method of that name comes to."""
+        """Call the method `name` of the target and return its result."""
         self._loop.check(f"{self._word}.{name}")
         return self._loop.run(getattr(self._target, name)(*args, **kwargs))
 
     def _each(self, name: str, /, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """What a method of that name gives, one by one."""
+        """Call the method `name` of the target and iterate over its items."""
         self._loop.check(f"{self._word}.{name}")
         source = getattr(self._target, name)(*args, **kwargs)
 
@@ -55,7 +55,7 @@ async def _page(source: AsyncIterator[T]) -> list[T]:
 
 
 def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
-    """The method of a facade that is a coroutine of what is behind it."""
+    """Make a method of a facade from a coroutine method of its target."""
 
     @wraps(method)
     def call(self: Facade, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -66,7 +66,7 @@ def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> C
 
 
 def iterating(method: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> Callable[Concatenate[Any, P], Iterator[T]]:
-    """Likewise, of one that gives many."""
+    """Make a method of a facade that returns an iterator, from a method that returns an async iterator."""
 
     @wraps(method)
     def call(self: Facade, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
@@ -76,7 +76,7 @@ def iterating(method: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> Callab
 
 
 def listing(method: Callable[Concatenate[Any, P], AsyncList[T]]) -> Callable[Concatenate[Any, P], list[T]]:
-    """The method of a facade whose list is short, and read at once."""
+    """Make a method of a facade that returns a list, from a method that returns a short `AsyncList`."""
 
     @wraps(method)
     def call(self: Facade, /, *args: P.args, **kwargs: P.kwargs) -> list[T]:

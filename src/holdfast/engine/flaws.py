@@ -13,7 +13,7 @@ from holdfast.core.unreadable import reason_of, told
 
 
 class Flaws:
-    """What of a row could not be decoded, and why."""
+    """Collects the fields of a row that could not be decoded, with the reasons."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
@@ -23,7 +23,7 @@ class Flaws:
         return told(self._known) or None
 
     def kept(self, name: str, make: Callable[[], Any]) -> Any:
-        """The value of a field; None if it cannot be made."""
+        """Return the value of a field. None, and a noted flaw, if `make` fails."""
         try:
             return make()
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
@@ -31,7 +31,7 @@ class Flaws:
             return None
 
     def json(self, name: str, text: str | None) -> Any:
-        """The value of a field that is kept as JSON."""
+        """Return the value of a field that is stored as JSON."""
         if text is None:
             return None
         try:
@@ -41,14 +41,14 @@ class Flaws:
             return None
 
     def moment(self, name: str, at: Micros | None) -> Any:
-        """The value of a field that is kept as an instant. One that is None was told of before."""
+        """Return the value of a field that is stored as an instant. None if it is None, which was noted before."""
         return None if at is None else self.kept(name, lambda: moment(at))
 
     def nearest(self, name: str, at: Micros) -> datetime:
-        """Likewise, for a field that is sorted by or calculated with: the nearest date instead of none."""
+        """Like `moment`, but return the nearest valid date instead of None, for fields to sort or calculate with."""
         self.moment(name, at)
         return moment(min(max(at, FIRST_INSTANT), LAST_INSTANT))
 
     def later(self, name: str, at: Micros | None) -> Any:
-        """Likewise; None also for one that is no date any more, such as the end of a sleep for ever."""
+        """Like `moment`, but return None for an instant after the last date, such as the end of an endless sleep."""
         return None if at is None or at > LAST_INSTANT else self.moment(name, at)

@@ -1,4 +1,4 @@
-"""A handle: a run as the program that started it, or looked it up, holds it."""
+"""A handle on a run, for the program that started it or looked it up."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RunHandle(Generic[R]):
     """A handle on one run: wait for its result, look at it, send it messages, control it.
 
     `hf.start` and `hf.run` return it. Every control takes `by`, the name of who asked, which the audit of the run
-    keeps. A control returns whether it changed something, and is safe to repeat.
+    keeps. A control returns True if it changed the run, and is safe to repeat.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class RunHandle(Generic[R]):
         self._codec = codec
         self._is_fresh = created
         self.created = created
-        """Whether the `start` that returned this handle created the run. False if it found it by key or id."""
+        """True if the `start` that returned this handle created the run. False if it found the run by key or id."""
 
     @property
     def id(self) -> str:
@@ -82,7 +82,7 @@ class RunHandle(Generic[R]):
         is_fresh, self._is_fresh = self._is_fresh, False
         async with asyncio.timeout(patience):
             if not is_fresh:
-                # An unknown run never ends: say so at once. And one that ended may have been reopened since.
+                # Read the run first: an unknown run never ends, and a run that ended may have been reopened since.
                 run = await self._readable_run()
                 if run.state.is_end:
                     return self._value_of(run_id, End.of(run))
@@ -105,21 +105,21 @@ class RunHandle(Generic[R]):
         return details.run
 
     async def info(self) -> RunInfo:
-        """The current state of the run, with its payload, result, error, times and waits."""
+        """Return the current state of the run, with its payload, result, error, times and waits."""
         return RunInfo.of(await self._details())
 
     async def history(self) -> Sequence[EntryInfo]:
-        """The operations of the run, in the order in which they were recorded."""
+        """Return the operations of the run, in the order in which they were recorded."""
         run_id = (await self._details()).run.id
         return [EntryInfo.of(entry) for entry in await self._session.store.history(run_id)]
 
     async def audit(self) -> Sequence[AuditInfo]:
-        """The events in the life of the run, oldest first: created, claimed, suspended, recovered and more."""
+        """Return the events in the life of the run, oldest first: created, claimed, suspended, recovered and more."""
         run = (await self._details()).run
         return [*AuditInfo.created(run), *(AuditInfo.of(fact) for fact in await self._session.store.audit(run.id))]
 
     async def explain(self) -> str:
-        """One sentence that says why the run is where it is, and what it waits for."""
+        """Return one sentence that says why the run is not moving, and what it waits for."""
         store = self._session.store
         details = await self._details()
         return await explanation(store, details, await store.audit(details.run.id), await store.now())
@@ -127,7 +127,7 @@ class RunHandle(Generic[R]):
     async def cancel(self, reason: str = "", *, force: bool = False, by: str = "") -> bool:
         """End the run as cancelled. Its steps are undone first, unless `force`. Returns False if it had ended already.
 
-        `reason` is part of `RunCancelled`, which everybody who waits for the result gets.
+        `reason` is part of `RunCancelled`, which `result()` raises.
         """
         return await self._controls.cancel(await self._resolve(), reason, force=force, by=by)
 
@@ -151,7 +151,7 @@ class RunHandle(Generic[R]):
         return await self._controls.wake(await self._resolve(), by=by)
 
     async def rewind(self, location: str, *, force: bool = False, by: str = "") -> bool:
-        """Forget what the run did from a location on, and continue from there, even if it had ended.
+        """Drop the history of the run from a location on, and continue from there, even if the run had ended.
 
         The locations are those of `history`. Raises `RunBusy` while a worker holds the run, unless `force`, which takes
         the run away from that worker.
@@ -222,22 +222,22 @@ class RunHandle(Generic[R]):
         )
 
     def _check(self, sent: Sent, name: str) -> None:
-        """Raise what became of a message that was refused."""
+        """Raise the error of a message that was refused."""
         if sent.refused == "unknown":
             raise self._not_found()
         if sent.refused == "finished":
             raise RunFinished(f"run {sent.run_id} has ended and takes no more messages; {name!r} was not sent")
 
     async def messages(self) -> Sequence[MessageInfo]:
-        """The messages that the run has not received yet, in the order in which they arrived."""
+        """Return the messages that the run has not received yet, in the order in which they arrived."""
         run_id = (await self._details()).run.id
         return [MessageInfo.of(arrival) for arrival in await self._session.store.catalog(ListMessages(run_id=run_id))]
 
     async def drop_message(self, id: str, *, by: str = "") -> bool:
-        """Remove a message that the run has not received yet. False if there is no such message.
+        """Remove a message that the run has not received yet. Returns False if there is no such message.
 
-        `RunBusy` while a worker holds the run, because the worker may have read the message already. Sending the same
-        `id` again within a day does not bring the message back.
+        Raises `RunBusy` while a worker holds the run, because the worker may have read the message already. Sending the
+        same `id` again within a day does not bring the message back.
         """
         return await self._controls.drop_message(await self._resolve(), id, by=by)
 
@@ -269,7 +269,7 @@ class RunHandle(Generic[R]):
         return decode_any(text, f"reply to {name!r}")
 
     async def value(self, name: str, default: Any = None) -> Any:
-        """A value that the run published with `ctx.set_value`, or `default` if there is none."""
+        """Return a value that the run published with `ctx.set_value`, or `default` if there is none."""
         text = (await self._details()).values.get(check_string(name, "name"))
         return default if text is None else decode_any(text, f"value {name!r}")
 
@@ -282,7 +282,7 @@ class RunHandle(Generic[R]):
         return details
 
     async def _resolve(self) -> str:
-        """The id of the run; a key is looked up once."""
+        """Return the id of the run. A key is looked up once."""
         await self._session.open()
         return (await self._details()).run.id if self._id is None else self._id
 
@@ -294,9 +294,9 @@ class RunHandle(Generic[R]):
 
 
 def handle_on(session: Session, run_id: str | None, key: str | None) -> RunHandle[Any]:
-    """A handle on a run by its id or its key."""
+    """Return a handle on a run by its id or its key."""
     if (run_id is None) == (key is None):
-        raise InvalidRequest("hf.run() takes an id, or key=…, and not both")
+        raise InvalidRequest("hf.run() takes either an id or key=…")
     check_string(run_id if key is None else key, "id" if key is None else "key")
     return RunHandle(session, run_id, _ANY, key=key)
 
@@ -305,5 +305,5 @@ _ANY: Codec[Any] = Codec(Any)
 
 
 def _patience(timeout: float | timedelta | None) -> float | None:
-    """How many seconds somebody waits, or None for ever."""
+    """Return a timeout in seconds, or None to wait forever."""
     return None if timeout is None or timeout == math.inf else in_seconds(timeout, "timeout")

@@ -1,6 +1,6 @@
-"""Importing: lines come into a store. What an export has paused is resumed when all of them are there, not before.
+"""Importing: reads the lines of an export into a store. Runs that the export paused are resumed after the last line.
 
-Every line may come again: what is there already is left as it is.
+An import is safe to repeat. Runs that exist already do not change.
 """
 
 from __future__ import annotations
@@ -29,52 +29,52 @@ OTHERS_AT_ONCE = 500
 Lines = Iterable[str | bytes] | AsyncIterable[str | bytes]
 
 _REFUSALS = {
-    "newer": "is here as it was left by an earlier move, and the file has gone further; import it into an empty store",
-    "stranger": "is another run here, with the same id",
+    "newer": "exists here in an older state, from an earlier move; import the file into an empty store",
+    "stranger": "has the same id as another run here",
     "key": "has the key {key!r}, which belongs to run {other} here",
 }
 
 
 class RefusedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that was not imported: its `id`, and `why`."""
+    """A run that was not imported: its `id`, and the reason (`why`)."""
 
     id: str
     why: str
 
 
 class ImportReport(msgspec.Struct, kw_only=True):
-    """What an import did. It is safe to repeat.
+    """The result of an import, which is safe to repeat.
 
-    `topics`, `types`, `schedules`, `events` and `letters` are how many of them were imported.
+    `topics`, `types`, `schedules`, `events` and `letters` are the numbers of those that were imported.
     """
 
     export_id: str = ""
     """The id of the export."""
     restored: int = 0
-    """How many runs were imported."""
+    """Number of runs that were imported."""
     known: int = 0
-    """How many runs were there already, and stayed as they are."""
+    """Number of runs that existed already and did not change."""
     resumed: int = 0
-    """How many runs continue here that the export had paused."""
+    """Number of runs that the export had paused and that continue here."""
     topics: int = 0
     types: int = 0
     schedules: int = 0
     events: int = 0
     skipped: int = 0
-    """How many events were not imported because others have their numbers here."""
+    """Number of events that were not imported, because other events have their numbers here."""
     letters: int = 0
     left: int = 0
-    """How many runs the export left out."""
+    """Number of runs that the export left out."""
     refused: list[RefusedRun] = msgspec.field(default_factory=list)
     """Runs of the file that could not be imported."""
     unreadable: list[RefusedRun] = msgspec.field(default_factory=list)
     """Runs that the export could not decode."""
     was_finished: bool = False
-    """Whether all of it was imported before, so that nothing was done."""
+    """True if all of it was imported before, so that this import did nothing."""
 
 
 class Import:
-    """Takes in lines, a batch at a time."""
+    """Imports lines in batches."""
 
     def __init__(self, store: Store, told: Told, *, by: str = "") -> None:
         self.report = ImportReport()
@@ -92,7 +92,7 @@ class Import:
         self._pauses: set[str] = set()  # the requests by which exports paused runs of this file
 
     async def take(self, source: Lines) -> ImportReport:
-        """Take in all lines. What is refused in the middle of them leaves what was before, paused."""
+        """Import all lines. If one is refused, the runs before it stay imported, and those paused stay paused."""
         try:
             async for text in _each(source):
                 content = self._reading.read(text)
@@ -106,7 +106,7 @@ class Import:
         if not self.report.was_finished:
             await self._flush()
             await self._resume()
-            # Not before all is there: they would fire at once.
+            # Schedules come last, because they may fire at once.
             self.report.schedules = await transfer_of(self._store, "import_").restore_schedules(self._schedules)
             await transfer_of(self._store, "import_").restore(self._restoration(is_last=True))
         return self.report
@@ -116,15 +116,15 @@ class Import:
         if not report.restored:
             return "Nothing was imported."
         return (
-            f"{report.restored} runs were imported before that, and those that export paused are paused; nothing was "
-            "resumed. A whole file of the same store continues from here: what is there already is left as it is."
+            f"{report.restored} runs were imported before that. Runs that the export paused stay paused; none was "
+            "resumed. Import a whole file of the same store to continue: runs that exist already do not change."
         )
 
     async def _begin(self, header: export_format.Header) -> None:
         self.report.export_id = header.export_id
         self._topics = {topic.name for topic in await self._store.catalog(ListTopics())}
         self._types = {rule.name for rule in await self._store.catalog(ListTypes()) if is_ruled(rule)}
-        # Before anything else: whatever is emitted from now on has a higher number than all that the runs know.
+        # This comes first, so that events emitted from now on have higher numbers than all events of the imported runs.
         told = await transfer_of(self._store, "import_").restore(self._restoration())
         self.report.was_finished = told.is_finished
 
@@ -147,7 +147,7 @@ class Import:
             await self._flush()
 
     async def _rule(self, line: export_format.TopicLine | export_format.TypeLine) -> None:
-        """Set rules, unless some were set here: those count."""
+        """Set the rules of a topic or type, unless this store has rules for it."""
         if isinstance(line, export_format.TopicLine) and line.topic.name not in self._topics:
             await self._store.apply(SetTopics(topics=[line.topic]))
             self.report.topics += 1
@@ -160,7 +160,7 @@ class Import:
         return len(self._runs) >= RUNS_AT_ONCE or others >= OTHERS_AT_ONCE or self._size >= BYTES_AT_ONCE
 
     async def _flush(self) -> None:
-        """Write what has gathered."""
+        """Write the current batch."""
         restoration = self._restoration(runs=self._runs, events=self._events, letters=self._letters)
         told = await transfer_of(self._store, "import_").restore(restoration)
         for dump, fate in zip(self._runs, told.fates, strict=True):
@@ -203,7 +203,7 @@ class Import:
         )
 
     async def _resume(self) -> None:
-        """Let go on what exports have paused; those of this file, also if an earlier import brought them."""
+        """Resume the runs of this file that exports have paused, even if an earlier import brought them."""
         async for page in run_pages(self._store, Query(states=frozenset({RunState.PAUSED}))):
             ids = [details.run.id for details in page]
             for start in range(0, len(ids), RUNS_AT_ONCE):
@@ -222,7 +222,7 @@ class Import:
 
 
 class FileSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file holds."""
+    """The contents of an export file: header, footer, and number of runs by state."""
 
     header: export_format.Header
     footer: export_format.Footer
@@ -230,7 +230,7 @@ class FileSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def summary_of(source: Lines) -> FileSummary:
-    """Read a file to its end without importing anything. Refuses one that is not whole."""
+    """Read a file to its end without importing anything. Refuses an incomplete file."""
     reading, states = export_format.ExportReader(), Counter[str]()
     async for text in _each(source):
         if isinstance(line := reading.read(text), export_format.RunLine):
@@ -250,6 +250,6 @@ async def _each(source: Lines) -> AsyncIterator[str | bytes]:
 
 
 def _last_event(dump: Dump) -> int:
-    """The highest number of an event that reached a run: some may have, after the header was written."""
+    """Return the highest number of an event in a run's inbox. It may be newer than the header."""
     numbers = [int(arrival.ref or 0) for arrival in dump.inbox if arrival.kind is WaitKind.EVENT]
     return max(numbers, default=0)

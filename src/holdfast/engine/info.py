@@ -1,4 +1,4 @@
-"""Records of runs as users see them: plain values with datetimes, made from stored rows."""
+"""Public records of runs: plain values with datetimes, made from stored rows."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ from holdfast.engine.flaws import Flaws
 
 
 class WaitInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that a run waits for. `location` is where, `since` and `deadline` are from when and until when.
+    """One wait of a run. `location` is its place in the code, `since` its begin and `deadline` its end.
 
     `kind` is `time`, `retry`, `message`, `event`, `child`, `children` or `slot` (of a limit). `names` are the names of
-    the messages (none: any), the topic, the id of the child, or the limits. `count` is how many children have to end.
+    the messages (none: any), the topic, the id of the child, or the limits. `count` is the number of children that have
+    to end.
     """
 
     location: str
@@ -52,12 +53,12 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     type: str
     state: RunState
-    """Where the run stands: `info.state == "failed"`, `info.state.is_end`."""
+    """The state of the run: `info.state == "failed"`, `info.state.is_end`."""
     payload: Any
     result: Any
-    """What the workflow returned. None before."""
+    """The return value of the workflow. None until then."""
     error: ErrorRecord | None
-    """Why the run failed, was cancelled, rolls back or is blocked."""
+    """The reason why the run failed, was cancelled, rolls back or is blocked."""
     key: str | None
     priority: int
     tags: dict[str, str]
@@ -73,13 +74,13 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
     finished_at: datetime | None
     ready_at: datetime | None
-    """When a worker may take it: its start, its next attempt, the end of its sleep or timeout, or of its lease."""
+    """The time from which a worker may take it: its start or next attempt, or the end of a sleep, timeout or lease."""
     deleted_at: datetime | None
-    """When it was deleted."""
+    """The time of its deletion."""
     waits: tuple[WaitInfo, ...]
-    """What it waits for."""
+    """The waits of the run."""
     unreadable: str | None = None
-    """Why its row in the store cannot be decoded, if so. Fields that could not be decoded are None then."""
+    """The reason why its row in the store cannot be decoded, if so. Fields that could not be decoded are None then."""
 
     @classmethod
     def of(cls, details: Details) -> RunInfo:
@@ -120,19 +121,19 @@ class EntryInfo(msgspec.Struct, frozen=True, kw_only=True):
     kind: EntryKind
     state: EntryState
     attempts: int
-    """How many attempts were made."""
+    """The number of attempts."""
     result: Any
-    """What it returned; of a wait, the payload."""
+    """Its result; of a wait, the payload."""
     error: ErrorRecord | None
-    """Why it failed."""
+    """The reason why it failed."""
     started_at: datetime
     finished_at: datetime | None
     retry_at: datetime | None
-    """When the next attempt is due."""
+    """The time of the next attempt."""
     ref: str | None
-    """What it refers to: the id of a child, a message or a run."""
+    """The id of the child, message or run that it refers to."""
     unreadable: str | None = None
-    """Why its result cannot be decoded, if so. The result is None then."""
+    """The reason why its result cannot be decoded, if so. The result is None then."""
 
     @classmethod
     def of(cls, entry: Entry) -> EntryInfo:
@@ -164,18 +165,18 @@ class AuditInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by(self) -> str | None:
-        """Who asked for it, if the audit knows."""
+        """The name of who asked for it, if the audit knows."""
         by = self.data.get(BY)
         return None if by is None else str(by)
 
     @property
     def is_asked_for(self) -> bool:
-        """Whether a person or program asked for it, by a control such as `cancel`."""
+        """True if a person or program asked for it, by a control such as `cancel`."""
         return REQUEST in self.data
 
     @classmethod
     def created(cls, run: Run) -> list[AuditInfo]:
-        """The first fact, which is read from the run itself; none if that cannot be read."""
+        """Return the first event, made from the run itself. Empty if its time cannot be decoded."""
         if (at := Flaws().moment("created_at", run.created_at)) is None:
             return []
         data: dict[str, str | int] = {"type": run.type}
@@ -226,9 +227,9 @@ def _wait_info(wait: Wait, flaws: Flaws) -> WaitInfo:
 def _result(entry: Entry) -> Any:
     if entry.result is None:
         return None
-    # What is not settled has received nothing: the events a run has had are kept as a table in an entry of their kind.
+    # An entry of these kinds that is not settled has received nothing. It is the entry of the event cursors.
     if entry.kind not in (EntryKind.MESSAGE, EntryKind.EVENT) or not entry.is_settled:
         return decode_any(entry.result)
-    # A reception records more than the payload, which is what its user sees; one of many has no id of its own.
+    # A reception records more than the payload, but users see only the payload. A batch has no `ref`.
     payloads = [decode_any(one.payload) for one in received_in(entry)]
     return payloads if entry.ref is None else payloads[0]

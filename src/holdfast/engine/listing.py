@@ -17,10 +17,10 @@ from holdfast.engine.session import Session
 def list_runs(
     session: Session, filter: Filter, *, limit: int | None, after: RunInfo | str | None
 ) -> AsyncList[RunInfo]:
-    """The runs that match a filter. A mistake in it is raised at once, not when the first run is read."""
+    """Return the runs that match a filter. A wrong filter raises at once, not when the first run is read."""
     filter = checked_filter(filter)
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
-        raise InvalidRequest(f"limit={limit!r}: it is a whole number of runs, or None for all")
+        raise InvalidRequest(f"limit={limit!r}: expected a whole number of runs, or None for all")
     return AsyncList(_each(session, filter, limit, after))
 
 

@@ -1,6 +1,6 @@
-"""Liveness: which workers live, and which runs wait for a worker that does not exist.
+"""Liveness: which workers are alive, and which runs wait for a worker that does not exist.
 
-`explain`, the doctor and metrics ask here, so that all of them mean the same by it. It reads and never writes.
+`explain`, the doctor and the metrics use this module, so that all of them agree. It only reads.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from holdfast.core.ports import Reader
 from holdfast.core.questions import CountReady
 
 DEAD_AFTER: Micros = 60 * SECOND
-"""A worker that has not been heard of for so long is not counted on. Each tells that it lives much more often."""
+"""Age of the last heartbeat after which a worker counts as dead. Heartbeats are much more frequent."""
 
 
 def is_alive(worker: WorkerRecord, now: Micros) -> bool:
-    """Whether a worker was heard of lately, and is not known to have died since."""
+    """True if a worker had a recent heartbeat and is not known to be dead."""
     return not worker.is_dead and worker.heartbeat_at > now - DEAD_AFTER
 
 
 def alive(workers: Iterable[WorkerRecord], now: Micros) -> list[WorkerRecord]:
-    """Those of the workers that live."""
+    """Return the workers that are alive."""
     return [worker for worker in workers if is_alive(worker, now)]
 
 
 def is_handled(type: str, workers: Iterable[WorkerRecord]) -> bool:
-    """Whether one of the workers executes runs of a type."""
+    """True if one of the workers executes runs of a type."""
     return any(type in worker.types for worker in workers)
 
 
 async def unhandled(store: Reader, now: Micros) -> Sequence[Backlog]:
-    """The types of which runs are due that no living worker executes. Costs nothing that grows with other runs."""
+    """Return the types with due runs that no living worker executes. The cost does not grow with other runs."""
     living = alive(await store.workers(), now)
     return [due for due in await store.stats(CountReady()) if not is_handled(due.type, living)]

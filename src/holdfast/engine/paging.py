@@ -1,4 +1,4 @@
-"""Paging: all that a store lists, read a page at a time, so that nobody holds more of it than that."""
+"""Paging: reads long lists of a store page by page, so that only one page is in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 async def pages(
     read: Callable[[T | None, int], Awaitable[Sequence[T]]], limit: int | None = None, page_size: int = PAGE_LIMIT
 ) -> AsyncIterator[Sequence[T]]:
-    """Page by page what `read` gives, of which it is told the last of the page before and how many are wanted."""
+    """Yield pages. `read` gets the last item of the previous page and the size of the next one."""
     last, left = None, limit
     while left is None or left > 0:
         size = page_size if left is None else min(left, page_size)
@@ -32,7 +32,7 @@ async def pages(
 def run_pages(
     store: Reader, query: Query, limit: int | None = None, page_size: int = PAGE_LIMIT
 ) -> AsyncIterator[Sequence[Details]]:
-    """All runs that a query asks for, newest first."""
+    """Return the pages of all runs that match a query, newest first."""
 
     def read(last: Details | None, size: int) -> Awaitable[Sequence[Details]]:
         before = query.before if last is None else (last.run.created_at, last.run.id)
@@ -44,7 +44,7 @@ def run_pages(
 def letter_pages(
     store: Reader, query: ListDeadLetters, limit: int | None = None
 ) -> AsyncIterator[Sequence[DeadLetter]]:
-    """All dead letters that a query asks for, oldest first."""
+    """Return the pages of all dead letters that match a query, oldest first."""
 
     def read(last: DeadLetter | None, size: int) -> Awaitable[Sequence[DeadLetter]]:
         after = query.after if last is None else last.number
@@ -54,7 +54,7 @@ def letter_pages(
 
 
 def schedule_pages(store: Reader, query: ListSchedules, limit: int | None = None) -> AsyncIterator[Sequence[Schedule]]:
-    """All schedules that a query asks for, by name."""
+    """Return the pages of all schedules that match a query, by name."""
 
     def read(last: Schedule | None, size: int) -> Awaitable[Sequence[Schedule]]:
         after = query.after if last is None else last.name

@@ -1,4 +1,4 @@
-"""A planned rewind: what a rewind would drop, without doing it."""
+"""A planned rewind: computes what a rewind would drop, without doing it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.core.revision import Revision
 
 
 async def planned_rewind(store: Store, run_id: str, location: str) -> tuple[Revision, Sequence[Entry]]:
-    """What a rewind of a run to a location would change, and the entries it would drop.
+    """Return the revision that a rewind to a location would make, and the entries that it would drop.
 
     Raises `InvalidRequest` if nothing is recorded at the location.
     """
@@ -22,7 +22,7 @@ async def planned_rewind(store: Store, run_id: str, location: str) -> tuple[Revi
 
 
 async def read_run(store: Store, run_id: str) -> tuple[Run, Sequence[Entry], dict[str, Run]]:
-    """A run, its history, and its open children by their ids."""
+    """Return a run, its history, and its open children by their ids."""
     details = await store.get(run_id)
     if details is None:
         raise RunNotFound(f"there is no run {run_id}")

@@ -1,7 +1,7 @@
-"""Polling: waits on behalf of many callers for something to appear in the store.
+"""Polling: waits for many callers until the store has an answer.
 
-Hints make it quick, a slow poll makes it sure. A hint leads to a look for what it names and no more: where thousands
-wait, a look for all of them each time one has come would cost more than what they wait for.
+Hints make it fast, and a slow poll makes it reliable. After a hint, the poller reads only the keys that the hint names.
+With thousands of waiters, a read of all keys for each hint would cost more than the work they wait for.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ V = TypeVar("V")
 
 
 class Poller(Generic[K, V]):
-    """Everybody in this process who waits for something, under a key; one look at the store serves them all."""
+    """All waiters of this process for one kind of answer, by key. One read of the store serves all of them."""
 
     awaited: str
-    """What is waited for, in the plural."""
+    """The kind of answer, in the plural, for log lines."""
 
     def __init__(self, store: Store, *, poll_seconds: float = POLL_SECONDS) -> None:
         self._store = store
-        self._poll_seconds = poll_seconds  # how often it looks even if it hears nothing
+        self._poll_seconds = poll_seconds  # interval between reads without a hint
         self._loop = asyncio.get_running_loop()
         self._waiters: dict[K, set[asyncio.Future[V]]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -51,11 +51,11 @@ class Poller(Generic[K, V]):
 
     @property
     def is_awaited(self) -> bool:
-        """Whether anybody waits."""
+        """True if there is a waiter."""
         return bool(self._waiters)
 
     async def close(self) -> None:
-        """Stop watching; whoever still waits is cancelled."""
+        """Stop polling and cancel all waiters."""
         self._is_closed = True
         self._unlisten()
         if self._timer is not None:
@@ -67,18 +67,18 @@ class Poller(Generic[K, V]):
             for waiter in list(waiting):
                 waiter.cancel()
 
-    # For the kind of lookout it is
+    # Implemented by subclasses
 
     def _hear(self, hint: Hint) -> None:
-        """Look soon if a hint concerns somebody who waits."""
+        """Read soon if a hint concerns a waiter."""
         raise NotImplementedError
 
     async def _look(self, keys: Sequence[K]) -> None:
-        """Ask the store for some of what is waited for, and resolve what has appeared."""
+        """Read the answers for some keys from the store, and resolve those that exist."""
         raise NotImplementedError
 
     async def _await(self, key: K, seconds: float) -> V:
-        """What is waited for, when it comes; the first look is within so many seconds."""
+        """Wait for the answer for a key. The first read is within `seconds`."""
         waiter: asyncio.Future[V] = self._loop.create_future()
         if not self._waiters:
             self._poll_at = self._loop.time() + self._poll_seconds
@@ -99,19 +99,19 @@ class Poller(Generic[K, V]):
                 waiter.set_result(value)
 
     def _look_for(self, keys: Iterable[K], seconds: float) -> None:
-        """Look for some of what is waited for, within so many seconds."""
+        """Schedule a read of some keys within `seconds`."""
         self._wanted.update(keys)
         self._wanted_by = min(self._wanted_by, self._loop.time() + seconds)
         self._set_timer()
 
     def _look_for_all(self) -> None:
-        """Look now for everything that is waited for."""
+        """Schedule a read of all awaited keys now."""
         self._poll_at = self._loop.time()
         self._set_timer()
 
     def _set_timer(self) -> None:
         if self._task is not None or not self._waiters or self._is_closed:
-            return  # whoever waits next, or the end of the look under way, sets it
+            return  # the next waiter, or the end of the current read, sets the timer
         when = min(self._wanted_by, self._poll_at)
         if self._timer is None or self._timer.when() > when:
             if self._timer is not None:
@@ -135,8 +135,8 @@ class Poller(Generic[K, V]):
     async def _look_once(self, keys: Sequence[K]) -> None:
         try:
             await self._look(keys)
-        except StoreUnavailable as error:  # whoever waits has a timeout of their own; the poll looks again
-            if threading.main_thread().is_alive():  # else the process ends, and that has closed the store
+        except StoreUnavailable as error:  # waiters have their own timeouts, and the next poll tries again
+            if threading.main_thread().is_alive():  # else the process is ending, which has closed the store
                 self._outage.failed(error)
         else:
             self._outage.worked()

@@ -1,7 +1,7 @@
-"""A private loop: an event loop in a thread of its own, on which threads that block have coroutines run for them.
+"""A private loop: an event loop in its own thread, which runs coroutines for threads that block.
 
-It knows nothing of runs or stores. The thread begins at the first call and is a daemon, so it
-keeps no process from ending.
+It knows nothing of runs or stores. The thread starts at the first call. It is a daemon thread, so it does not keep the
+process from ending.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from holdfast.runner.asyncio_private import get_running_loop_or_none
 from holdfast.runner.loop import RunLoop
 
 AWAKE_SECONDS = 0.5
-"""So long a thread sleeps at most while it waits: it may have been interrupted."""
+"""Maximum time that a waiting thread sleeps at once, so that it notices an interrupt."""
 
 T = TypeVar("T")
 
 
 class PrivateLoop:
-    """A loop for any number of threads at once. It may be ended, and used again afterwards.
+    """A loop for any number of threads at once. It can be ended and used again afterwards.
 
-    `on_end` is awaited on the loop when it is ended, to let go of what was opened there.
+    `end` awaits `on_end` on the loop, to close what was opened there.
     """
 
     def __init__(self, on_end: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -36,9 +36,9 @@ class PrivateLoop:
         self._life: _Life | None = None
 
     def check(self, call: str, instead: str = "") -> None:
-        """Refuse a call, such as `hf.start`, where it must not block, and in a fork of the process that opened this.
+        """Refuse a call such as `hf.start` on a running event loop, and in a fork of the process that opened this loop.
 
-        `instead` is what code that runs on an event loop uses in its place.
+        `instead` is the call that code on an event loop uses in its place.
         """
         life = self._life
         if life is not None and life.pid != os.getpid():
@@ -49,18 +49,18 @@ class PrivateLoop:
         if running is not None:
             raise InvalidRequest(
                 f"the blocking {call}() would stop the event loop that runs in this thread; there, use a Holdfast "
-                f"without its .sync: {instead or f'`await {call}(…)`, or `async for` where it gives many'}"
+                f"without its .sync: {instead or f'`await {call}(…)`, or `async for` for a list'}"
             )
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Have a coroutine run, and wait for its outcome.
+        """Run a coroutine on the loop, wait for it, and return its result.
 
-        Whoever is interrupted while he waits, by Ctrl-C for one, has it cancelled; when he goes on, it is over.
+        An interrupt while the thread waits, such as Ctrl-C, cancels the coroutine. The method raises after its end.
         """
         call = _Call(coroutine)
         life: _Life | None = None
         try:
-            with self._lock:  # so that a loop that is ended has all calls before it hears of its end
+            with self._lock:  # so that no call is scheduled after `end` has told the loop to end
                 if self._life is None or not self._life.thread.is_alive():
                     self._life = _Life(self._on_end)
                 life = self._life
@@ -78,30 +78,30 @@ class PrivateLoop:
             return call.outcome()
         except asyncio.CancelledError:
             raise StoreUnavailable(
-                "hf.sync was closed before this had an answer; it may have been done all the same"
+                "hf.sync was closed before this call had an answer; the call may have been done all the same"
             ) from None
 
     def end(self) -> None:
-        """Cancel what still runs, let go of what was opened, and end the thread."""
+        """Cancel all calls, await `on_end`, and end the thread."""
         life = self._life
         if life is not None and life.pid != os.getpid():
-            return  # it is the parent's
+            return  # the loop belongs to the parent process
         self.check("hf.close")
-        with self._lock:  # all along: what this lets go of must not be opened on another loop before
+        with self._lock:  # held until the end, so that no new loop opens what this one is still closing
             life, self._life = self._life, None
             if life is not None:
                 life.end()
 
 
 class _Call(Generic[T]):
-    """A coroutine that a thread waits for. All but `wait` and `outcome` happens on the loop."""
+    """A coroutine that a thread waits for. All methods except `wait` and `outcome` run on the loop."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._coroutine = coroutine
         self._task: asyncio.Task[T] | None = None
         self._is_over = False
-        # A plain lock, and no event or future: an interrupt inside of theirs leaves them locked, and then the loop
-        # would wait for ever to tell that the call is over.
+        # A plain lock instead of an event or a future: an interrupt inside those leaves them locked, and then the loop
+        # would wait forever to report that the call is over.
         self._gate = threading.Lock()
         self._gate.acquire()
 
@@ -114,24 +114,24 @@ class _Call(Generic[T]):
     def cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
-        else:  # whoever wanted it was interrupted before he had said so
+        else:  # the thread was interrupted before it scheduled `begin`
             self._coroutine.close()
             self._open()
 
     def wait(self) -> None:
-        """Block until it is over."""
+        """Block until the coroutine has ended."""
         while not self._is_over:
-            # Python misses a signal that comes just before it falls asleep, until it wakes up.
+            # A signal that comes just before the thread falls asleep is handled only after it wakes up.
             self._gate.acquire(timeout=AWAKE_SECONDS)
 
     def outcome(self) -> T:
-        """What it returned, or raises what it raised."""
-        assert self._task is not None, "it is over"
+        """Return the result of the coroutine, or raise its error."""
+        assert self._task is not None, "called before the coroutine has ended"
         return self._task.result()
 
     def _end(self, task: asyncio.Task[T]) -> None:
         if not task.cancelled():
-            task.exception()  # whoever was interrupted does not ask for it
+            task.exception()  # retrieved, because an interrupted thread does not ask for it
         self._open()
 
     def _open(self) -> None:
@@ -140,7 +140,7 @@ class _Call(Generic[T]):
 
 
 class _Life:
-    """A thread with its loop, from beginning to end. `calls` are those under way."""
+    """A thread with its loop, from start to end. `calls` are the running calls."""
 
     def __init__(self, on_end: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self.pid = os.getpid()
@@ -148,7 +148,7 @@ class _Life:
         self.calls: set[asyncio.Task[Any]] = set()
         self._is_ending = asyncio.Event()
         self._error: BaseException | None = None
-        # With a factory, as otherwise the loop would become that of the calling thread, too.
+        # With a factory, because otherwise the loop would also become the loop of the calling thread.
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self.loop = self._runner.get_loop()
         self.thread = threading.Thread(target=self._live, name="holdfast-sync", daemon=True)
@@ -164,12 +164,12 @@ class _Life:
         try:
             with self._runner:
                 self._runner.run(self._until_ended())
-        except BaseException as error:  # noqa: BLE001 - it is raised where the loop is ended
+        except BaseException as error:  # noqa: BLE001 - `end` raises it
             self._error = error
 
     async def _until_ended(self) -> None:
         await self._is_ending.wait()
-        # First those who use what is let go of then: they would open it again.
+        # Cancel the calls first: they would open again what `on_end` closes.
         if calls := set(self.calls):
             for task in calls:
                 task.cancel()

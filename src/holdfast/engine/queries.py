@@ -1,4 +1,4 @@
-"""Queries: which runs a program or person means, as a store is asked for them."""
+"""Queries: turns the filters of users into queries of the store."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Filter(TypedDict, total=False):
     parent_id: str | None
     """The id of the parent: selects its children."""
     since: datetime | timedelta | None
-    """Started at or after this moment; a timedelta is how long ago."""
+    """Started at or after this moment. A timedelta counts back from now."""
     until: datetime | None
     """Started before this moment."""
     deleted: bool
-    """True: only runs that were deleted and are not removed yet. Only for `hf.list`."""
+    """True for only runs that were deleted and are not removed yet. Only for `hf.list`."""
 
 
 def checked_filter(chosen: Filter) -> Filter:
-    """The filter, with its states read. Refuses a condition that runs cannot be chosen by."""
+    """Return the filter with decoded states. Refuses an unknown condition."""
     if chosen.keys() - Filter.__annotations__.keys():
         refuse_unknown("filter", chosen, Filter.__annotations__, of="runs")
     state = chosen.get("state")
@@ -46,7 +46,7 @@ def checked_filter(chosen: Filter) -> Filter:
 
 
 async def query_of(store: Store, chosen: Filter) -> Query:
-    """The query that a filter stands for."""
+    """Return the query for a filter."""
     until = chosen.get("until")
     return Query(
         states=_states(chosen.get("state")),
@@ -61,13 +61,13 @@ async def query_of(store: Store, chosen: Filter) -> Query:
 
 
 async def place_of(store: Store, run: RunInfo | str, *, is_deleted: bool) -> tuple[Micros, str]:
-    """Where a run stands in a list of runs: what follows it is the next page."""
+    """Return the position of a run in a list of runs. The next page follows it."""
     if isinstance(run, RunInfo):
         return instant(run.created_at), run.id
     check_string(run, "after")
     found = await store.list(Query(id_prefix=run, is_deleted=is_deleted, limit=1))
     if not found or found[0].run.id != run:
-        raise RunNotFound(f"after={run!r}: no run of this id is listed here; it may be gone by now")
+        raise RunNotFound(f"after={run!r}: no run with this id is listed here; it may have been removed")
     return found[0].run.created_at, run
 
 
@@ -81,7 +81,7 @@ async def _since(store: Store, since: datetime | timedelta | None) -> Micros | N
     if since is None:
         return None
     if not isinstance(since, datetime):
-        raise InvalidRequest(f"since={since!r}: it is a datetime, or a timedelta that says how long ago")
+        raise InvalidRequest(f"since={since!r}: expected a datetime, or a timedelta that counts back from now")
     return instant(since)
 
 
@@ -89,7 +89,9 @@ def _states(state: RunState | str | Iterable[RunState | str] | None) -> frozense
     if state is None:
         return frozenset()
     if not isinstance(state, Iterable):
-        raise InvalidRequest(f"state={state!r}: it is a state, or a list of them; the states are {', '.join(RunState)}")
+        raise InvalidRequest(
+            f"state={state!r}: expected a state or a list of them; the states are {', '.join(RunState)}"
+        )
     names = [state] if isinstance(state, str) else list(state)
     if not names:
         raise InvalidRequest(f"state={state!r:.80} names no state; name at least one, or leave it out for any")

@@ -1,4 +1,4 @@
-"""Waiting for replies: what a run answers to a message, or that it ended without a word."""
+"""Waiting for replies of runs to messages, or for the end of a run without a reply."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from holdfast.engine.polling import Poller
 
 
 class Replies(Poller[tuple[str, str], str | None]):
-    """Everybody in this process who waits for a reply, by run and message."""
+    """All waiters of this process for replies, by run and message."""
 
     awaited = "replies"
 
     async def wait(self, run_id: str, message_id: str) -> str | None:
-        """The reply, when it comes; None if the run ends without one."""
+        """Wait for the reply and return it. None if the run ends without one."""
         return await self._await((run_id, message_id), 0)
 
     def _hear(self, hint: Hint) -> None:
@@ -25,7 +25,7 @@ class Replies(Poller[tuple[str, str], str | None]):
             self._look_for(pairs, 0)
 
     async def _look(self, keys: Sequence[tuple[str, str]]) -> None:
-        # Ends first: a run that had ended by then has no reply but those the second question finds.
+        # Read the ends first: the second read then finds every reply of a run that had ended by the first.
         ended = {run.id for run in await self._store.changes(EndsOf(run_ids=list({run_id for run_id, _ in keys})))}
         replies = await self._store.changes(RepliesTo(messages=keys))
         for pair in keys:

@@ -1,4 +1,4 @@
-"""Results: runs that end in this process are answered from memory, others by one shared poller."""
+"""Results: waits for runs to end. Ends in this process are known from memory, others from one shared poller."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REMEMBERED_BYTES = 64 * 1024
 
 
 class End(msgspec.Struct, frozen=True):
-    """How a run ended."""
+    """The end of a run: its state, and its result or error."""
 
     state: RunState
     result: str | None
@@ -34,7 +34,7 @@ class End(msgspec.Struct, frozen=True):
 
 
 class Results(Poller[str, End]):
-    """Everybody in this process who waits for a run to end."""
+    """All waiters of this process for ends of runs."""
 
     awaited = "results"
 
@@ -43,7 +43,7 @@ class Results(Poller[str, End]):
         super().__init__(store, poll_seconds=poll_seconds)
 
     def note(self, run_id: str, finish: Finish) -> None:
-        """A run has ended in this process, and the commit is done."""
+        """Note that a run has ended in this process and that its end is committed."""
         end = End.of(finish)
         self._resolve(run_id, end)
         if len(end.result or "") <= _REMEMBERED_BYTES:
@@ -52,22 +52,22 @@ class Results(Poller[str, End]):
                 self._recent.popitem(last=False)
 
     async def wait(self, run_id: str, *, is_fresh: bool = False) -> End:
-        """The end of a run, when it comes. `is_fresh`: just started here, so most likely to be noted soon."""
+        """Wait for the end of a run. `is_fresh` means that it was just started here, so `note` likely comes soon."""
         if (known := self._recent.get(run_id)) is not None:
             return known
         return await self._await(run_id, _SOON_SECONDS if is_fresh else 0)
 
     def forget(self, run_id: str) -> None:
-        """A run that ended was reopened."""
+        """Forget the end of a run that was reopened."""
         self._recent.pop(run_id, None)
 
     def _hear(self, hint: Hint) -> None:
         if hint.is_elsewhere or hint.is_foreign:
-            self._recent.clear()  # another process may have reopened what ended here
+            self._recent.clear()  # another process may have reopened runs that ended here
         if hint.is_elsewhere:
             self._look_for_all()
         elif ended := [run_id for run_id in hint.ended if run_id in self._waiters]:
-            # What ends here is most likely noted by then.
+            # `note` has most likely resolved a run of this process by then, without a read.
             self._look_for(ended, 0 if hint.is_foreign else _SOON_SECONDS)
 
     async def _look(self, keys: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Schedules, as programs and people set, list and control them. Workers fire them."""
+"""Setting, listing and controlling schedules. Workers fire them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ class Schedules:
         """
         schedule = checked_schedule(name, workflow, args, cron, options)
         if (known := self._session.registry.get(schedule.type)) is not None:
-            known.signature.decode(schedule.payload, f"payload of {schedule.type!r}")  # refused now, not in the night
+            known.signature.decode(
+                schedule.payload, f"payload of {schedule.type!r}"
+            )  # refuse it now, not when it fires
         await self._session.open()
         (stored,) = await self._session.store.apply(PutSchedules(schedules=[schedule]))
         return ScheduleInfo.of(stored)
@@ -75,7 +77,7 @@ class Schedules:
     async def next(self, name: str, count: int = UPCOMING) -> Sequence[datetime]:
         """Return the next `count` times at which a schedule fires, in its own zone. Empty while it is paused."""
         if not is_count(count):
-            raise InvalidRequest(f"count={count!r}: it is a whole number of at least 1")
+            raise InvalidRequest(f"count={count!r}: expected a whole number of at least 1")
         return (await self.get(name)).next_times(count)
 
     async def pause(self, name: str) -> bool:
@@ -106,7 +108,7 @@ class Schedules:
         try:
             details = await self._session.store.get(run_id)
         except StoreUnavailable:
-            return  # it is done all the same
+            return  # the schedule was triggered; only the signal is missing
         if details is not None:
             at, type = moment(details.run.created_at), details.run.type
             self._session.signals.give(

@@ -1,7 +1,7 @@
 """A selection: runs that a filter or a list of ids chooses, to be changed together.
 
-Each run is changed by a control of its own, one after the other. What keeps one run from being changed is part of the
-answer and keeps no other run from being changed.
+Each run is changed by its own control, one after the other. If a run cannot be changed, the report has the reason, and
+the other runs are changed all the same.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from holdfast.engine.queries import Filter, checked_filter, query_of
 from holdfast.engine.session import Session
 
 Progress = Callable[[int, int], object]
-"""Called after each run with how many are done, and how many there are."""
+"""Callback after each run. It gets the number of runs done and the number of all runs."""
 
 
 class SelectedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened to one run of a selection. Of a run that does not exist only the `id` is known."""
+    """The result for one run of a selection. A run that does not exist has only an `id`."""
 
     id: str
     """The id of the run."""
@@ -45,38 +45,41 @@ class SelectedRun(msgspec.Struct, frozen=True, kw_only=True):
     state: RunState | None = None
     """Its state before the change."""
     created_at: datetime | None = None
-    """When it was started."""
+    """The time of its start."""
     why: str = ""
-    """Why it was skipped. Empty if it was changed, or would be in a dry run."""
+    """The reason why it was skipped. Empty if it was changed, or would be in a dry run."""
     is_refused: bool = False
-    """The change was not allowed, for example because a worker holds the run. False: there was nothing to change."""
+    """True if the change was not allowed, for example because a worker holds the run.
+
+    False if there was nothing to change.
+    """
 
 
 class SelectionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened to the runs of a selection."""
+    """The result for all runs of a selection."""
 
     changed: int
-    """How many runs were changed; in a dry run, how many would be."""
+    """Number of runs that were changed, or would be in a dry run."""
     skipped: int
-    """How many runs were not changed."""
+    """Number of runs that were not changed."""
     reasons: dict[str, int]
-    """How many runs were skipped for each reason."""
+    """Number of skipped runs for each reason."""
     runs: Sequence[SelectedRun]
     """Every run of the selection, with its own reason."""
     is_dry_run: bool = False
-    """Whether this is the report of a dry run, which changed nothing."""
+    """True if this is the report of a dry run, which changed nothing."""
 
 
 async def _nothing(_run_id: str) -> None:
-    """The rehearsal of a verb that depends on the run alone."""
+    """Do nothing, for a verb whose dry run needs only the run itself."""
 
 
 @dataclass(frozen=True)
 class _Verb:
     """A verb of a selection with its arguments.
 
-    `expect` says of a run as it was read whether it would change, and raises `RunBusy` if it must not. `rehearse`
-    raises what else would keep it from that, for a dry run. `unchanged` is the reason why a run does not change.
+    `expect` returns True if a run, as it was read, would change. It raises `RunBusy` if the run must not change. For a
+    dry run, `rehearse` raises other errors of the change. `unchanged` returns the reason why a run does not change.
     """
 
     name: str
@@ -103,12 +106,12 @@ class Selection:
         self._filter = filter
         self._is_narrow = any(map(bool, filter.values()))
         if ids is not None and (isinstance(ids, str) or not isinstance(ids, Iterable)):
-            raise InvalidRequest(f"hf.runs(ids={ids!r:.80}): they are a list of ids")
+            raise InvalidRequest(f"hf.runs(ids={ids!r:.80}): expected a list of ids")
         self._ids = None if ids is None else list(dict.fromkeys(check_string(id, "ids") for id in ids))
         if self._ids is not None and self._is_narrow:
-            raise InvalidRequest("hf.runs() takes ids=[…] or filters, and not both")
+            raise InvalidRequest("hf.runs() takes ids=[…] or filters, not both")
         if filter.get("deleted"):
-            raise InvalidRequest("hf.runs(deleted=True): runs that were deleted cannot be changed; hf.list lists them")
+            raise InvalidRequest("hf.runs(deleted=True): deleted runs cannot be changed; hf.list lists them")
         self._session = session
         self._controls = Controls(session)
         self._everything = everything
@@ -129,7 +132,7 @@ class Selection:
             return not details.run.state.is_end and (force or details.run.rollback is None)
 
         def unchanged(run: Run) -> str:
-            return "had ended already" if run.state.is_end else "rolls back already; force ends it without that"
+            return "had ended already" if run.state.is_end else "rolls back already; force ends it without a rollback"
 
         act = partial(self._controls.cancel, reason=reason, force=force, by=by)
         return await self._each(_Verb("cancel", act, expect, unchanged), by, dry_run=dry_run, progress=progress)
@@ -169,7 +172,7 @@ class Selection:
 
         def unchanged(run: Run) -> str:
             ended = "had ended already"
-            return ended if run.state.is_end else f"is {run.state.value}; there is nothing to wake it from"
+            return ended if run.state.is_end else f"is {run.state.value}, so there is nothing to wake"
 
         act = partial(self._controls.wake, by=by)
         return await self._each(_Verb("wake", act, expect, unchanged), by, dry_run=dry_run, progress=progress)
@@ -186,7 +189,7 @@ class Selection:
             return details.run.state in RECOVERABLE
 
         def unchanged(run: Run) -> str:
-            return f"is {run.state.value}; only a run that failed, was cancelled or is blocked is recovered"
+            return f"is {run.state.value}; only a failed, cancelled or blocked run can be recovered"
 
         act = partial(self._controls.recover, force=force, by=by)
         return await self._each(_Verb("recover", act, expect, unchanged), by, dry_run=dry_run, progress=progress)
@@ -200,7 +203,7 @@ class Selection:
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> SelectionReport:
-        """Forget what the runs did from a location on, and continue from there, even those that had ended.
+        """Drop the history of the runs from a location on, and continue from there, even those that had ended.
 
         Runs that have nothing at the location are skipped. So are runs that a worker holds, unless `force`.
         """
@@ -214,7 +217,7 @@ class Selection:
             await planned_rewind(self._session.store, run_id, location)
 
         act = partial(self._controls.rewind, location=location, force=force, by=by)
-        verb = _Verb("rewind", act, expect, lambda _: "is as it was", rehearse)
+        verb = _Verb("rewind", act, expect, lambda _: "did not change", rehearse)
         return await self._each(verb, by, dry_run=dry_run, progress=progress)
 
     async def delete(
@@ -238,8 +241,8 @@ class Selection:
         name = verb.name
         if not (self._is_narrow or self._everything or dry_run or self._ids is not None):
             raise InvalidRequest(
-                f"hf.runs().{name}() would {name} every run there is; give a filter, such as state= or type=, "
-                "or say so with hf.runs(everything=True)"
+                f"hf.runs().{name}() would {name} every run in the store; pass a filter, such as state= or type=, "
+                "or confirm with hf.runs(everything=True)"
             )
         await self._session.open()
         planned = [self._planned(verb, details, now) async for details, now in self._chosen()]
@@ -250,7 +253,9 @@ class Selection:
                 if progress is not None:
                     progress(len(done), len(planned))
         except BaseException as error:
-            error.add_note(f"{len(done):,} of {len(planned):,} runs were done by then; repeat {name}() for the others")
+            error.add_note(
+                f"{len(done):,} of {len(planned):,} runs were done before this error; repeat {name}() for the others"
+            )
             raise
         reasons = Counter(run.why.replace(run.id, "…").removeprefix("run …").lstrip(": ") for run in done if run.why)
         skipped = reasons.total()
@@ -259,7 +264,7 @@ class Selection:
         )
 
     async def _chosen(self) -> AsyncIterator[tuple[Details | str, Micros]]:
-        """The runs, newest first, and the store's time; in place of a run that does not exist, its id."""
+        """Yield the runs, newest first, each with the store's time. For a run that does not exist, yield its id."""
         store = self._session.store
         now = await store.now()
         if self._ids is not None:
@@ -272,12 +277,12 @@ class Selection:
                 yield details, now
 
     def _planned(self, verb: _Verb, details: Details | str, now: Micros) -> SelectedRun:
-        """What is to be expected of a run as it was read. Nothing of it is kept but what the report needs."""
+        """Return the expected result for a run as it was read. It keeps only the fields that the report needs."""
         if isinstance(details, str):
             return SelectedRun(id=details, why=f"there is no run {details}", is_refused=True)
         run = details.run
         if details.unreadable is not None:
-            # Nothing can be expected of it. The store decides: deleting it, for one, may be what it needs.
+            # No result can be predicted, so let the store decide. A delete, for example, may work.
             info = RunInfo.of(details)
             return SelectedRun(id=info.id, type=info.type, state=info.state, created_at=info.created_at)
         selected = SelectedRun(
@@ -290,7 +295,7 @@ class Selection:
         return selected if is_changing else replace(selected, why=f"run {run.id} {verb.unchanged(run)}")
 
     async def _do(self, verb: _Verb, selected: SelectedRun, *, dry_run: bool) -> SelectedRun:
-        """Change a run of which a change is to be expected; or see what would keep it from that."""
+        """Change a run that is expected to change. In a dry run, check for errors instead."""
         try:
             if dry_run:
                 await verb.rehearse(selected.id)
@@ -300,7 +305,7 @@ class Selection:
         except (InvalidRequest, KeyConflict, RunBusy, RunNotFound) as refusal:
             why = str(refusal)
             return replace(selected, why=why if selected.id in why else f"run {selected.id}: {why}", is_refused=True)
-        # It changed after it was read: another program, or an earlier run of this selection, was there first.
+        # The run changed after it was read, by another program or by an earlier run of this selection.
         details = await self._session.store.get(selected.id)
         unchanged = verb.unchanged(details.run) if details is not None else "was deleted"
         return replace(selected, why=f"run {selected.id} {unchanged}")

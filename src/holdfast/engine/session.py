@@ -1,6 +1,6 @@
-"""A session: one open store on one event loop, with the registry and the pollers that work on it.
+"""A session: one open store on one event loop, with its registry and pollers.
 
-Every part of the public object has the session instead of a base class: it opens the store at the first use.
+All parts of the public object share one session, which opens the store at the first use.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from holdfast.runner.violation import holdfast_call
 
 
 class LocalWorker(Protocol):
-    """A worker of this process, which may take a run at the moment the run is created."""
+    """A worker of this process, which may take a run when it is created."""
 
     def offer(self, type: str) -> LeaseRequest | None:
-        """The lease that the worker would take on a new run of a type; None if it takes none now."""
+        """Return a request for the lease of a new run of a type. None if the worker takes none now."""
         ...
 
     def accept(self, leases: Sequence[Lease], now: Micros) -> None:
-        """Take the leases that an offer led to; there may be none. Called from a plain callback."""
+        """Take the leases of an offer, of which there may be none. Called from a plain callback."""
         ...
 
     def recall(self, request: LeaseRequest) -> None:
-        """Withdraw an offer whose outcome is not known. Called from a plain callback."""
+        """Withdraw an offer whose outcome is unknown. Called from a plain callback."""
         ...
 
 
 class Session:
-    """A store that is opened at the first use and may be opened again after it was closed.
+    """A store that is opened at the first use and can be opened again after it was closed.
 
-    `url` names the store to people. `make_results` and `make_replies` can be replaced before the store is opened.
+    `url` is the name of the store for people. `make_results` and `make_replies` can be replaced before it is opened.
     """
 
     def __init__(self, url: str, store: Store, registry: Registry, signals: Signals) -> None:
@@ -70,10 +70,10 @@ class Session:
         if self._loop is not loop:
             if self._loop is not None and not self._loop.is_closed():
                 raise InvalidRequest(
-                    "this Holdfast is in use on another event loop that still runs; make one for each loop, "
+                    "this Holdfast is in use on another event loop that still runs; create one Holdfast for each loop, "
                     "or use hf.sync in threads"
                 )
-            # The loop of the last use has ended, as after asyncio.run(): begin again on this one.
+            # The loop of the last use has ended, as after asyncio.run(): start again on this one.
             self._loop, self._results, self._replies, self._opening = loop, None, None, asyncio.Lock()
             self.local_workers.clear()
         assert self._opening is not None
@@ -85,7 +85,7 @@ class Session:
                 self._pid = os.getpid()
 
     async def close(self) -> None:
-        """Close the store. The session may be opened again."""
+        """Close the store. The session can be opened again."""
         if self._results is not None and self._loop is asyncio.get_running_loop():
             await self._results.close()
             await self.replies.close()
@@ -95,12 +95,12 @@ class Session:
 
     @property
     def is_open(self) -> bool:
-        """Whether the store is open."""
+        """True if the store is open."""
         return self._results is not None
 
     @property
     def is_forked(self) -> bool:
-        """Whether this process is a fork, and the store was opened by its parent."""
+        """True if this process is a fork and its parent opened the store."""
         return self._pid is not None and self._pid != os.getpid()
 
     @property
@@ -116,7 +116,7 @@ class Session:
         return self._replies
 
     async def opened_store(self) -> Store:
-        """The store, opened if it was not."""
+        """Return the store, opened if necessary."""
         await self.open()
         return self.store
 
@@ -129,12 +129,12 @@ INSTEAD = {
     "start": "ctx.start",
     "start_many": "ctx.map",
     "execute": "ctx.call",
-    "result": "ctx.call, or await what ctx.start gave",
+    "result": "ctx.call, or await the handle that ctx.start returned",
     "send": "ctx.send",
     "emit": "ctx.emit",
     "connection": "ctx.tx",
 }
-"""What workflow code uses in place of methods of a Holdfast or a handle."""
+"""Replacements in workflow code for methods of a Holdfast or a handle."""
 
 _WORDS = {
     "RunHandle": "run",
@@ -146,13 +146,13 @@ _WORDS = {
     "DeadLetters": "hf.dead_letters",
     "Workers": "hf.workers",
 }
-"""How users write the object whose method they called."""
+"""Names of objects as users write them, by class."""
 
 
 def refuse_workflow_code() -> None:
-    """Refuse a call on the loop of a run: what it finds or does would not be recorded, and its store lives elsewhere.
+    """Refuse a call on the loop of a run: its outcome would not be recorded, and the store is on another loop.
 
-    It is a violation, whatever the code makes of the error.
+    The run loop records the call as a violation, even if the code catches the error.
     """
     loop = get_running_loop_or_none()
     if isinstance(loop, RunLoop):
@@ -163,8 +163,8 @@ def refuse_workflow_code() -> None:
 
 
 def opened_elsewhere(what: str, pid: int) -> StoreUnavailable:
-    """The error of a forked child that uses what its parent has opened."""
+    """Return the error of a forked child that uses an object that its parent has opened."""
     return StoreUnavailable(
-        f"{what} was opened in another process (pid {pid}), and a fork does not take its threads along; "
-        "close it before the fork, or make another one after it"
+        f"{what} was opened in another process (pid {pid}), and a fork does not inherit its threads; "
+        "close it before the fork, or create a new one after the fork"
     )

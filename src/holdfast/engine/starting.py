@@ -1,4 +1,4 @@
-"""Starting runs: what a user asks for becomes an intent, and intents become runs."""
+"""Starting runs: turns a user's request into an intent, and intents into runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class StartOptions(TypedDict, total=False):
     With another type or payload it raises `KeyConflict`.
     """
     reuse: Reuse
-    """When a new run may have the key of an old one: `never` (default), `after_failure` or `after_end`.
+    """Rule for a new run with the key of an old one: `never` (default), `after_failure` or `after_end`.
 
     A cancelled run counts as failed.
     """
@@ -63,9 +63,12 @@ class StartOptions(TypedDict, total=False):
     max_suspend: float | timedelta | None
     """Seconds or a timedelta after which one suspension of the run cancels it. Default: no limit."""
     undelivered: Undelivered
-    """What happens to messages that the run never received: `discard` (default), or `dead_letter`."""
+    """Policy for messages that the run never received: `discard` (default), or `dead_letter`."""
     retention: float | timedelta | None
-    """Seconds or a timedelta for which the run is kept after its end. Default: as its type, then as the worker says."""
+    """Seconds or a timedelta for which the run is kept after its end.
+
+    Default: the retention of its type, else that of the worker.
+    """
 
 
 class Starter:
@@ -80,7 +83,7 @@ class Starter:
         await self._session.open()
         created = await self._create_one(intent)
         (run,) = created.runs
-        # A run that has the id that was made up here is new, even if the store knows it: an earlier answer was lost.
+        # A run with the id that was generated here is new, even if the store finds it: an earlier answer was lost.
         is_new = run.created or (run.run_id == intent.id and options.get("id") is None)
         return RunHandle(self._session, run.run_id, codec, created=is_new)
 
@@ -101,9 +104,9 @@ class Starter:
             raise InvalidRequest("start_many takes keys=[…], one for each run, instead of key= or id=")
         many = _calls(workflow, arguments)
         if keys is not None and (isinstance(keys, str) or not isinstance(keys, Sequence)):
-            raise InvalidRequest(f"start_many: keys={keys!r:.80}: they are a list of texts, one for each run")
+            raise InvalidRequest(f"start_many: keys={keys!r:.80}: expected a list of strings, one for each run")
         if keys is not None and len(keys) != len(many):
-            raise InvalidRequest(f"start_many got {len(many)} sets of arguments and {len(keys)} keys")
+            raise InvalidRequest(f"start_many got {len(many)} sets of arguments, but {len(keys)} keys")
         built = [self._intent(target, args, options) for target, args in many]
         intents = [intent for intent, _ in built]
         if keys is not None:
@@ -117,14 +120,14 @@ class Starter:
         ]
 
     async def _create_one(self, intent: Intent) -> Created:
-        """Create a run. A worker of this process that has nothing better to do gets its lease in the same commit."""
+        """Create a run. A worker of this process with a free slot gets its lease in the same commit."""
         store = self._session.store
         for worker in self._session.local_workers:
             request = worker.offer(intent.type)
             if request is not None:
                 creating = asyncio.create_task(store.create([intent], request))
-                # A plain callback, because runs are never driven from inside a task; and shielded, because the worker
-                # must learn of its lease also if the caller does not wait for it any more.
+                # A plain callback, because runs are never driven from inside a task. Shielded, because the worker must
+                # learn of its lease even if the caller is cancelled.
                 creating.add_done_callback(partial(self._hand_over, worker, request, intent))
                 return await asyncio.shield(creating)
         created = await store.create([intent])
@@ -140,7 +143,7 @@ class Starter:
             worker.accept((), 0)
         else:
             created = creating.result()
-            self._tell_started([intent], created)  # before the signal that it was claimed
+            self._tell_started([intent], created)  # before the signal that the run was claimed
             worker.accept([run.lease for run in created.runs if run.lease is not None], created.now)
 
     def _tell_started(self, intents: Sequence[Intent], created: Created) -> None:
@@ -168,11 +171,11 @@ class Starter:
         if known is not None:
             if isinstance(workflow, str):
                 codec = known.result
-            known.signature.decode(payload, f"payload of {type!r}")  # what does not fit is refused now, not later
+            known.signature.decode(payload, f"payload of {type!r}")  # refuses a wrong payload now, not later
         key, ready_at, run_id = options.get("key"), options.get("ready_at"), options.get("id")
         delay = check_delay(options.get("delay", 0))
         if delay and ready_at is not None:
-            raise InvalidRequest("delay= and ready_at= both say when the run may start; give one of them")
+            raise InvalidRequest("delay= and ready_at= both set the start of the run; pass only one of them")
         id = new_id() if run_id is None else check_id(run_id)
         lasting = run_options(
             max_run=options.get("max_run"),
@@ -198,23 +201,25 @@ class Starter:
 
 
 def _calls(workflow: object, arguments: object) -> list[tuple[object, tuple[Any, ...]]]:
-    """What to start, and with which arguments each time."""
+    """Return the workflow and the arguments of each run."""
     if arguments is None:
         if isinstance(workflow, (str, Call)) or not isinstance(workflow, Iterable):
             raise InvalidRequest(
-                f"start_many({workflow!r:.80}): give a list of arguments after it, a tuple for each run, "
-                "or a list of bound calls alone"
+                f"start_many({workflow!r:.80}): pass a list of arguments after it, a tuple for each run, "
+                "or only a list of bound calls"
             )
         calls = list(workflow)
         if wrong := [call for call in calls if not isinstance(call, Call)]:
-            raise InvalidRequest(f"start_many: {wrong[0]!r:.80} is no bound call, such as checkout.bind(order='A-1')")
+            raise InvalidRequest(
+                f"start_many: {wrong[0]!r:.80} is not a bound call, such as checkout.bind(order='A-1')"
+            )
         return [(call, ()) for call in calls]
     if isinstance(arguments, str) or not isinstance(arguments, Iterable):
-        raise InvalidRequest(f"start_many: {arguments!r:.80} is no list of arguments; give a tuple for each run")
+        raise InvalidRequest(f"start_many: {arguments!r:.80} is not a list of arguments; pass a tuple for each run")
     return [(workflow, one if isinstance(one, tuple) else (one,)) for one in arguments]
 
 
 def _check_reuse(reuse: Reuse) -> Reuse:
     if reuse not in ("never", "after_failure", "after_end"):
-        raise InvalidRequest(f"reuse={reuse!r}: it is 'never', 'after_failure' or 'after_end'")
+        raise InvalidRequest(f"reuse={reuse!r}: expected 'never', 'after_failure' or 'after_end'")
     return reuse

@@ -1,4 +1,4 @@
-"""Records of topics, types, schedules, workers and dead letters as users see them."""
+"""Public records of topics, types, schedules, workers and dead letters."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from holdfast.engine.flaws import Flaws
 
 
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """How events of a topic, or of a family of topics, are delivered and kept.
+    """The rules for events of a topic, or of a family of topics.
 
-    `name` is the topic, or a prefix with `*`. `mode` is `fanout` or `queue`. `retention` and `max_pending` are how long
-    and how many events are kept.
+    `name` is the topic, or a prefix with `*`. `mode` is `fanout` or `queue`. Events are kept for `retention`, and at
+    most `max_pending` of them.
     """
 
     name: str
@@ -49,10 +49,10 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules of a type of runs, and what is known about it. A limit that is None is no limit.
+    """The rules of a type of runs, its last worker, and counts of its runs. None means no limit.
 
-    `enabled`, `concurrency`, `per_key`, `rate` (how many, in how long), `retention`, `description` and `runtime` are
-    the rules that `hf.types.set` sets. `name` is the type.
+    `enabled`, `concurrency`, `per_key`, `rate` (a number of runs and a period), `retention`, `description` and
+    `runtime` are the rules that `hf.types.set` sets. `name` is the type.
     """
 
     name: str
@@ -66,11 +66,11 @@ class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
     last_worker: str | None
     """The name of the worker that was last ready to execute it."""
     last_seen_at: datetime | None
-    """When that worker was last heard of."""
+    """The time of the last heartbeat of that worker."""
     counts: dict[RunState, int]
-    """How many of its runs are in each state."""
+    """Number of its runs in each state."""
     parked: int
-    """How many of its runs wait because of its limits."""
+    """Number of its runs that wait because of its limits."""
 
     @classmethod
     def of(
@@ -98,7 +98,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule at the moment when it was read.
 
     `name`, `type`, `payload`, `cron`, `every`, `zone`, `catch_up`, `overlap`, `jitter`, `priority` and `tags` are as
-    they were put. `created_at` and `updated_at` are when it was put first, and changed last.
+    they were put. `created_at` and `updated_at` are the times of its creation and of its last change.
     """
 
     name: str
@@ -113,23 +113,23 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
     tags: dict[str, str]
     is_declared: bool
-    """Whether code declares it with `@hf.schedule`."""
+    """True if code declares it with `@hf.schedule`."""
     is_paused: bool
-    """Whether it is paused."""
+    """True if it is paused."""
     created_at: datetime
     updated_at: datetime
     next_at: datetime | None
-    """When it fires next. None while it is paused."""
+    """The next time at which it fires. None while it is paused."""
     last_slot: datetime | None
     """The last time for which it started a run."""
     last_run_id: str | None
     """The last run that it started."""
     skipped: int
-    """How many times it started no run because an earlier one had not ended."""
+    """Number of times at which it started no run, because an earlier one had not ended."""
     last_skipped_slot: datetime | None
     """The last such time."""
     unreadable: str | None = None
-    """Why its payload cannot be decoded, if so. The payload is None then."""
+    """The reason why its payload cannot be decoded, if so. The payload is None then."""
 
     @classmethod
     def of(cls, schedule: Schedule) -> ScheduleInfo:
@@ -180,7 +180,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A worker that the store knows: `id`, `name`, `host`, `pid`, and the `types` that it executes.
 
     A worker that is not alive keeps its runs until another worker takes them over. `started_at` and `heartbeat_at` are
-    when it started and was last heard of.
+    the times of its start and of its last heartbeat.
     """
 
     id: str
@@ -189,13 +189,13 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     types: tuple[str, ...]
     concurrency: int
-    """How many runs it executes at once."""
+    """Maximum number of runs that it executes at once."""
     held: int
-    """How many runs it holds now."""
+    """Number of runs that it holds now."""
     started_at: datetime
     heartbeat_at: datetime
     is_alive: bool
-    """Whether its last heartbeat is recent."""
+    """True if its last heartbeat is recent."""
 
     @classmethod
     def of(cls, worker: WorkerRecord, *, held: int, is_alive: bool) -> WorkerInfo:
@@ -228,11 +228,11 @@ class DeadLetterInfo(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None
     payload: Any
     at: datetime
-    """When it was given up."""
+    """The time at which it became a dead letter."""
     reason: DeadReason
-    """Why: it was too old, there were too many, or its run ended without receiving it."""
+    """The reason: it was too old, there were too many, or its run ended without receiving it."""
     unreadable: str | None = None
-    """Why its payload cannot be decoded, if so. The payload is None then."""
+    """The reason why its payload cannot be decoded, if so. The payload is None then."""
 
     @classmethod
     def of(cls, letter: DeadLetter) -> DeadLetterInfo:

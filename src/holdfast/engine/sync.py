@@ -1,7 +1,7 @@
-"""`hf.sync`: the verbs of a Holdfast, for code that does not await.
+"""`hf.sync`: the blocking version of a Holdfast, for code that does not await.
 
-It decides nothing and does nothing itself. Each method is that of the same name of `Holdfast`, run on a private event
-loop while the calling thread waits.
+It has no rules of its own. Each method runs the method of the same name of `Holdfast` on a private event loop, while
+the calling thread waits.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Sync(Facade):
         **options: Unpack[StartOptions],
     ) -> Sequence[SyncRunHandle[Any]]:
         """Start many runs in one transaction, all or none. A `KeyConflict` names the `index` of the run that failed."""
-        # Generators are read here: they may block, or use what belongs to this thread.
+        # Read generators here: they may block, or use objects that belong to this thread.
         workflow, arguments = _read(workflow), _read(arguments)
         started = self._call("start_many", workflow, arguments, keys=keys, **options)
         return [SyncRunHandle(run, self._loop) for run in started]
@@ -158,7 +158,7 @@ class Sync(Facade):
     # Publishing
 
     def emit(self, topic: str, payload: Any = None, *, by: str = "") -> int:
-        """Publish an event on a topic. Returns how many waiting runs it reached."""
+        """Publish an event on a topic. Returns the number of waiting runs that it reached."""
         reached: int = self._call("emit", topic, payload, by=by)
         return reached
 
@@ -167,8 +167,8 @@ class Sync(Facade):
     def connection(self, *, readonly: bool = False) -> AbstractContextManager[Any]:
         """Open a transaction in the store's database for your own tables: `with hf.sync.connection() as connection: …`.
 
-        It commits at the end of the block, and rolls back if the block raises. Nobody else can write meanwhile, so keep
-        it short; a `readonly` one blocks nobody.
+        It commits at the end of the block, and rolls back if the block raises. On SQLite no other transaction can write
+        meanwhile, so keep it short; a `readonly` one blocks no other.
         """
         self._open("hf.connection", "`with hf.connection()`")
         connection: AbstractContextManager[Any] = self._target.connection(readonly=readonly)
@@ -269,7 +269,7 @@ class Sync(Facade):
 
 
 class SyncExport(Facade):
-    """The lines of an export, for code that blocks. Iterate once; then `report` says what was exported."""
+    """The lines of an export, for code that blocks. Iterate once; after that, `report` is complete."""
 
     def __iter__(self) -> Iterator[bytes]:
         return self._each("__aiter__")

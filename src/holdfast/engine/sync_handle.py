@@ -29,7 +29,7 @@ class SyncRunHandle(Facade, Generic[R]):
 
     @property
     def created(self) -> bool:
-        """Whether the `start` that returned this handle created the run. False if it found it by key or id."""
+        """True if the `start` that returned this handle created the run. False if it found the run by key or id."""
         return self._target.created
 
     def result(self, timeout: float | timedelta | None = None) -> R:

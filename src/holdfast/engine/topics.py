@@ -1,4 +1,4 @@
-"""Topics: the rules by which their events are delivered and kept."""
+"""Topics: the rules for the delivery and retention of their events."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class Topics:
         """Set how events of a topic are delivered and kept. An option that is left out stays as it is.
 
         - `mode`: `fanout` (the default) delivers an event to every run that waits for it and began before it. `queue`
-          delivers it to exactly one run, however late that begins.
+          delivers it to exactly one run, even if that run begins later.
         - `retention`: how long events are kept, in seconds or as a timedelta (default: 7 days).
         - `max_pending`: how many events are kept (default: 10,000).
 
-        Workers remove what is older or too many about once a minute. From a queue it goes to the dead letters.
+        About once a minute, workers remove events that are too old or too many. Events of a queue become dead letters.
 
         A name that ends in `*` covers all topics with that prefix. The exact name wins over a prefix, and a longer
         prefix over a shorter one.
         """
-        checked_topic(Topic(name=name), mode, retention, max_pending)  # refused before anything is opened
+        checked_topic(Topic(name=name), mode, retention, max_pending)  # refuses wrong values before the store is opened
         store = await self._session.opened_store()
         known = {topic.name: topic for topic in await store.catalog(ListTopics())}
         topic = checked_topic(known.get(name) or Topic(name=name), mode, retention, max_pending)

@@ -1,4 +1,4 @@
-"""Transfers: runs as lines of JSON, out of one store and into another."""
+"""Transfers: export runs of one store as lines of JSON, and import them into another."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMEOUT_SECONDS = 60.0
 def new_export(
     session: Session, chosen: Filter, *, live: bool, timeout: float, reason: str, by: str, told: Told | None
 ) -> Export:
-    """An export of the runs that a filter chooses, not begun yet."""
+    """Return an export of the runs that a filter chooses. Iterating over it starts it."""
     return Export(
         session,
         checked_filter(chosen),
@@ -29,19 +29,19 @@ def new_export(
 
 
 async def import_lines(session: Session, lines: Lines, *, by: str, told: Told | None) -> ImportReport:
-    """Take in the lines of an export."""
+    """Import the lines of an export."""
     actor = check_actor(by)
     await session.open()
     return await Import(session.store, told or _say_nothing, by=actor).take(lines)
 
 
 def _say_nothing(_what: str, _count: int) -> None:
-    """What is told if nobody listens."""
+    """Ignore progress, if the caller passed no callback."""
 
 
 def _version() -> str:
-    """The version of holdfast, for people who look at a file."""
-    from importlib.metadata import PackageNotFoundError, version  # here, as it is slow to load, and few programs export
+    """Return the version of holdfast, for people who read the file."""
+    from importlib.metadata import PackageNotFoundError, version  # imported here: slow to load, and rarely needed
 
     try:
         return version("holdfast")

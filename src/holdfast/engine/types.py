@@ -1,4 +1,4 @@
-"""Types: the limits and other rules of types of runs, and what is known of them."""
+"""Types: the limits and other rules of types of runs, and counts of their runs."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ class Types:
         """Set the rules of a type, at once and for all workers. An option that is left out stays as it is.
 
         - `enabled`: False keeps its runs from beginning and continuing, until it is True again.
-        - `concurrency`: how many of its runs are executed at once. None: no limit.
-        - `per_key`: how many of them with the same value of a tag, such as `{"tenant": 2}`. None: no limit.
-        - `rate`: how many begin in a time, such as `(100, 60)` for 100 in any 60 seconds. None: no limit.
-        - `retention`: how long its runs are kept after their end, in seconds or as a timedelta. None: as the worker
-          says.
+        - `concurrency`: maximum number of its runs that execute at once. None: no limit.
+        - `per_key`: the same for runs with the same value of a tag, such as `{"tenant": 2}`. None: no limit.
+        - `rate`: maximum number of runs that begin in a period, such as `(100, 60)` for 100 in any 60 seconds. None: no
+          limit.
+        - `retention`: how long its runs are kept after their end, in seconds or as a timedelta. None: the retention of
+          the worker.
         - `description` and `runtime`: texts for people; workers set them.
         """
         change = checked_change(

@@ -1,4 +1,4 @@
-"""Workers, as the store has heard of them."""
+"""Listing the workers that the store knows."""
 
 from __future__ import annotations
 
