@@ -60,7 +60,9 @@ SQLITE = (
         name="sqlite-user-turns-off-flushing",
         breaks="what a function of ctx.tx does to its connection harms no other run",
         edits=(Edit("stores/sqlite/guard.py", '    {"data_version",', '    {"synchronous", "data_version",'),),
-        caught_by=(Catch("transactions", "test_what_a_transaction_must_not_do_fails_it_at_once_and_leaves_nothing"),),
+        caught_by=(
+            Catch("transactions", "test_a_forbidden_statement_in_a_transaction_fails_it_at_once_and_leaves_nothing"),
+        ),
     ),
     Mutant(
         name="sqlite-writer-begins-without-the-lock",

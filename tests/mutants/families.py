@@ -149,7 +149,7 @@ MUTANTS = (
         caught_by=(
             Catch(
                 "recovered children",
-                "test_a_child_that_only_the_parents_handle_awaits_is_reopened_and_a_forgotten_one_is_not",
+                "test_a_child_awaited_only_by_its_handle_is_reopened_and_one_that_is_not_awaited_is_not",
             ),
         ),
     ),

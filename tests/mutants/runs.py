@@ -68,7 +68,7 @@ REPLAY = (
                 "            self.withdraw(operation)\n            return None\n",
             ),
         ),
-        caught_by=(Catch("unit tests of runs", "test_a_cancelled_branch_hears_of_it_where_it_waits"),),
+        caught_by=(Catch("unit tests of runs", "test_a_cancelled_branch_gets_the_error_where_it_waits"),),
     ),
     Mutant(
         name="tasks-hash-by-address",
@@ -117,7 +117,7 @@ REPLAY = (
             Edit(_TURN, "if history.unreached or not self._open.by_location:", "if not self._open.by_location:"),
             Edit(_TURN, "        if self._history.unreached:\n", "        if False:\n"),
         ),
-        caught_by=(Catch("unit tests of runs", "test_nothing_is_pruned_where_the_code_passed_something_by"),),
+        caught_by=(Catch("unit tests of runs", "test_nothing_is_pruned_where_the_code_skipped_an_entry"),),
     ),
     Mutant(
         name="lax-by-default",
@@ -135,7 +135,9 @@ REPLAY = (
             ),
         ),
         caught_by=(
-            Catch("unit tests of runs", "test_t3_code_that_cancels_what_has_a_recorded_result_executes_nothing"),
+            Catch(
+                "unit tests of runs", "test_t3_code_that_cancels_an_operation_with_a_recorded_result_executes_nothing"
+            ),
         ),
     ),
     Mutant(
@@ -161,7 +163,7 @@ REPLAY = (
             ),
         ),
         caught_by=(
-            Catch("unit tests of runs", "test_what_was_asked_for_but_not_told_before_a_divergence_is_not_known"),
+            Catch("unit tests of runs", "test_operations_requested_but_not_fed_before_a_divergence_are_not_known"),
         ),
     ),
     Mutant(
@@ -196,7 +198,7 @@ REPLAY = (
                 "DryRun(fit, misfit.what, misfit.report, turn.told | turn._open.by_location, misfit)",
             ),
         ),
-        caught_by=(Catch("unit tests of runs", "test_what_the_code_was_told_is_known_with_its_function"),),
+        caught_by=(Catch("unit tests of runs", "test_fed_operations_are_known_with_their_functions"),),
     ),
     Mutant(
         name="block-drops-results",
@@ -240,7 +242,7 @@ REPLAY = (
         edits=(
             Edit(_REQUESTS, "        if self._rounds and isinstance(operation, StepCall):\n", "        if False:\n"),
         ),
-        caught_by=(Catch("rounds", "test_the_next_generation_begins_with_the_first_round"),),
+        caught_by=(Catch("rounds", "test_the_next_generation_starts_with_the_first_round"),),
     ),
     Mutant(
         name="undo-key-outlives-undo",

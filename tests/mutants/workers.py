@@ -74,7 +74,7 @@ MUTANTS = (
         caught_by=(
             Catch(
                 "unit tests of clocks",
-                "test_a_following_clock_does_not_go_back_for_an_answer_of_which_nobody_knows_when_it_was_asked_for",
+                "test_a_following_clock_does_not_go_back_for_an_answer_without_a_request_time",
             ),
         ),
     ),
@@ -155,7 +155,7 @@ MUTANTS = (
         name="crashes-not-charged",
         breaks="attempts are bounded, also for a body that kills its worker",
         edits=(Edit(_ATTEMPT, "    call.attempts += crashes\n", ""),),
-        caught_by=(Catch("unit tests of runs", "test_a_crash_is_charged_with_the_facts_that_came_since"),),
+        caught_by=(Catch("unit tests of runs", "test_a_crash_is_charged_together_with_later_facts"),),
     ),
     Mutant(
         name="crash-charged-at-each-release",
@@ -167,7 +167,7 @@ MUTANTS = (
                 "is_telling = not isinstance(next, Release)",
             ),
         ),
-        caught_by=(Catch("unit tests of runs", "test_a_crash_is_charged_once_however_often_the_run_is_given_back"),),
+        caught_by=(Catch("unit tests of runs", "test_a_crash_is_charged_once_however_often_the_run_is_released"),),
     ),
     Mutant(
         name="starts-beyond-the-slots",

@@ -15,10 +15,10 @@ from tests.process.crew import ROOT
 
 TESTS = (
     "tests/scenario/test_cli_checking.py::test_verbose_shows_history_and_code_side_by_side",  # LC_ALL
-    "tests/scenario/test_cli_config.py::test_without_a_wish_for_it_the_origin_is_left_out",  # HOLDFAST_…
+    "tests/scenario/test_cli_config.py::test_the_origin_is_shown_only_on_request",  # HOLDFAST_…
     "tests/scenario/test_cli_reading.py::test_history_and_audit_are_tables_for_people",  # COLUMNS, HOLDFAST_COLOR
     "tests/scenario/test_cli_worker.py::test_an_interrupt_ends_watching",  # signals
-    "tests/unit/cli/test_times.py::test_a_moment_without_a_zone_is_local_time",  # TZ
+    "tests/unit/cli/test_times.py::test_an_instant_without_a_zone_is_local_time",  # TZ
     "tests/unit/core/test_retry.py",  # HOME, for Hypothesis
     "tests/unit/stores/postgres/test_views.py::test_the_other_views_show_what_is_kept",  # PG…, TMPDIR
     "tests/unit/stores/test_sqlite_errors.py",  # umask

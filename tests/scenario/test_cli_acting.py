@@ -14,12 +14,12 @@ from holdfast.testing.patience import wait_for
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
 
-__all__ = ["shop"]  # a fixture that is used by being here
+__all__ = ["shop"]  # a fixture that pytest finds by its name
 
 
 @contextmanager
 def a_worker(shop: Shop) -> Iterator[None]:
-    """A worker in a thread of its own, while a command is typed."""
+    """Run a worker in a thread while a command executes."""
     is_started, is_over = threading.Event(), threading.Event()
 
     async def work(hf: Holdfast) -> None:
@@ -42,7 +42,7 @@ def a_worker(shop: Shop) -> Iterator[None]:
 # Start
 
 
-def test_a_start_prints_the_id_and_makes_the_database(shop: Shop) -> None:
+def test_a_start_prints_the_id_and_creates_the_database(shop: Shop) -> None:
     result = shop.type("start", "shop.add.v1", "a:=1", "b:=2")
 
     assert result.exit_code == 0
@@ -50,7 +50,7 @@ def test_a_start_prints_the_id_and_makes_the_database(shop: Shop) -> None:
     assert "no worker for shop.add.v1 is running yet" in result.stderr
 
 
-def test_a_start_carries_all_that_is_said_about_the_run(shop: Shop) -> None:
+def test_a_start_stores_all_options_of_the_run(shop: Shop) -> None:
     payload, options = ("a:=1", "b:=2"), ("--key", "k", "--priority", "5", "--delay", "1h")
 
     started = shop.read("start", "shop.add.v1", *payload, *options, "--tag", "shop=x", "--tag", "size=m")
@@ -63,7 +63,7 @@ def test_a_start_carries_all_that_is_said_about_the_run(shop: Shop) -> None:
     assert "starts in 59 min" in shop.type("ls").stdout or "starts in 1 h" in shop.type("ls").stdout
 
 
-def test_a_start_may_be_put_off_to_a_moment(shop: Shop) -> None:
+def test_a_start_can_be_delayed_until_an_instant(shop: Shop) -> None:
     result = shop.type("start", "shop.add.v1", "--at", "2999-01-31T09:00Z")
 
     assert "starts at 2999-01-31 09:00:00 UTC" in result.stderr
@@ -105,7 +105,7 @@ def test_a_start_that_waits_prints_the_result(shop: Shop) -> None:
     assert "the card [bold]was\\x1b[31m refused" in failed.stderr
 
 
-def test_a_start_that_waits_in_vain_leaves_the_run_alone(shop: Shop) -> None:
+def test_a_start_that_waits_until_its_timeout_leaves_the_run_alone(shop: Shop) -> None:
     result = shop.type("start", "shop.add.v1", "a:=1", "b:=2", "--wait", "--timeout", "50ms")
 
     assert result.exit_code == 12
@@ -137,7 +137,7 @@ def test_a_start_that_waits_in_vain_leaves_the_run_alone(shop: Shop) -> None:
         (["demo", "--url", "sqlite:///x.db"], "the demo makes a database of its own"),
     ],
 )
-def test_a_mistake_of_usage_is_told_and_changes_nothing(shop: Shop, words: list[str], message: str) -> None:
+def test_a_usage_error_is_reported_and_changes_nothing(shop: Shop, words: list[str], message: str) -> None:
     result = shop.type(*words)
 
     assert result.exit_code == 2
@@ -167,7 +167,7 @@ def test_the_same_message_id_twice_is_one_message(shop: Shop) -> None:
     assert sent == [{"run_id": run_id, "name": "approve", "id": "m1"}] * 2
 
 
-def test_a_message_to_nobody_is_not_found(shop: Shop) -> None:
+def test_a_message_to_an_unknown_run_is_not_found(shop: Shop) -> None:
     shop.type("migrate")
 
     assert shop.type("send", "nope", "approve").exit_code == 3
@@ -207,7 +207,7 @@ def test_a_run_is_cancelled_with_a_reason(shop: Shop) -> None:
     assert shop.type("watch", run_id).exit_code == 11
 
 
-def test_what_has_ended_cannot_be_cancelled(shop: Shop) -> None:
+def test_a_finished_run_cannot_be_cancelled(shop: Shop) -> None:
     ended, live = (shop.start("shop.order.v1", {"name": name}) for name in ("ann", "bob"))
     shop.type("cancel", ended, "--yes")
 

@@ -1,4 +1,4 @@
-"""The check-up behind `holdfast doctor`."""
+"""The checks behind `holdfast doctor`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MINUTE: Micros = 60 * SECOND
 
 
 class SickStore(MemoryStore):
-    """A store that tells what it is told to tell."""
+    """A store that returns the answers that a test sets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class SickStore(MemoryStore):
 
 
 async def examined(store: SickStore) -> dict[str, list[Finding]]:
-    """What is found, by subject."""
+    """Return the findings by subject."""
     found: dict[str, list[Finding]] = {}
     async with Holdfast("memory://", store=store) as hf:
         for finding in await findings(hf):
@@ -84,7 +84,7 @@ async def test_an_empty_store_with_a_worker_is_in_order() -> None:
     assert found["workers"][0].text == "1 alive"
 
 
-async def test_a_run_that_nothing_will_ever_move_is_a_problem() -> None:
+async def test_an_orphaned_run_is_a_problem() -> None:
     store = SickStore()
     store.lost = [f"r{number}" for number in range(9)]
 
@@ -94,7 +94,7 @@ async def test_a_run_that_nothing_will_ever_move_is_a_problem() -> None:
     assert "nothing will ever move r0, r1, r2, r3, r4 and more" in finding.text
 
 
-async def test_a_worker_that_is_not_heard_of_is_named() -> None:
+async def test_a_silent_worker_is_named() -> None:
     store = SickStore()
     store.told_workers = [worker(silent=5 * MINUTE)]
 
@@ -104,7 +104,7 @@ async def test_a_worker_that_is_not_heard_of_is_named() -> None:
     assert "worker wally (pid 7 on h) was last heard of 5 min ago" in dead.text
 
 
-async def test_what_the_store_says_of_its_workers_counts() -> None:
+async def test_the_findings_of_the_store_about_its_workers_win() -> None:
     store = SickStore()
     store.told_workers = [worker(silent=5 * MINUTE)]
     store.own = [Finding(level="warning", subject="workers", text="the store knows")]
@@ -112,7 +112,7 @@ async def test_what_the_store_says_of_its_workers_counts() -> None:
     assert [finding.text for finding in (await examined(store))["workers"]] == ["the store knows"]
 
 
-async def test_clocks_that_differ_are_a_warning() -> None:
+async def test_different_clocks_are_a_warning() -> None:
     store = SickStore()
     store.ahead = 10 * SECOND
 
@@ -122,7 +122,7 @@ async def test_clocks_that_differ_are_a_warning() -> None:
     assert "differ by 10 s" in finding.text
 
 
-async def test_a_type_that_nobody_handles_is_a_warning_until_its_runs_end() -> None:
+async def test_a_type_without_a_worker_is_a_warning_until_its_runs_end() -> None:
     store = SickStore()
     details = await run(store)
 
@@ -135,7 +135,7 @@ async def test_a_type_that_nobody_handles_is_a_warning_until_its_runs_end() -> N
     assert after.level == "ok"
 
 
-async def test_runs_that_nobody_handles_and_that_are_not_due_are_counted_apart() -> None:
+async def test_unhandled_runs_that_are_not_due_are_counted_separately() -> None:
     store = SickStore()
     async with Holdfast("memory://", store=store) as hf:
         await hf.start("a.b.v1", {})
@@ -149,7 +149,7 @@ async def test_runs_that_nobody_handles_and_that_are_not_due_are_counted_apart()
     assert later.text == "no worker handles c.v1, of which 1 run has not ended; start one"
 
 
-async def test_a_run_that_has_long_been_ready_is_a_warning() -> None:
+async def test_a_run_that_has_been_ready_for_long_is_a_warning() -> None:
     store = SickStore()
     store.told_workers = [worker()]
     details = await run(store)

@@ -1,4 +1,4 @@
-"""Payloads as they are typed."""
+"""Payloads as typed on the command line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_payload_is_json_or_pairs(words: list[str], value: Any) -> None:
     assert parse_payload(words) == value
 
 
-def test_a_payload_may_stand_in_a_file(tmp_path: Path) -> None:
+def test_a_payload_may_be_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "payload.json"
     file.write_text('{"name": "änn"}', encoding="utf-8")
 
@@ -54,7 +54,7 @@ def test_a_payload_may_stand_in_a_file(tmp_path: Path) -> None:
         (["[" * 100_000], "nested too deeply"),
     ],
 )
-def test_what_is_no_payload_is_refused_with_the_reason(words: list[str], message: str) -> None:
+def test_an_invalid_payload_is_refused_with_the_reason(words: list[str], message: str) -> None:
     with pytest.raises(Refusal, match=message) as refusal:
         parse_payload(words)
 
@@ -77,7 +77,7 @@ def test_parameters_of_a_workflow_are_an_object() -> None:
 @pytest.mark.parametrize(
     ("text", "kind"), [("[1]", "an array"), ("3", "a number"), ('"x"', "text"), ("null", "null"), ("true", "true")]
 )
-def test_parameters_that_are_no_object_are_refused(text: str, kind: str) -> None:
+def test_parameters_that_are_not_an_object_are_refused(text: str, kind: str) -> None:
     with pytest.raises(Refusal, match=f"not {kind}"):
         parse_object([text])
 
