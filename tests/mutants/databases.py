@@ -86,8 +86,8 @@ SQLITE = (
             ),
         ),
         caught_by=(
-            Catch("schema of SQLite", "test_a_store_of_another_number_is_refused_and_left_as_it_is"),
-            Catch("schema of Postgres", "test_a_schema_of_another_number_is_refused_and_left_as_it_is"),
+            Catch("schema of SQLite", "test_a_store_of_another_schema_version_is_refused_and_left_unchanged"),
+            Catch("schema of Postgres", "test_a_schema_of_another_version_is_refused_and_left_unchanged"),
         ),
     ),
     Mutant(
@@ -112,7 +112,7 @@ SQLITE = (
                 "            if jobs:\n",
             ),
         ),
-        caught_by=(Catch("commits of SQLite", "test_a_value_the_database_cannot_keep_fails_only_its_own_caller"),),
+        caught_by=(Catch("commits of SQLite", "test_a_value_the_database_cannot_store_fails_only_its_own_caller"),),
     ),
 )
 

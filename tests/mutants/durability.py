@@ -10,7 +10,7 @@ _SQLITE = "stores/sqlite/connections.py"
 _POSTGRES = "stores/postgres/connections.py"
 _DOCTOR = "stores/postgres/checkup.py"
 
-_POWER_CUT = Catch("power cuts", "test_nothing_accepted_is_lost_whenever_the_power_fails")
+_POWER_CUT = Catch("power cuts", "test_no_accepted_write_is_lost_whenever_the_power_fails")
 _HEALTH = Catch("durability of Postgres", "test_the_doctor_finds_a_server_that_does_not_survive_a_crash")
 
 SQLITE = (
@@ -18,7 +18,7 @@ SQLITE = (
         name="sqlite-files-readable-by-all",
         breaks="other users of the machine cannot read payloads",
         edits=(Edit("stores/sqlite/files.py", "PRIVATE_MODE = 0o600", "PRIVATE_MODE = 0o644"),),
-        caught_by=(Catch("privacy of SQLite", "test_all_files_are_private_whatever_the_umask_is"),),
+        caught_by=(Catch("privacy of SQLite", "test_all_files_are_private_whatever_the_umask"),),
     ),
     Mutant(
         name="sqlite-commit-not-flushed",
@@ -86,7 +86,7 @@ SQLITE = (
         name="sqlite-log-filled-up-without-the-lock",
         breaks="nobody appends to the log while it is filled up with zeros",
         edits=(Edit("stores/sqlite/wal.py", '"begin immediate"', '"begin"'),),
-        caught_by=(Catch("log of SQLite", "test_the_log_is_not_filled_up_while_a_stranger_writes"),),
+        caught_by=(Catch("log of SQLite", "test_the_log_is_not_preallocated_while_another_program_writes"),),
     ),
 )
 
@@ -116,21 +116,21 @@ POSTGRES = (
                 "{limits.options} {given.get('options', '')} {_DURABLE}",
             ),
         ),
-        caught_by=(Catch("durability of Postgres", "test_what_the_url_says_about_waiting_for_the_disk_counts"),),
+        caught_by=(Catch("durability of Postgres", "test_a_setting_of_the_url_about_waiting_for_the_disk_wins"),),
     ),
     Mutant(
         name="postgres-pooler-without-flushing",
         breaks="what was accepted survives a crash, behind a pooler too",
         edits=(Edit(_POSTGRES, "    if not is_chosen and _setting(", "    if False and _setting("),),
         caught_by=(
-            Catch("durability of Postgres", "test_where_no_level_of_commits_can_be_set_a_default_of_off_is_refused"),
+            Catch("durability of Postgres", "test_where_synchronous_commit_cannot_be_set_a_default_of_off_is_refused"),
         ),
     ),
     Mutant(
         name="postgres-user-turns-off-flushing",
         breaks="what a function of ctx.tx does to its session harms no other run",
         edits=(Edit("stores/postgres/database.py", "    reset all;\n", ""),),
-        caught_by=(Catch("functions of users on Postgres", "test_a_session_is_left_as_it_was"),),
+        caught_by=(Catch("functions of users on Postgres", "test_a_session_is_restored_after_a_function"),),
     ),
     Mutant(
         name="doctor-overlooks-fsync",
@@ -158,7 +158,7 @@ POSTGRES = (
                 "",
             ),
         ),
-        caught_by=(Catch("check-up of Postgres", "test_a_session_that_does_not_wait_for_the_disk_is_warned_of"),),
+        caught_by=(Catch("check-up of Postgres", "test_a_session_that_does_not_wait_for_the_disk_is_a_warning"),),
     ),
 )
 

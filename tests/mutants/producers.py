@@ -160,7 +160,7 @@ MUTANTS = (
         name="sql-request-of-the-owner",
         breaks="a request of a SQL producer records who asked",
         edits=(Edit("stores/postgres/schema.sql", "('sql:' || session_user)", "('sql:' || current_user)"),),
-        caught_by=(Catch("producers in SQL", "test_a_request_records_the_user_of_the_session_who_asked"),),
+        caught_by=(Catch("producers in SQL", "test_a_request_records_the_session_user"),),
     ),
     Mutant(
         name="bidirectional-characters-in-names",

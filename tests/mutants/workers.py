@@ -43,7 +43,7 @@ MUTANTS = (
         caught_by=(
             Catch(
                 "unit tests of workers",
-                "test_run_until_idle_works_on_what_its_runs_have_woken_though_every_hint_is_lost",
+                "test_run_until_idle_executes_runs_that_its_runs_have_woken_even_if_every_hint_is_lost",
             ),
         ),
     ),
@@ -57,9 +57,7 @@ MUTANTS = (
         name="all-awake-for-every-timer",
         breaks="workers that others are quicker than do not hinder them",
         edits=(Edit(_CLAIMER, "        if is_withheld or is_beaten:\n", "        if is_withheld:\n"),),
-        caught_by=(
-            Catch("unit tests of workers", "test_a_worker_that_another_is_quicker_than_is_not_awake_for_every_timer"),
-        ),
+        caught_by=(Catch("unit tests of workers", "test_a_worker_with_a_faster_rival_does_not_wake_for_every_timer"),),
     ),
     Mutant(
         name="local-clock",
@@ -121,7 +119,9 @@ MUTANTS = (
                 _COMMITTER, "                    return [error]\n", "                    return [error] * len(batch)\n"
             ),
         ),
-        caught_by=(Catch("unit tests of workers", "test_a_refusal_hits_only_its_culprit_also_beside_another_flush"),),
+        caught_by=(
+            Catch("unit tests of workers", "test_a_refusal_affects_only_its_own_run_also_beside_another_flush"),
+        ),
     ),
     Mutant(
         name="outage-taken-for-refusal",
@@ -135,9 +135,7 @@ MUTANTS = (
         name="outage-logged-at-every-failure",
         breaks="an outage is logged once, however long it lasts",
         edits=(Edit("core/outage.py", "        if level > self._level:\n", "        if level:\n"),),
-        caught_by=(
-            Catch("unit tests of workers", "test_a_claim_that_fails_is_made_again_after_a_pause_and_told_once"),
-        ),
+        caught_by=(Catch("unit tests of workers", "test_a_failed_claim_is_repeated_after_a_pause_and_logged_once"),),
     ),
     Mutant(
         name="step-before-its-request-is-committed",
@@ -180,14 +178,14 @@ MUTANTS = (
             ),
         ),
         caught_by=(
-            Catch("unit tests of workers", "test_a_worker_takes_no_more_than_it_may_of_what_is_started_at_once"),
+            Catch("unit tests of workers", "test_a_worker_takes_at_most_its_concurrency_of_runs_started_at_once"),
         ),
     ),
     Mutant(
         name="held-up-together",
         breaks="a run whose row somebody has locked keeps no other waiting",
         edits=(Edit(_COMMITTER, "        elif _is_held_up(error):\n            self._scatter(flush, error)\n", ""),),
-        caught_by=(Catch("unit tests of workers", "test_one_that_is_held_up_alone_keeps_nobody_else_waiting"),),
+        caught_by=(Catch("unit tests of workers", "test_a_single_checkpoint_that_is_held_up_delays_no_other"),),
     ),
     Mutant(
         name="crash-loop-goes-on",

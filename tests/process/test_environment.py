@@ -20,7 +20,7 @@ TESTS = (
     "tests/scenario/test_cli_worker.py::test_an_interrupt_ends_watching",  # signals
     "tests/unit/cli/test_times.py::test_an_instant_without_a_zone_is_local_time",  # TZ
     "tests/unit/core/test_retry.py",  # HOME, for Hypothesis
-    "tests/unit/stores/postgres/test_views.py::test_the_other_views_show_what_is_kept",  # PG…, TMPDIR
+    "tests/unit/stores/postgres/test_views.py::test_the_other_views_show_the_stored_rows",  # PG…, TMPDIR
     "tests/unit/stores/test_sqlite_errors.py",  # umask
 )
 
