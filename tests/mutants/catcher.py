@@ -135,7 +135,7 @@ CATCHERS: Mapping[str, Catcher] = {
     ),
     "random programs": Catcher(
         layer="crash tests",
-        command=_tests("tests/crash/test_vocabulary.py::test_random_programs_come_to_the_end_that_an_interpreter_says"),
+        command=_tests("tests/crash/test_vocabulary.py::test_random_programs_end_as_the_interpreter_predicts"),
         settings={"HOLDFAST_VOCABULARY": "200"},
     ),
     "recovered children": Catcher(

@@ -250,7 +250,7 @@ POSTGRES = (
                 "locked := array(select r.id from runs as r where r.id = any(locked) order by r.id);",
             ),
         ),
-        caught_by=(Catch("races", "test_a_family_that_ends_from_both_ends_at_once_ends_once"),),
+        caught_by=(Catch("races", "test_a_parent_and_children_that_end_concurrently_end_once"),),
     ),
 )
 

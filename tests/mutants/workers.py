@@ -209,7 +209,7 @@ MUTANTS = (
                 "            return\n",
             ),
         ),
-        caught_by=(Catch("frozen worker", "test_renewing_what_another_worker_holds_tells_so_and_changes_nothing"),),
+        caught_by=(Catch("frozen worker", "test_renewing_a_run_that_another_worker_holds_fails_and_changes_nothing"),),
     ),
     Mutant(
         name="arrival-in-the-answer-ignored",
