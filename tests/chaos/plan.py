@@ -19,8 +19,8 @@ LONGEST_LEASE_SECONDS = 20.0
 class Plan:
     """The duration, processes, load and disturbances of a storm.
 
-    `pace` is the number of jobs per second of each producer, up to `most` (0: no limit). Without `kinds` or `blows`, all
-    of them are used. The storm lasts longer than `seconds` until `least_blows` have fallen and `least_runs` were
+    `pace` is the number of jobs per second of each producer, up to `most` (0: no limit). Without `kinds` or `blows`,
+    all are used. The storm lasts longer than `seconds` until `least_blows` have fallen and `least_runs` were
     accepted. If it `is_timed`, a takeover that comes too late counts as a violation.
     """
 

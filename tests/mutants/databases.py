@@ -1,4 +1,4 @@
-"""Bugs in the SQLite and Postgres stores: what only they can do wrong."""
+"""Bugs that only the SQLite and Postgres stores can have."""
 
 # ruff: noqa: E501 - what is replaced stands here as it stands in the code
 

@@ -1,4 +1,4 @@
-"""Bugs in what accepted work needs to survive a crash or a power cut: settings of databases, and who checks them."""
+"""Bugs in the durability of accepted work after a crash or power cut: database settings, and their checks."""
 
 # ruff: noqa: E501 - what is replaced stands here as it stands in the code
 

@@ -1,4 +1,4 @@
-"""Bugs in what recovering a parent does to its children."""
+"""Bugs in the recovery of parents with children."""
 
 from __future__ import annotations
 

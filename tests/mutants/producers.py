@@ -1,4 +1,4 @@
-"""Bugs in what SQL producers are promised, and in what becomes of rows that cannot be read."""
+"""Bugs in the promises to SQL producers, and in the handling of unreadable rows."""
 
 from __future__ import annotations
 

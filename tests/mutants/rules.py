@@ -1,4 +1,4 @@
-"""Bugs in the rules and in the memory store, which is the model: what all stores do."""
+"""Bugs in the rules and in the memory store, which is the model of all stores."""
 
 # ruff: noqa: E501 - what is replaced stands here as it stands in the code
 

@@ -1,4 +1,4 @@
-"""Bugs in what one turn of a run does: replay, and what workflow code is told when."""
+"""Bugs in a turn of a run: replay, and the order in which workflow code gets results."""
 
 # ruff: noqa: E501 - what is replaced stands here as it stands in the code
 

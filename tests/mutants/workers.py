@@ -1,4 +1,4 @@
-"""Bugs in workers: who claims, executes, writes and lets go."""
+"""Bugs in workers: claiming, executing, writing and releasing runs."""
 
 from __future__ import annotations
 

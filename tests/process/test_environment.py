@@ -1,4 +1,4 @@
-"""The tests pass in an odd environment: a child has one and runs those that would notice."""
+"""The tests pass in an unusual environment: a child process has one and runs the tests that depend on it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ STARTED_IN_THE_BACKGROUND = 'trap "" HUP INT QUIT; umask 077; exec <&-; exec "$@
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """A temporary folder with a path that is too long for Unix sockets, and that every user can reach."""
+    """A temporary folder whose path is too long for Unix sockets, and that every user can reach."""
     with reachable_directory() as directory:
         path = directory / ("a long name " * 10)
         path.mkdir()
@@ -54,7 +54,7 @@ def temporary() -> Iterator[Path]:
         yield path
 
 
-def test_tests_pass_in_an_odd_environment(temporary: Path) -> None:
+def test_tests_pass_in_an_unusual_environment(temporary: Path) -> None:
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     pytest_ = [sys.executable, "-m", "pytest", "-n", "1", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *TESTS]
 
