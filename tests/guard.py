@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 _STOP_SECONDS = 240.0
-"""As `patience.GUARD_SECONDS`, which cannot be imported here."""
+"""Equal to `patience.GUARD_SECONDS`, which cannot be imported here."""
 
 
 def set_guard(folder: Path, stop: Sequence[str], *, user: int | None = None) -> None:

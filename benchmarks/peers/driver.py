@@ -64,7 +64,7 @@ class Driver:
             if request.workload == "about":
                 return MARK + json.dumps({"about": self.about()})
             return MARK + json.dumps({"figures": self.workloads[request.workload](request)})
-        except Exception as error:  # noqa: BLE001 - whatever it is, the coordinator reports it
+        except Exception as error:  # noqa: BLE001 - the coordinator reports every error
             traceback.print_exc()
             text = " ".join(str(error).split())
             return MARK + json.dumps({"error": f"{type(error).__name__}: {text}"[:300]})

@@ -1,4 +1,4 @@
-"""A storm of a minute on each store: every invariant holds, whatever happens to processes and the store.
+"""A storm of a minute on each store: every invariant holds despite failures of processes and the store.
 
 `HOLDFAST_PROCESS_SECONDS` makes it last longer, `HOLDFAST_CHAOS_SEED` repeats one.
 """

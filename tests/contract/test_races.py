@@ -112,7 +112,7 @@ async def cancel(store: Store, number: int) -> bool | None:
 
 
 async def check_all_go_on(store: Store, numbers: Sequence[int], verdicts: Verdicts, leases: Sequence[Lease]) -> None:
-    """Check that each run was told of its arrival, or was woken by it. Then end the run."""
+    """Check that each run got its arrival, or was woken by it. Then end the run."""
     told = {verdict.run_id: verdict for verdict in verdicts.verdicts if verdict.is_held}
     woken = {lease.run.id: lease for lease in (await claim(store, limit=WIDTH)).leases}
     assert {*told, *woken} == {an_id(number) for number in numbers}

@@ -22,7 +22,7 @@ from tests.postgres import PostgresProxy
 SECONDS = float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8")) / 4
 PAUSE_SECONDS = 0.2
 LEASE_SECONDS = 10.0
-"""So long that no lease is lost here, also on a busy machine."""
+"""A lease that is not lost here, even on a busy machine."""
 BREAKS = SECONDS / PAUSE_SECONDS
 """Minimum number of broken connections."""
 

@@ -147,7 +147,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", metavar="NAME", action="append", help="this mutant; may be repeated")
     parser.add_argument("--list", action="store_true", help="name all mutants, and run nothing")
     parser.add_argument("--json", action="store_true", help="tell it as JSON")
-    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="so many side by side (default: 2)")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="number of mutants at a time (default: 2)")
     parser.add_argument("--no-control", action="store_true", help="take for granted that all is green without a bug")
     return parser.parse_args()
 

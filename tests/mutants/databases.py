@@ -53,7 +53,7 @@ SQLITE = (
     ),
     Mutant(
         name="sqlite-repeated-claim-loses-runs",
-        breaks="a claim whose answer got lost may be repeated",
+        breaks="a claim whose answer was lost can be repeated",
         edits=(
             Edit(
                 _CLAIMS,
@@ -77,7 +77,7 @@ SQLITE = (
     ),
     Mutant(
         name="store-of-another-version-is-used",
-        breaks="a store that another version made is refused and left as it is",
+        breaks="a store of another version is refused and left unchanged",
         edits=(
             Edit(
                 "stores/schema_number.py",
@@ -131,7 +131,7 @@ POSTGRES = (
     ),
     Mutant(
         name="postgres-heartbeat-without-fence",
-        breaks="a worker that lost its lease does not prolong the one of another",
+        breaks="a worker that lost its lease does not renew the lease of another",
         edits=(
             Edit(
                 "stores/postgres/functions/renew.sql",
@@ -143,7 +143,7 @@ POSTGRES = (
     ),
     Mutant(
         name="postgres-suspend-without-looking",
-        breaks="nothing that arrives while a run falls asleep is missed",
+        breaks="no arrival is missed while a run is being suspended",
         edits=(Edit(_CHECKPOINT_SQL, "            and (c.kind <> 'sleep' or r.arrivals <= c.seen)\n", ""),),
         caught_by=(_POSTGRES,),
     ),
@@ -213,7 +213,7 @@ POSTGRES = (
     ),
     Mutant(
         name="postgres-slots-for-the-first-rank-alone",
-        breaks="no rank starves of those that wait for a slot",
+        breaks="no rank of runs that wait for a slot starves",
         edits=(
             Edit(
                 "stores/postgres/functions/parked.sql",
@@ -225,7 +225,7 @@ POSTGRES = (
     ),
     Mutant(
         name="postgres-topics-not-locked",
-        breaks="an event is not missed because of timing",
+        breaks="an event is never missed because of timing",
         edits=(
             Edit(
                 _LOAD_SQL,
@@ -242,7 +242,7 @@ POSTGRES = (
     ),
     Mutant(
         name="postgres-parent-read-then-written",
-        breaks="the end of a child reaches its parent, whoever writes that meanwhile",
+        breaks="the end of a child reaches its parent despite concurrent writes",
         edits=(
             Edit(
                 _LOAD_SQL,

@@ -32,7 +32,7 @@ REPLAY = (
     ),
     Mutant(
         name="replay-by-location",
-        breaks="branches interleave on replay as they did",
+        breaks="branches interleave on replay as in the original turn",
         edits=(
             Edit(
                 _HISTORY,
@@ -112,7 +112,7 @@ REPLAY = (
     ),
     Mutant(
         name="divergence-unnoticed",
-        breaks="code that does not fit its history is stopped",
+        breaks="code that does not fit its history is blocked",
         edits=(
             Edit(_TURN, "if history.unreached or not self._open.by_location:", "if not self._open.by_location:"),
             Edit(_TURN, "        if self._history.unreached:\n", "        if False:\n"),
@@ -168,7 +168,7 @@ REPLAY = (
     ),
     Mutant(
         name="marks-out-of-turn",
-        breaks="how much of a loop is kept may change while it goes on",
+        breaks="keep and every of a loop may change while it runs",
         edits=(
             Edit(
                 "runner/looping.py",
@@ -214,13 +214,13 @@ REPLAY = (
     ),
     Mutant(
         name="block-keeps-requests",
-        breaks="nothing that code asked for since its last fact is committed with a block",
+        breaks="a block commits no request of the code after its last fact",
         edits=(Edit(_TURN, "        self.pending.drop_requests()\n", ""),),
         caught_by=(_RUNS, _SIMULATION),
     ),
     Mutant(
         name="an-awaited-child-counts-as-a-fact",
-        breaks="nothing that code asked for since its last fact is committed with a block",
+        breaks="a block commits no request of the code after its last fact",
         edits=(Edit(_REQUESTS, "self._pending.amend(awaited)", "self._pending.add(awaited, is_lazy=True)"),),
         caught_by=(Catch("blocked results", "awaited_a_child"),),
     ),
@@ -258,7 +258,7 @@ REPLAY = (
     ),
     Mutant(
         name="child-forgotten-on-replay",
-        breaks="a parent that is replayed knows the child it has started",
+        breaks="a parent that is replayed finds the child it has started",
         edits=(
             Edit(
                 "runner/child.py",
@@ -313,7 +313,7 @@ TOLD = (
     ),
     Mutant(
         name="arrival-beats-the-deadline",
-        breaks="of what arrives and a deadline the earlier counts",
+        breaks="the earlier of an arrival and a deadline wins",
         edits=(
             Edit(
                 _INBOX,
@@ -325,7 +325,7 @@ TOLD = (
     ),
     Mutant(
         name="abandoned-wait-swallows",
-        breaks="a wait that was given up takes nothing that comes later",
+        breaks="a withdrawn wait takes nothing that comes later",
         edits=(Edit(_INBOX, "        self.awaited.pop(operation.serial, None)\n        if len", "        if len"),),
         caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
@@ -346,7 +346,7 @@ TOLD = (
 ROLLBACK = (
     Mutant(
         name="undo-by-start",
-        breaks="undo goes in reverse order of what was done",
+        breaks="a rollback undoes steps in reverse order",
         edits=(
             Edit(
                 _ROLLBACK,
@@ -358,7 +358,7 @@ ROLLBACK = (
     ),
     Mutant(
         name="undo-forwards",
-        breaks="undo goes in reverse order of what was done",
+        breaks="a rollback undoes steps in reverse order",
         edits=(
             Edit(
                 _ROLLBACK,
@@ -370,7 +370,7 @@ ROLLBACK = (
     ),
     Mutant(
         name="undo-forgets-the-first",
-        breaks="all that was done is undone",
+        breaks="a rollback undoes every finished step",
         edits=(
             Edit(
                 _ROLLBACK,
@@ -382,7 +382,7 @@ ROLLBACK = (
     ),
     Mutant(
         name="pruning-takes-undo-along",
-        breaks="what undo needs is kept when a loop is pruned",
+        breaks="pruning a loop keeps what its undo needs",
         edits=(
             Edit(
                 "stores/memory/unit_of_work.py",
@@ -403,7 +403,7 @@ ROLLBACK = (
 EVICTION = (
     Mutant(
         name="a-parent-builds-all-its-waits-again",
-        breaks="what a wake-up of a parent costs does not depend on how many children it waits for",
+        breaks="waking a parent costs the same for any number of children",
         edits=(
             Edit(
                 "runner/open_operations.py",
@@ -460,7 +460,7 @@ EVICTION = (
 COMPOSITION = (
     Mutant(
         name="race-names-the-last",
-        breaks="a race tells who won",
+        breaks="a race returns its winner",
         edits=(
             Edit(
                 _BRANCHES,
@@ -472,7 +472,7 @@ COMPOSITION = (
     ),
     Mutant(
         name="join-waits-for-all",
-        breaks="a join that fails fast does so at the first failure",
+        breaks="a fail-fast join ends at the first failure",
         edits=(
             Edit(_BRANCHES, "self._run_until(_failed if fail_fast else _rolls_back)", "self._run_until(_rolls_back)"),
         ),
@@ -480,7 +480,7 @@ COMPOSITION = (
     ),
     Mutant(
         name="loop-forgets-its-state",
-        breaks="a loop goes on with the state it had",
+        breaks="a loop resumes with its last state",
         edits=(
             Edit(
                 "runner/looping.py",
@@ -492,7 +492,7 @@ COMPOSITION = (
     ),
     Mutant(
         name="map-mixes-up-its-results",
-        breaks="a map gives the results in the order of its items",
+        breaks="a map returns the results in the order of its items",
         edits=(
             Edit(
                 "runner/mapping.py",
@@ -504,7 +504,7 @@ COMPOSITION = (
     ),
     Mutant(
         name="map-ignores-its-limit",
-        breaks="so many children of a map run at once as it says",
+        breaks="the children of a map that run at once reach its limit",
         edits=(
             Edit(
                 "runner/mapping.py",

@@ -30,7 +30,7 @@ MUTANTS = (
     ),
     Mutant(
         name="parent-claimed-for-each-child",
-        breaks="what a parent of many children costs grows with their number, and not with its square",
+        breaks="the cost of a parent grows with the number of its children, not with its square",
         edits=(
             Edit(_DRIVER, "return has_near or self._gathering.until(standstill) > standstill.at", "return has_near"),
         ),
@@ -55,7 +55,7 @@ MUTANTS = (
     ),
     Mutant(
         name="all-awake-for-every-timer",
-        breaks="workers that others are quicker than do not hinder them",
+        breaks="slower workers do not hinder faster ones",
         edits=(Edit(_CLAIMER, "        if is_withheld or is_beaten:\n", "        if is_withheld:\n"),),
         caught_by=(Catch("unit tests of workers", "test_a_worker_with_a_faster_rival_does_not_wake_for_every_timer"),),
     ),
@@ -78,7 +78,7 @@ MUTANTS = (
     ),
     Mutant(
         name="shutdown-recorded-as-outcome",
-        breaks="a worker that stops records no outcome because of that",
+        breaks="stopping a worker records no outcome",
         edits=(
             Edit(
                 _DRIVER,
@@ -112,7 +112,7 @@ MUTANTS = (
     ),
     Mutant(
         name="refusal-shared",
-        breaks="a checkpoint that the store refuses takes no other run along",
+        breaks="a checkpoint that the store refuses harms no other run",
         edits=(
             Edit(_COMMITTER, "                if len(batch) == 1:\n", "                if error:\n"),
             Edit(
@@ -125,7 +125,7 @@ MUTANTS = (
     ),
     Mutant(
         name="outage-taken-for-refusal",
-        breaks="a write whose answer got lost is repeated",
+        breaks="a write whose answer was lost is repeated",
         edits=(
             Edit(_COMMITTER, "            if isinstance(error, StoreUnavailable):\n", "            if not batch:\n"),
         ),
@@ -139,7 +139,7 @@ MUTANTS = (
     ),
     Mutant(
         name="step-before-its-request-is-committed",
-        breaks="a step begins when all that led to it is written",
+        breaks="a step starts only when everything before it is written",
         edits=(
             Edit(
                 _TURN,
@@ -169,7 +169,7 @@ MUTANTS = (
     ),
     Mutant(
         name="starts-beyond-the-slots",
-        breaks="a worker holds no more runs than it may",
+        breaks="a worker never holds more runs than its concurrency",
         edits=(
             Edit(
                 "worker/worker.py",
@@ -183,7 +183,7 @@ MUTANTS = (
     ),
     Mutant(
         name="held-up-together",
-        breaks="a run whose row somebody has locked keeps no other waiting",
+        breaks="a run with a locked row does not delay others",
         edits=(Edit(_COMMITTER, "        elif _is_held_up(error):\n            self._scatter(flush, error)\n", ""),),
         caught_by=(Catch("unit tests of workers", "test_a_single_checkpoint_that_is_held_up_delays_no_other"),),
     ),
@@ -201,7 +201,7 @@ MUTANTS = (
     ),
     Mutant(
         name="lost-lease-unnoticed",
-        breaks="a worker that lost its lease stops what it executes",
+        breaks="a worker that lost its lease stops its bodies",
         edits=(
             Edit(
                 _DRIVER,

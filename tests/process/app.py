@@ -283,7 +283,7 @@ def main(*others: Registry) -> None:
     parser.add_argument("--lease", dest="lease_seconds", type=float, default=30)
     parser.add_argument("--grace", dest="grace_seconds", type=float, default=10)
     parser.add_argument("--concurrency", type=int, default=200)
-    parser.add_argument("--hints-only", type=int, default=0, help="1: do not look for what nobody tells of")
+    parser.add_argument("--hints-only", type=int, default=0, help="1: rely on hints, never poll")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s")
     asyncio.run(serve(registries=(workflows, *others), **vars(parser.parse_args())))
 

@@ -50,7 +50,7 @@ async def test_many_processes_may_create_the_file_at_once(tmp_path: Path) -> Non
     crew = Crew(tmp_path, tmp_path / "new.db")
     try:
         hands = [crew.launch() for _ in range(4)]
-        await crew.until("somebody has made the file", crew.database.exists)
+        await crew.until("a process has created the file", crew.database.exists)
         async with crew.hf:
             await asyncio.gather(*map(crew.ready, hands))
             results = await crew.results(await crew.hf.start_many(quick, [(crew.book, 2)] * 20))

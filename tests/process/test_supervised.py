@@ -208,7 +208,7 @@ async def test_no_process_outlives_a_supervisor_that_is_killed(firm: Firm) -> No
 
 
 async def test_a_process_that_is_stopped_is_replaced_by_a_new_one(firm: Firm) -> None:
-    """So all of them can be replaced one by one."""
+    """A rolling restart replaces the processes one by one in this way."""
     firm.open("--processes", "2")
     pids = await firm.staffed(2)
     leaver = min(pids)

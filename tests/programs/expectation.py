@@ -44,7 +44,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class RunEnd:
-    """How a run ends; `result` and `error` may be `ANY`. One that `is_sure` exists."""
+    """The end of a run; `result` and `error` may be `ANY`. One that `is_sure` exists."""
 
     states: frozenset[str]
     result: Any = ANY

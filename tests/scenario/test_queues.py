@@ -147,7 +147,7 @@ async def test_an_event_handed_to_a_run_that_took_a_message_instead_goes_to_the_
         assert await run.result() == ["stopped", "second"]
 
 
-@pytest.mark.parametrize("seconds", [0, 0.02], ids=["unheard", "heard of"])
+@pytest.mark.parametrize("seconds", [0, 0.02], ids=["without hint", "with hint"])
 async def test_an_event_that_comes_while_a_run_withdraws_its_wait_does_not_keep_it_awake(
     stage: Stage, seconds: float
 ) -> None:
@@ -172,7 +172,7 @@ async def test_an_event_that_comes_while_a_run_withdraws_its_wait_does_not_keep_
         assert await run.result() == ["stopped", "twice"]
 
 
-@pytest.mark.parametrize("seconds", [0, 0.02], ids=["unheard", "heard of"])
+@pytest.mark.parametrize("seconds", [0, 0.02], ids=["without hint", "with hint"])
 async def test_an_event_that_comes_while_its_wait_is_being_withdrawn_is_not_taken_twice(
     stage: Stage, seconds: float
 ) -> None:

@@ -243,7 +243,7 @@ async def test_a_parent_gets_an_error_for_a_child_that_was_deleted(stage: Stage)
     async def parent(ctx: Context) -> str:
         try:
             await ctx.call(child)
-        except Exception as error:  # noqa: BLE001 - whatever it is told
+        except Exception as error:  # noqa: BLE001 - the test checks the text of any error
             return str(error)
         raise Fatal("it went on as if nothing had happened")
 

@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--seeds", type=int, default=200, metavar="N", help="so many simulations (default: 200)")
+    parser.add_argument("--seeds", type=int, default=200, metavar="N", help="number of simulations (default: 200)")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed (default: 0)")
     parser.add_argument("--only", type=int, metavar="SEED", help="one simulation, with its whole journal")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="likewise for a plan that was kept")

@@ -200,7 +200,7 @@ def test_user_workflows_are_simulated(simulate: Callable[..., None]) -> None:
 
 
 def test_a_scenario_has_its_own_types_and_topics(simulate: Callable[..., None]) -> None:
-    """Those of holdfast's own simulations have limits and rules."""
+    """Types and topics of holdfast's own simulations have limits and rules."""
     found: list[tuple[int, int]] = []
 
     async def scenario(hf: Holdfast) -> None:

@@ -44,7 +44,7 @@ def test_no_period_contains_more_starts_than_allowed(rate: Rate, pauses: list[in
 
 @given(RATES, PAUSES)
 def test_no_start_waits_much_longer_than_necessary(rate: Rate, pauses: list[int]) -> None:
-    """A block of the window counts as its last instant, so a wait may be longer by one block and no more."""
+    """A block of the window counts as its last instant, so a wait may be longer by at most one block."""
     done = begins(rate, pauses)
     slack = max(1, rate.period // WINDOW_BLOCKS)
 

@@ -341,7 +341,7 @@ def test_queue_condition_and_barrier() -> None:
 
 
 def test_as_completed_starts_bare_coroutines_in_the_given_order() -> None:
-    class Awaitable_:  # noqa: N801 - stands for any awaitable that is no coroutine
+    class Awaitable_:  # noqa: N801 - any awaitable that is not a coroutine
         def __init__(self, inner: Awaitable[Any]) -> None:
             self.inner = inner
 

@@ -130,7 +130,7 @@ def test_t7_an_operation_of_an_evicted_context_neither_returns_nor_raises(name: 
     async def ask(ctx: Context) -> None:
         try:
             await OPERATIONS[name](ctx)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is wrong
+        except Exception as error:  # noqa: BLE001 - any exception is wrong here
             outcomes.append(repr(error))
         else:
             outcomes.append("returned")

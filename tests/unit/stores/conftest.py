@@ -33,7 +33,7 @@ async def store(path: Path, clock: SettableClock) -> AsyncIterator[SqliteStore]:
 
 @pytest_asyncio.fixture
 async def other(store: SqliteStore, path: Path, clock: SettableClock) -> AsyncIterator[SqliteStore]:
-    """A second store on the same file, as another process would have it."""
+    """A second store on the same file, as if opened by another process."""
     other = SqliteStore(path, clock=clock)
     await other.open()
     yield other

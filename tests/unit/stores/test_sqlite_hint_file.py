@@ -63,9 +63,9 @@ def test_a_reader_that_comes_too_late_has_to_query(files: Files) -> None:
         one.post(HINT)
 
     assert two.news(0, NOTES + 1) == LOOK
-    assert two.news(0, NOTES) == LOOK, "the first was written over, though not by so many that it could be told"
+    assert two.news(0, NOTES) == LOOK, "the first hint was overwritten, but too few followed for the reader to know"
     assert two.news(1, NOTES + 1) is not None
-    assert two.news(NOTES + 1, 3) == LOOK, "somebody has made the files anew"
+    assert two.news(NOTES + 1, 3) == LOOK, "the files were created again"
 
 
 def test_a_hint_that_does_not_fit_has_to_be_queried(files: Files) -> None:

@@ -101,7 +101,7 @@ async def test_a_worker_announces_types_that_are_registered_while_it_works() -> 
         async def is_told() -> bool:
             return "later.v1" in (await session_of(hf).store.workers())[0].types
 
-        await until("a beat tells of the new type", is_told)
+        await until("a heartbeat announces the new type", is_told)
 
 
 async def test_a_worker_reports_often_however_long_its_leases_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from psycopg.conninfo import conninfo_to_dict
 from holdfast.core.errors import InvalidRequest
 from holdfast.stores.postgres.address import CONNECT_SECONDS, PostgresAddress
 
-PASSWORD = "tr0ub4dor"  # noqa: S105 - nobody's
+PASSWORD = "tr0ub4dor"  # noqa: S105 - not a real password
 
 
 def test_a_plain_url_uses_the_schema_holdfast_with_hints_and_prepared_statements() -> None:

@@ -132,7 +132,7 @@ async def test_a_cancel_takes_effect_while_a_body_blocks_its_thread(place: Place
 
 
 async def test_a_cancel_takes_effect_while_a_body_blocks_the_event_loop(place: Place, url: str) -> None:
-    """So the run cannot end as succeeded the moment the body returns."""
+    """The run must not end as succeeded when the body returns."""
     hf = Holdfast(url)
     seen: list[str] = []
 

@@ -120,7 +120,7 @@ def test_a_table_of_another_program_with_the_name_of_ours_is_not_accepted(empty:
         prepare(empty)
 
 
-def test_of_many_processes_that_create_the_schema_one_does_and_the_others_find_it(empty: Place) -> None:
+def test_one_of_many_concurrent_processes_creates_the_schema(empty: Place) -> None:
     barrier = threading.Barrier(6)
 
     def make() -> SchemaStatus:

@@ -42,7 +42,7 @@ async def until_somebody_waits(outsider: psycopg.Connection[Any]) -> None:
         outsider.execute("select pg_stat_clear_snapshot()")
         return outsider.execute(IS_WAITING).fetchone() == (True,)
 
-    await until("somebody waits for a lock", is_waited)
+    await until("a session waits for a lock", is_waited)
 
 
 def hold_row(outsider: psycopg.Connection[Any], number: int) -> None:
