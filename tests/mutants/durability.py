@@ -74,13 +74,19 @@ SQLITE = (
                 '            connection.execute("begin")\n            transaction',
             ),
         ),
-        caught_by=(Catch("commits of SQLite", "test_nobody_writes_between_what_an_operation_reads"),),
+        caught_by=(
+            Catch("commits of SQLite", "test_no_other_process_writes_between_the_read_and_the_write_of_an_operation"),
+        ),
     ),
     Mutant(
         name="sqlite-user-begins-without-the-lock",
         breaks="no other process writes between the read and the write of a user's transaction",
         edits=(Edit("stores/sqlite/database.py", '"begin immediate"', '"begin"'),),
-        caught_by=(Catch("commits of SQLite", "test_nobody_writes_between_what_a_users_transaction_reads"),),
+        caught_by=(
+            Catch(
+                "commits of SQLite", "test_no_other_process_writes_between_the_read_and_the_write_of_a_user_transaction"
+            ),
+        ),
     ),
     Mutant(
         name="sqlite-log-filled-up-without-the-lock",
@@ -97,14 +103,14 @@ POSTGRES = (
         edits=(Edit(_POSTGRES, "{limits.options} {_DURABLE} {given", "{limits.options} {given"),),
         caught_by=(
             Catch("durability of Postgres", "test_sessions_wait_for_the_disk_whatever_the_default_is"),
-            Catch("durability of Postgres", "test_what_was_accepted_survives_the_crash_of_a_server"),
+            Catch("durability of Postgres", "test_accepted_writes_survive_the_crash_of_a_server"),
         ),
     ),
     Mutant(
         name="postgres-every-session-like-that-of-hints",
         breaks="accepted writes survive a crash",
         edits=(Edit(_POSTGRES, '_DURABLE = f"-c {_COMMIT_LEVEL}=on"', '_DURABLE = f"-c {_COMMIT_LEVEL}=off"'),),
-        caught_by=(Catch("durability of Postgres", "test_what_was_accepted_survives_the_crash_of_a_server"),),
+        caught_by=(Catch("durability of Postgres", "test_accepted_writes_survive_the_crash_of_a_server"),),
     ),
     Mutant(
         name="postgres-level-of-the-url-ignored",

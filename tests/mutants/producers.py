@@ -9,7 +9,7 @@ _VALUES = Catch("values in SQL", "cannot_read")
 _NAMES = Catch("values in SQL", "accepts_a_name")
 
 _ROWS = Catch("unreadable rows", "marked_and_hides")
-_CLAIMED = Catch("unreadable rows", "blocks_what_it_cannot_read")
+_CLAIMED = Catch("unreadable rows", "blocks_an_unreadable_run")
 
 UNREADABLE = (
     Mutant(

@@ -411,7 +411,7 @@ EVICTION = (
                 "        known = {}\n",
             ),
         ),
-        caught_by=(Catch("unit tests of runs", "test_a_wake_up_of_a_parent_costs_the_same"),),
+        caught_by=(Catch("unit tests of runs", "test_waking_a_parent_costs_the_same"),),
     ),
     Mutant(
         name="survivors-left-to-the-collector",
@@ -429,7 +429,7 @@ EVICTION = (
                 "[release(task) for task in closed]; self.survivors += destroy_survivors(closed)",
             ),
         ),
-        caught_by=(Catch("swallowing", "again_and_again"),),
+        caught_by=(Catch("swallowing", "repeatedly_suspends"),),
     ),
     Mutant(
         name="an-evicted-await-of-something-settled-returns",
@@ -441,7 +441,7 @@ EVICTION = (
                 "return asyncio.Future.__await__(future)",
             ),
         ),
-        caught_by=(Catch("swallowing", "again_and_again"),),
+        caught_by=(Catch("swallowing", "repeatedly_suspends"),),
     ),
     Mutant(
         name="an-evicted-context-raises",

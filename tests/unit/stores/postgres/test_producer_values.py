@@ -289,7 +289,7 @@ def test_an_instant_must_be_in_the_years_that_python_knows(place: Place, instant
     assert found is None or "years 1 to 9999" in found
 
 
-async def test_instants_that_sql_accepts_are_listed_and_read(place: Place) -> None:
+async def test_values_and_instants_that_sql_accepts_are_listed_and_read(place: Place) -> None:
     for number, value in enumerate(READABLE):
         if len(value) < VALUE_LIMIT_BYTES - 2 and value != nested(DEPTH_LIMIT):
             text = f'{{"value": {value}}}'
