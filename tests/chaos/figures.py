@@ -74,14 +74,14 @@ TESTS = (
     Tests(
         "SIGSTOP 20 times, writes under way: 0 stale writes",
         "tests/process/test_frozen.py",
-        "arrive_when_the_lease_is_over",
+        "arrive_after_the_lease",
         stores=("postgres",),
         settings={"HOLDFAST_PROCESS_SECONDS": "160"},
     ),
     Tests(
         "200 cuts around COMMIT: 0 duplicates, 0 losses",
         "tests/faults/test_cut_commits.py",
-        "nothing_is_lost_or_doubled",
+        "nothing_is_lost_or_duplicated",
         stores=("postgres",),
         settings={"HOLDFAST_PROCESS_SECONDS": "25"},
     ),
@@ -94,7 +94,7 @@ TESTS = (
     Tests(
         "cancel versus complete, 5,000 races: one end, 0 deadlocks",
         "tests/contract/test_races.py",
-        "of_a_cancel_and_an_end",
+        "a_cancel_and_an_end_that_race",
         settings={"HOLDFAST_RACES": "5000"},
     ),
     Tests(
