@@ -55,7 +55,7 @@ class LeaseCheck:
         self._task.add_done_callback(self._looked)
 
     async def _look(self) -> None:
-        """Ask about the held runs, with a pause after each request."""
+        """Ask about the held runs. Hints from another process add a pause after each request."""
         while self._must_look:
             self._must_look = False
             with suppress(StoreUnavailable):  # the next heartbeat gets the same answer, and logs the outage

@@ -353,7 +353,7 @@ class Worker:
         return self._concurrency - len(self._drivers) - self._offers + len(self._lingering)
 
     def holds_suspect(self) -> bool:
-        """Return True if it holds a suspect: a run with so many crashes that a worker holds at most one such run."""
+        """Return True if it holds a suspect: a run with repeated crashes. A worker holds at most one suspect."""
         return any(driver.crashes >= SUSPECT_CRASHES for driver in self._drivers.values())
 
     def linger(self, driver: RunDriver, is_lingering: bool) -> None:  # noqa: FBT001 - the name says it
