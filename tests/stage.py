@@ -31,7 +31,7 @@ STORE_KINDS = ("sqlite", "postgres")
 DATABASE_KINDS = ("sqlite", "sqlite replay", "postgres")
 """Those in which users can keep tables of their own."""
 
-SLOWNESS = "kept the worker's loop"
+SLOWNESS = "blocked the worker's loop"
 """What a worker logs of code that takes longer than it should."""
 
 IMPATIENCE_SECONDS = 0.03

@@ -32,7 +32,7 @@ def test_a_schedule_is_added_and_its_next_times_are_shown(shop: Shop) -> None:
     assert head.split() == ["NEXT", "IN", "UTC", "FROM", "NOW"]
     assert len(lines) == 5
     assert all(" 02:30:00 CE" in line for line in lines)
-    assert "no worker is running yet; schedules are fired by workers" in told.stderr
+    assert "no worker is running yet; workers fire schedules" in told.stderr
 
 
 def test_all_that_can_be_said_of_a_schedule_is_kept(shop: Shop) -> None:
@@ -97,7 +97,7 @@ def test_no_schedules_are_told_of(shop: Shop) -> None:
     told = shop.type("schedules", "ls")
 
     assert (told.exit_code, told.stdout) == (0, "")
-    assert "there are no schedules; `holdfast schedules add` makes one" in told.stderr
+    assert "there are no schedules; create one with `holdfast schedules add`" in told.stderr
 
 
 def test_the_next_times_are_those_of_its_zone(shop: Shop) -> None:
@@ -166,7 +166,7 @@ def test_an_unknown_name_leads_to_the_nearest(shop: Shop, verb: str) -> None:
         (["--every", "1h", "--cron", "0 9 * * *"], "but not both"),
         ([], "needs a cron expression or every"),
         (["--every", "10ms"], "at least 1 second"),
-        (["--every", "1h", "--payload", "[1]"], "the payload of a run is a JSON object"),
+        (["--every", "1h", "--payload", "[1]"], "the payload of a run must be a JSON object"),
         (["--every", "1h", "--tag", "slot=x"], "is set by the schedule itself"),
     ],
 )
@@ -201,4 +201,4 @@ def test_the_doctor_knows_of_schedules_that_nobody_fires(shop: Shop) -> None:
     after = [one for one in shop.read("doctor") if one["subject"] == "schedules"]
 
     assert [one["level"] for one in (*before, *after)] == ["ok", "warning"]
-    assert "nobody fires late" in after[0]["text"]
+    assert "no worker fires late" in after[0]["text"]

@@ -25,7 +25,7 @@ __all__ = ["shop"]  # a fixture that is used by being here
         ("mysql://ann:secret@[::1/db", "'mysql://ann:***@[::1/db' is no URL of a store"),
         ("sqlite://shop.db", "with four slashes"),
         ("sqlite:///shop.db?color=red", "unknown option color"),
-        ("memory://", "a memory store lives inside one process"),
+        ("memory://", "a memory store exists only inside its own process"),
     ],
 )
 @pytest.mark.parametrize("words", ["ls", "start x", "emit x", "migrate", "doctor"])

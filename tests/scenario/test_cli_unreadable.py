@@ -94,7 +94,7 @@ def test_an_export_names_it_and_an_import_says_that_it_is_left_out(shop: Shop, f
     other.read("migrate")
     imported = other.type("import", str(file))
     assert imported.exit_code == 0, imported.output
-    assert f"run {odd} was left out" in imported.stderr
+    assert f"run {odd} is not in the file" in imported.stderr
     assert len(other.read("ls")) == 2
 
 

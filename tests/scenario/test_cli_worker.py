@@ -125,7 +125,7 @@ def test_a_worker_lets_its_steps_end_when_it_is_told_to_stop(shop: Shop) -> None
         worker.communicate(timeout=GUARD_SECONDS)
 
     assert worker.returncode == 0
-    assert "running steps have 10 s" in told
+    assert "running steps get 10 s" in told
     assert shop.read("show", "key:slow")["history"][0]["result"] == "done"
 
 
@@ -178,7 +178,7 @@ def test_an_application_with_another_url_of_its_own_is_refused(shop: Shop) -> No
     done = holdfast(shop, "--url", "sqlite:///other.db", "worker", "own:hf", "--until-idle")
 
     assert done.returncode == 2
-    assert "own:hf is made for sqlite:///own.db, but --url says sqlite:///other.db" in done.stderr
+    assert "own:hf uses sqlite:///own.db, but --url says sqlite:///other.db" in done.stderr
     assert not (shop.path.parent / "own.db").exists()
 
 
@@ -195,7 +195,7 @@ def test_an_application_with_a_store_of_its_own_is_not_taken_for_another(shop: S
     assert (shop.path.parent / "own.db").exists()
     for one in refused:
         assert one.returncode == 2
-        assert "own:hf is made for SqliteStore, but --url says sqlite:///other.db" in one.stderr
+        assert "own:hf uses SqliteStore, but --url says sqlite:///other.db" in one.stderr
 
 
 @pytest.mark.parametrize(

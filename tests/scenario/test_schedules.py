@@ -190,7 +190,7 @@ async def test_a_slot_is_left_out_while_an_earlier_run_goes_on(stage: Stage, cap
 
         assert await slots(h) == ["2030-01-01T01:00:00Z", "2030-01-01T04:00:00Z"]
         assert (info.skipped, info.last_skipped_slot) == (2, datetime(2030, 1, 1, 3, tzinfo=UTC))
-        assert "schedule hourly leaves out 2030-01-01T02:00:00+00:00" in caplog.text
+        assert "schedule hourly skips slot 2030-01-01T02:00:00+00:00" in caplog.text
 
 
 async def test_runs_that_may_overlap_do(stage: Stage) -> None:

@@ -130,15 +130,15 @@ async def test_a_result_is_waited_for_as_long_as_a_timedelta_says() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"concurrency": "5"}, r"worker\(concurrency='5'\): it is a whole number of at least 1"),
+        ({"concurrency": "5"}, r"worker\(concurrency='5'\): expected a whole number of at least 1"),
         ({"threads": 0}, r"worker\(threads=0\)"),
         ({"steps": 1.5}, r"worker\(steps=1.5\)"),
         ({"lease_seconds": "30"}, "worker: lease_seconds='30': expected seconds or a timedelta"),
         ({"grace_seconds": [1]}, "worker: grace_seconds="),
         ({"retention": "30d"}, "worker: retention='30d'"),
-        ({"types": 5}, r"worker\(types=5\): it is a list of names"),
-        ({"types": [5]}, r"worker\(types=\[5\]\): it is a list of names"),
-        ({"types": "billing.*"}, r"worker\(types='billing\.\*'\): it is a list of names"),
+        ({"types": 5}, r"worker\(types=5\): expected a list of type names"),
+        ({"types": [5]}, r"worker\(types=\[5\]\): expected a list of type names"),
+        ({"types": "billing.*"}, r"worker\(types='billing\.\*'\): expected a list of type names"),
     ],
 )
 def test_a_worker_with_a_wrong_value_is_refused(options: dict[str, Any], message: str) -> None:

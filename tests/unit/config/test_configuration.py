@@ -335,7 +335,9 @@ def test_a_mistake_in_the_file_is_told_by_the_application(project: Path) -> None
 
 
 def test_patterns_of_a_worker_are_a_list() -> None:
-    with pytest.raises(InvalidRequest, match=r"worker\(types='billing\.\*'\): it is a list of names or patterns"):
+    with pytest.raises(
+        InvalidRequest, match=r"worker\(types=.*\): expected a list of type names or patterns"
+    ):
         Holdfast("memory://").worker("billing.*")
 
 

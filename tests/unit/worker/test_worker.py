@@ -133,7 +133,7 @@ async def test_settings_that_cannot_work_are_refused(h: Harness, options: Any) -
 
 async def test_a_worker_is_started_once(h: Harness) -> None:
     async with hire(h) as worker:
-        with pytest.raises(InvalidRequest, match="started already"):
+        with pytest.raises(InvalidRequest, match="already started"):
             await worker.start()
 
 
@@ -543,7 +543,7 @@ async def test_a_slow_workflow_is_named_in_the_log(h: Harness, caplog: pytest.Lo
     with caplog.at_level(logging.WARNING):
         async with hire(h):
             await h.execute(busy)
-    assert "(busy) kept the worker's loop for" in caplog.text
+    assert "(busy) blocked the worker's loop for" in caplog.text
 
 
 async def test_a_start_that_is_refused_leaves_the_clock_of_a_worker_that_would_have_taken_the_run_alone() -> None:
