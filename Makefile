@@ -13,7 +13,7 @@ export PYTHONUTF8 := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock fmt lint types test test-long test-pythons test-newest check mutants chaos figures instructions bench pictures demo
+.PHONY: help setup lock fmt lint types test test-long test-pythons test-newest check reference mutants chaos figures instructions bench pictures demo
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ test-newest: $(READY) ## run the short tier on the newest CPython that is found,
 	UV=$(UV) $(BIN)/python -m tests.pythons --newest $(ARGS)
 
 check: lint types test test-long test-newest ## everything that must hold before a change goes in
+
+reference: $(READY) ## write docs/reference from the docstrings
+	$(BIN)/python -m tests.docs.reference
 
 mutants: $(READY) ## put bugs into the code and see who notices; ARGS="--only name" chooses
 	$(BIN)/python -m tests.mutants $(ARGS)

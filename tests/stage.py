@@ -31,7 +31,7 @@ STORE_KINDS = ("sqlite", "postgres")
 DATABASE_KINDS = ("sqlite", "sqlite replay", "postgres")
 """The stores in which users can keep their own tables."""
 
-SLOWNESS = "kept the worker's loop"
+SLOWNESS = "blocked the worker's loop"
 """The log text of a worker about code that takes longer than it should."""
 
 IMPATIENCE_SECONDS = 0.03

@@ -22,11 +22,11 @@ QUEUE = "bench"
 CHILDREN = "children"
 
 SETUP = f"""
-    One process. A worker of absurd has one connection, so there are {WORKERS} of them, in threads, where many tasks run
-    at once (1 and 16 were slower), and one where it is about the latency of a single task. `poll_interval`
-    {POLL_SECONDS} (its default is 0.25 s); results are asked for every {POLL_SECONDS} s with `fetch_task_result`
-    (`await_task_result` begins at 50 ms). Children are in a queue of their own, as its documentation wants, and awaited
-    with `ctx.await_task_result`. Parallel steps are `asyncio.gather` in an `AsyncAbsurd`. Bulk is many `spawn` in one
+    One process. A worker of absurd has one connection. So {WORKERS} workers in threads execute many tasks at once (1
+    and 16 were slower), and one worker measures the latency of a single task. `poll_interval` is {POLL_SECONDS} (its
+    default is 0.25 s). Results are polled every {POLL_SECONDS} s with `fetch_task_result` (`await_task_result` begins
+    at 50 ms). Children are in a queue of their own, as its documentation requires, and awaited with
+    `ctx.await_task_result`. Parallel steps are `asyncio.gather` in an `AsyncAbsurd`. Bulk is many `spawn` in one
     transaction.
 """
 

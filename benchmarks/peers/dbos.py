@@ -29,11 +29,12 @@ POLL_SECONDS = 0.005
 POOL = 20
 
 SETUP = f"""
-    One process: `DBOS.launch()`, workflows are started directly with `DBOS.start_workflow` (no queue: it would poll),
-    sync functions in threads (async ones were slower here; only the 200 parallel steps are async), `sys_db_pool_size`
-    {POOL}, `notification_listener_polling_interval_sec` {POLL_SECONDS} (its default of 1 s would make messages on
-    SQLite slow), logging of errors only. On SQLite the file is put into WAL mode beforehand; on Postgres LISTEN/NOTIFY
-    is on. Bulk is `DBOSClient.enqueue_in_transaction`, many in one transaction.
+    One process with `DBOS.launch()`. Workflows are started directly with `DBOS.start_workflow`, without a queue,
+    because a queue would poll. Sync functions run in threads (async ones were slower here; only the 200 parallel steps
+    are async). `sys_db_pool_size` is {POOL}, `notification_listener_polling_interval_sec` is {POLL_SECONDS} (its
+    default of 1 s would make messages on SQLite slow), and only errors are logged. On SQLite the file is put into WAL
+    mode beforehand; on Postgres LISTEN/NOTIFY is on. Bulk is `DBOSClient.enqueue_in_transaction`, many in one
+    transaction.
 """
 
 

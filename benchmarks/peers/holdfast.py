@@ -27,8 +27,8 @@ from holdfast.app import session_of
 STEPS = 5
 
 SETUP = """
-    One process: `Holdfast(url)` with `hf.worker(concurrency=500)`, and the thresholds of the garbage collector that
-    `holdfast worker` sets; everything else as it comes. SQLite with `synchronous=FULL`. Bulk is `hf.start_many`.
+    One process: `Holdfast(url)` with `hf.worker(concurrency=500)`, and the garbage collector thresholds that `holdfast
+    worker` sets. Everything else is the default. SQLite has `synchronous=FULL`. Bulk is `hf.start_many`.
 """
 
 registry = Registry()

@@ -17,8 +17,8 @@ POOL = 10
 
 SETUP = f"""
     One process: `PgQueuer.from_asyncpg_pool` with {POOL} connections, `run(batch_size={BATCH})`, async entrypoints,
-    LISTEN/NOTIFY, uvloop, tables as durable as it makes them by default. It keeps no results: start to result ends when
-    the body has run, before that is recorded; tasks end when the queue is empty. Bulk is `enqueue` of lists.
+    LISTEN/NOTIFY, uvloop. The tables have its default durability. It keeps no results: start to result ends when the
+    body has run, before that is recorded; tasks end when the queue is empty. Bulk is `enqueue` of lists.
 """
 
 

@@ -16,7 +16,7 @@ CONCURRENCY = 20
 SETUP = f"""
     One process: `run_worker_async(concurrency={CONCURRENCY})`, async tasks, LISTEN/NOTIFY, a connection pool of
     {CONCURRENCY}. It keeps no results: start to result ends when the body has run, before that is recorded; tasks end
-    when no job is left to do. Bulk is `batch_defer_async`.
+    when no job is left. Bulk is `batch_defer_async`.
 """
 
 

@@ -37,11 +37,11 @@ STEPS = 5
 AT_ONCE = 200
 
 SETUP = f"""
-    One process with the handlers, served over HTTP/2 by Hypercorn, beside `restate-server` on the same machine as it
-    comes (it syncs its log to disk); calls through the ingress with HTTPX, as its own client does. Where many run at
-    once, a handler calls them, {AT_ONCE} at a time: through the ingress the HTTP client was the limit. A message
-    resolves a durable promise. Bulk is a handler that sends. CPU and memory are those of both processes. Long
-    histories, resuming and growth were not measured.
+    One process with the handlers, served over HTTP/2 by Hypercorn, beside `restate-server` on the same machine with its
+    default settings (it syncs its log to disk). Calls go through the ingress with HTTPX, as its own client does. Many
+    runs at once are called by a handler, {AT_ONCE} at a time, because through the ingress the HTTP client was the
+    limit. A message resolves a durable promise. Bulk is a handler that sends. CPU and memory are those of both
+    processes. Long histories, resuming and growth were not measured.
 """
 
 service = restate.Service("bench")

@@ -135,7 +135,7 @@ def _run_facts(results: Results, planned: int, form: str, elapsed: float) -> dic
     ]
     return {
         "bare commit": f"{', '.join(commits)}, median over the run",
-        "load": f"{os.getloadavg()[2]:.1f} processes wanted a core, on average over the last 15 minutes",
+        "load": f"{os.getloadavg()[2]:.1f} runnable processes, on average over the last 15 minutes",
         "run": f"{form} form, rounds: {rounds} at most, {elapsed / 60:.0f} minutes{broken_off}",
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from textwrap import wrap
 
 from rich.table import Table
 from rich.text import Text
@@ -13,21 +14,23 @@ from benchmarks.versus.results import Results, targets
 from benchmarks.versus.workloads import Figure, Workload
 
 _INTRODUCTION = """\
-Written by `make bench`; how it is measured and how to read it: [Benchmarks](../docs/benchmarks.md).
+`make bench` writes this page. It compares the speed of holdfast with that of other engines.
+[Benchmarks](../docs/benchmarks.md) explains the method.
 
-Each figure is the median over rounds in which all engines took turns. `30×` beside the figure of a peer says that
-holdfast is 30 times better there, faster or smaller: the median of the ratios of each round, to holdfast on the same
-store (Restate has files and a server of its own, and is compared with holdfast on Postgres). `–` means that the engine
-has nothing of the kind, or that it was not measured.
+Each figure is the median over rounds in which the engines ran alternately. `30×` beside the figure of a peer means
+that holdfast is 30 times better there, faster or smaller. It is the median of the ratios of each round, compared with
+holdfast on the same store. (Restate has its own files and server, and is compared with holdfast on Postgres.) `–`
+means that the engine does not have the feature, or that it was not measured.
 
 ![How many times faster holdfast is](results.svg)
 """
 
 _COMMITS = """\
-A bare commit is one row in one transaction with nothing around it, as durable as the store, timed right before and
-after each measurement: the physical limit of a single write. Times are in bare commits, rates are what is done in the
-time of one."""
+A bare commit is one row in one transaction with nothing around it, as durable as the store. It is timed right before
+and after each measurement, and is the physical limit of a single write. Times are given in bare commits. Rates are
+the number of operations in the time of one bare commit."""
 
+_WIDTH = 118
 _VERDICTS = {True: "met", False: "**not met**", None: "not measured"}
 
 
@@ -129,7 +132,8 @@ def _setups(results: Results) -> Iterator[str]:
         about = results.about[engine.name]
         if engine.peer not in seen and not about.error:
             seen.add(engine.peer)
-            yield f"- **{engine.title.split(',')[0]}** ({about.versions}). {about.setup}"
+            line = f"- **{engine.title.split(',')[0]}** ({about.versions}). {about.setup}"
+            yield from wrap(line, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
             yield f"  Code: [`benchmarks/peers/{engine.peer}.py`](peers/{engine.peer}.py)."
 
 

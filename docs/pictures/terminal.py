@@ -73,7 +73,7 @@ async def _wait_for_approval(url: str) -> None:
 
 
 def _typed(url: str, *words: str) -> str:
-    """What a command prints on a terminal of this width."""
+    """Return the output of a command on a terminal of this width."""
     environment = {**os.environ, "COLUMNS": str(WIDTH), "HOLDFAST_URL": url}
     typed = subprocess.run(
         [HOLDFAST, "--color", "always", *words], capture_output=True, text=True, check=True, env=environment

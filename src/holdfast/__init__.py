@@ -1,4 +1,4 @@
-"""holdfast: durable workflows for Python. A run continues from where it stood, whatever happens to the process.
+"""holdfast: durable workflows for Python. A run continues after a crash, a deploy or a power cut.
 
     from holdfast import Context, Holdfast
 

@@ -62,10 +62,11 @@ Ts = TypeVarTuple("Ts")
 class Holdfast:
     """A durable workflow engine on one store.
 
-    The URL is `sqlite:///file.db` (relative), `sqlite:////absolute/file.db`, `postgresql://user@host/database`,
-    `memory://`, or that of a store which an installed package offers. The default is `$HOLDFAST_URL`, else the URL of
-    the settings file, else `sqlite:///holdfast.db`. Nothing is opened before the first use; `async with hf` and
-    `await hf.close()` close it. `store` is a store that has no URL; the URL is then only its name.
+    `url` is `sqlite:///file.db` (relative), `sqlite:////absolute/file.db`, `postgresql://user@host/database`,
+    `memory://`, or the URL of a store that an installed package offers. The default is `$HOLDFAST_URL`, then the URL of
+    the settings file, then `sqlite:///holdfast.db`. `store` is a store object that has no URL; `url` is then only its
+    name. Nothing is opened before the first use. `async with hf` closes the store at its end; so does `await
+    hf.close()`.
     """
 
     def __init__(self, url: str | None = None, *, store: Store | None = None) -> None:
@@ -96,7 +97,7 @@ class Holdfast:
         await self.close()
 
     async def close(self) -> None:
-        """Stop the workers of this object and close the store. The object may be used again afterwards."""
+        """Stop the workers of this object and close the store. The object can be used again afterwards."""
         if self._session.is_forked:
             return  # what is open belongs to the parent process
         refuse_workflow_code()
@@ -111,25 +112,26 @@ class Holdfast:
 
     @property
     def workflow(self) -> WorkflowDecorator:
-        """Registers a workflow: `@hf.workflow`, or with options `@hf.workflow("shop.checkout.v1", strict=False)`.
+        """Register a workflow: `@hf.workflow`, or with options `@hf.workflow("shop.checkout.v1", strict=False)`.
 
-        Its first parameter is the context: a `Context` for an `async def` function, a `SyncContext` for a `def` one.
+        The first parameter of the function is its context: a `Context` if it is `async def`, a `SyncContext` if it is
+        `def`.
         """
         return self._session.registry.workflow
 
     @property
     def task(self) -> TaskDecorator:
-        """Registers a plain function as a task, a run with one implicit step: `@hf.task`, or `@hf.task(timeout=30)`.
+        """Register a plain function as a task, a run with one implicit step: `@hf.task`, or `@hf.task(timeout=30)`.
 
-        A first parameter called `ctx` gets a `TaskContext`, and is no part of the payload.
+        A first parameter named `ctx` gets a `TaskContext`. It is not part of the payload.
         """
         return self._session.registry.task
 
     @property
     def step(self) -> StepDecorator:
-        """Makes a function a step: `@hf.step`, or with options `@hf.step(retry=Retry(max_attempts=5), timeout=30)`.
+        """Make a function a step: `@hf.step`, or with options `@hf.step(retry=Retry(max_attempts=5), timeout=30)`.
 
-        A step is durable when workflow code calls it, and a plain function everywhere else.
+        A step is durable when workflow code calls it. Everywhere else it is a plain function.
         """
         return self._session.registry.step
 
@@ -142,16 +144,16 @@ class Holdfast:
         args: tuple[Any, ...] = (),
         **options: Unpack[ScheduleOptions],
     ) -> Callable[[D], D]:
-        """Start runs of a workflow or task over time: put it above `@hf.workflow` or `@hf.task`.
+        """Start runs over time: put `@hf.schedule("0 3 * * *")` above `@hf.workflow` or `@hf.task`.
 
-        It fires at the times of a cron expression in a `zone` (default UTC), or `every` that many seconds. `args` are
-        those of the function, `name` is that of its type by default; for the other options see `ScheduleOptions`. The
-        store learns of it when a worker starts.
+        It fires at the times of the `cron` expression, or every `every` seconds (`ScheduleOptions`). `args` are the
+        arguments of the function. `name` is the name of the schedule, by default the type. A worker puts the schedule
+        into the store when it starts.
         """
         return self._session.registry.schedule(cron, name=name, args=args, **options)
 
     def include(self, registry: Registry) -> None:
-        """Take in what another registry has, and what it will have."""
+        """Add the workflows, tasks and schedules of another registry, and those it gets later."""
         self._session.registry.include(registry)
 
     # Starting
@@ -167,11 +169,12 @@ class Holdfast:
     async def start(  # type: ignore[misc]  # mypy does not see that *Any takes every *Ts
         self, workflow: Any, /, *args: Any, **options: Unpack[StartOptions]
     ) -> RunHandle[Any]:
-        """Start a run: of a workflow or task with its arguments, of a bound call, or of a type's name with a payload.
+        """Start a run of a workflow or task, of a bound call, or of a type by its name with a payload.
 
-        Positional arguments are those of your function, keywords are options of the run (`StartOptions`). To pass
-        arguments by name, bind them: `hf.start(checkout.bind(order=order), key="order-17")`. When it returns the run is
-        durable, whether or not a worker exists. `run.created` is False if the key, or id, was known already.
+        Positional arguments are for your function, keywords are options of the run (`StartOptions`). To pass arguments
+        by name, bind them: `hf.start(checkout.bind(order=order), key="order-17")`. The payload of a type is a JSON
+        object of the function's parameters by name. When `start` returns, the run is durable, even if no worker exists
+        yet. `run.created` is False if a run with this key or id existed already.
         """
         return await self._starter.start(workflow, args, options)
 
@@ -208,10 +211,10 @@ class Holdfast:
         keys: Sequence[str] | None = None,
         **options: Unpack[StartOptions],
     ) -> list[RunHandle[Any]]:
-        """Start many runs in one transaction, all or none; a `KeyConflict` has the `index` of the culprit.
+        """Start many runs in one transaction, all or none. A `KeyConflict` names the `index` of the run that failed.
 
-        Give a workflow or task and a list of arguments, a tuple for each run; a type's name and a list of payloads; or
-        a list of bound calls alone. `keys` has a key for each run, and the options apply to all.
+        Pass a workflow or task and a list of argument tuples, one for each run; or the name of a type and a list of
+        payloads; or only a list of bound calls. `keys` has one key for each run. The options apply to all runs.
         """
         return await self._starter.start_many(workflow, arguments, keys, options)
 
@@ -226,57 +229,58 @@ class Holdfast:
     async def execute(  # type: ignore[misc]  # as above
         self, workflow: Any, /, *args: Any, **options: Unpack[StartOptions]
     ) -> Any:
-        """Start a run and wait for its result. Needs a worker, here or elsewhere."""
+        """Start a run and wait for its result. A worker must run, in this process or in another one."""
         return await (await self._starter.start(workflow, args, options)).result()
 
     # Finding
 
     def run(self, run_id: str | None = None, /, *, key: str | None = None) -> RunHandle[Any]:
-        """A handle on a run by its id or its key. Whether the run exists shows when the handle is used."""
+        """Make a handle on a run from its id or its key. An unknown run raises `RunNotFound` at the first call."""
         return handle_on(self._session, run_id, key)
 
     def list(
         self, *, limit: int | None = None, after: RunInfo | str | None = None, **filter: Unpack[Filter]
     ) -> AsyncList[RunInfo]:
-        """Runs, newest first: `async for run in hf.list(state="failed")`, or `await` it for all at once.
+        """List runs, newest first: `async for info in hf.list(state="failed")`, or `await` it to get a list.
 
-        `Filter` has the conditions. `after` is the last run of the page before, or its id: what follows does not shift,
-        whatever was started meanwhile.
+        `Filter` has the conditions. To get the next page, pass the last run of this one, or its id, as `after`. Runs
+        that are started meanwhile do not shift the pages.
         """
         return list_runs(self._session, filter, limit=limit, after=after)
 
     def runs(
         self, *, ids: Iterable[str] | None = None, everything: bool = False, **filter: Unpack[Filter]
     ) -> Selection:
-        """All runs that match a filter, to be changed together: `await hf.runs(state="failed").recover(by="ada")`.
+        """Select runs to change them together: `await hf.runs(state="failed").recover(by="ada")`.
 
-        `Filter` has the conditions; or give `ids`. Without any of them, changing runs needs `everything=True`.
+        `Filter` has the conditions. Or pass the `ids` of the runs. A selection without conditions needs
+        `everything=True`.
         """
         return Selection(self._session, filter, ids=ids, everything=everything)
 
     def check(self, *, type: str | None = None, limit: int | None = None) -> AsyncList[RunCheck]:
-        """Replay every live run against the code that is registered here, newest first: use it before a deploy.
+        """Replay every live run against the code that is registered here, newest first. Use it before a deploy.
 
-        It executes no step and writes nothing. `type` may end in `.*`.
+        It executes no step and writes nothing. `type` is the name of a type, or a prefix such as `shop.*`.
         """
         return AsyncList(check_runs(self._session, type=type, limit=limit))
 
     # Publishing
 
     async def emit(self, topic: str, payload: Any = None, *, by: str = "") -> int:
-        """Publish an event. When it returns the event is durable.
+        """Publish an event on a topic. When `emit` returns, the event is durable.
 
-        The answer is how many waiting runs it reached, at most one if the topic is a queue.
+        Returns how many waiting runs it reached, at most one if the topic is a queue. `by` is kept in their audit.
         """
         return await events.emit(self._session, topic, payload, by=by)
 
     # In your own transactions
 
     def connection(self, *, readonly: bool = False) -> AbstractContextManager[Any]:
-        """A transaction in the store's database, for your own tables: `with hf.connection() as connection: …`.
+        """Open a transaction in the store's database for your own tables: `with hf.connection() as connection: …`.
 
-        It is committed at the end of the block, and rolled back if that raises. Nobody else can write meanwhile, so
-        keep it short; one that is `readonly` keeps nobody waiting. Needs an open store: `async with hf`.
+        It commits at the end of the block, and rolls back if the block raises. Nobody else can write meanwhile, so keep
+        it short; a `readonly` one blocks nobody. The store must be open: use `async with hf`.
         """
         refuse_workflow_code()
         return database_of(self._session.store, "connection").connection(readonly=readonly)
@@ -302,7 +306,7 @@ class Holdfast:
     async def start_in(  # type: ignore[misc]  # as above
         self, connection: object, workflow: Any, /, *args: Any, **options: Unpack[StartOptions]
     ) -> RunHandle[Any]:
-        """Start a run in your own transaction: it exists exactly if you commit what is open on the connection."""
+        """Start a run in your own transaction: it exists if and only if you commit that transaction."""
         return await self._starter.start_in(connection, workflow, args, options)
 
     async def send_in(
@@ -315,45 +319,43 @@ class Holdfast:
         id: str | None = None,
         by: str = "",
     ) -> None:
-        """Send a run a message in your own transaction: it arrives when you commit what is open on the connection.
+        """Send a run a message in your own transaction: it arrives when you commit that transaction.
 
-        The run is a handle, by id or by key, or an id. A run that does not exist or has ended is refused at once.
+        `run` is a handle or an id. Raises `RunNotFound` or `RunFinished` at once if the run does not exist or has
+        ended.
         """
         handle = self.run(run) if isinstance(run, str) else run
         await handle.send_in(connection, name, payload, id=id, by=by)
 
     async def emit_in(self, connection: object, topic: str, payload: Any = None, *, by: str = "") -> int:
-        """Publish an event in your own transaction: it exists when you commit what is open on the connection.
-
-        The answer is how many of the runs that wait now it will reach then.
-        """
+        """Publish an event in your own transaction. Returns how many runs that wait now it reaches when you commit."""
         return await events.emit_in(self._session, connection, topic, payload, by=by)
 
     # Administration
 
     @cached_property
     def schedules(self) -> Schedules:
-        """Schedules: `put`, `list`, `get`, `next`, `pause`, `resume`, `trigger`, `remove`."""
+        """Put, list, pause, resume, trigger and remove schedules, and ask for their next times."""
         return Schedules(self._session)
 
     @cached_property
     def topics(self) -> Topics:
-        """Topics of events: `set`, `list`."""
+        """Set and list the rules of topics: fan-out or queue, and how long events are kept."""
         return Topics(self._session)
 
     @cached_property
     def types(self) -> Types:
-        """Types of runs: `set` limits, `list`, `enable`, `disable`."""
+        """Limit, enable, disable and list types of runs."""
         return Types(self._session)
 
     @cached_property
     def dead_letters(self) -> DeadLetters:
-        """Events and messages that could not be delivered: `list`, `replay`, `purge`."""
+        """List, replay and purge events and messages that could not be delivered."""
         return DeadLetters(self._session)
 
     @cached_property
     def workers(self) -> Workers:
-        """The workers of all processes: `list`."""
+        """List the workers of all processes."""
         return Workers(self._session)
 
     def export(
@@ -366,20 +368,20 @@ class Holdfast:
         told: Told | None = None,
         **filter: Unpack[Filter],
     ) -> Export:
-        """Runs as lines of JSON, for `import_` on another store; the conditions are those of `list`.
+        """Export runs as lines of JSON, for `import_` on another store. `Filter` has the conditions; default: all runs.
 
-        Live runs are paused first, for `reason`, and stay paused here; a run that a worker does not release within
-        `timeout` seconds is left, with all that belongs to it. With conditions, live parents and children of those they
-        choose go too. `live=False` exports only runs that have ended, and changes nothing. `told` is called with what
-        is going on. Iterate over the lines once; afterwards `counts`, `left` and `taken_along` say what they were.
+        Live runs are paused first, with `reason`, and stay paused here. A run that its worker does not release within
+        `timeout` seconds is left out, and so are its parents and children. With conditions, live parents and children
+        of the chosen runs are exported too. `live=False` exports only ended runs and changes nothing. `told` is called
+        with what is being done and a count. Iterate over the result once.
         """
         return new_export(self._session, filter, live=live, timeout=timeout, reason=reason, by=by, told=told)
 
     async def import_(self, lines: Lines, *, by: str = "", told: Told | None = None) -> ImportReport:
-        """Take in the lines of an export. Runs that are there already are left as they are, so it may be repeated.
+        """Import the lines of an export. Runs that exist already are left as they are, so it is safe to repeat.
 
-        When all lines are there, what the export has paused goes on here; what a person had paused stays so. A file
-        that was cut off or changed is refused with `InvalidRequest`, and then nothing goes on.
+        After the last line, runs that the export paused continue here. Runs that a person paused stay paused. A file
+        that was cut off or changed raises `InvalidRequest`, and no run continues.
         """
         return await import_lines(self._session, lines, by=by, told=told)
 
@@ -397,11 +399,12 @@ class Holdfast:
         name: str | None = None,
         retention: float | timedelta | None = None,
     ) -> Worker:
-        """A worker for what is registered here: `async with` it, or `run()`, or `run_until_idle()`.
+        """Make a worker for the types that are registered here. Use `async with`, `run()` or `run_until_idle()` on it.
 
-        What is not given is as configured: by default all types, 200 runs, 1000 step bodies and 32 threads at once,
-        leases of 30 seconds and a grace of 10. `retention` is how long ended runs are kept if neither they nor their
-        type say so: 30 days.
+        `types`: names, or prefixes such as `shop.*`; default: all. `concurrency`: runs at once (200). `steps`: step
+        bodies at once (1000). `threads`: bodies in threads at once (32). `lease_seconds`: when others may take over its
+        runs after a crash (30). `grace_seconds`: for running steps at shutdown (10). `retention`: how long ended runs
+        are kept unless their type or start says so (30 days). Settings change these defaults.
         """
         configured = self._configuration
         lease = configured[settings.LEASE] if lease_seconds is None else lease_seconds
@@ -440,10 +443,10 @@ class Holdfast:
     # Observing
 
     def on(self, *patterns: str) -> Callable[[H], H]:
-        """Call a function for each signal of these names, such as `run.failed`, or families, such as `run.*`.
+        """Call a function for each signal with one of these names or families: `@hf.on("run.failed", "step.*")`.
 
-        It gets a `Signal`, after the change was written, and in this process only. It may be sync or async, and changes
-        nothing about the run, whatever it does. What must happen durably belongs in a step.
+        The function gets a `Signal`, after the change was written, only in the process that wrote it. It is sync or
+        async, and cannot change the run. Put what must happen durably into a step.
         """
         for pattern in patterns or ("",):
             named(pattern)
@@ -470,8 +473,7 @@ class Holdfast:
     def sync(self) -> Sync:
         """The blocking version of this object, for Django, Flask and scripts: `hf.sync.start(…).result()`.
 
-        It has a store of its own on the same runs, which is opened at the first use, and closed by `hf.sync.close()`
-        or together with this one.
+        It opens its own connection to the same store at the first use. `hf.sync.close()` or `hf.close()` closes it.
         """
         with self._making_sync:
             if self._sync is None:

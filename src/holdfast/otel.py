@@ -1,11 +1,11 @@
-"""OpenTelemetry: spans from a start to the run, its steps and its children, and the metrics by their usual names.
+"""OpenTelemetry: spans from a start to the run, its steps and its children, and the metrics under their usual names.
 
     from holdfast.otel import instrument
 
     instrument(hf)
 
-Needs `holdfast[otel]`, and an SDK of your choice to send things somewhere; without one nothing happens. A span never
-carries payloads, results or the text of an error.
+Needs `holdfast[otel]`, and an SDK of your choice that exports the data. Without an SDK nothing happens. A span never
+contains payloads, results or the text of an error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ try:
     from opentelemetry import metrics, trace
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("OpenTelemetry is not there: pip install 'holdfast[otel]'", name=error.name) from error
+    raise ModuleNotFoundError(
+        "OpenTelemetry is not installed; run pip install 'holdfast[otel]'", name=error.name
+    ) from error
 
 __all__ = ["instrument"]
 
@@ -57,12 +59,12 @@ def instrument(
     tracer_provider: trace.TracerProvider | None = None,
     meter_provider: metrics.MeterProvider | None = None,
 ) -> Callable[[], None]:
-    """Make spans and metrics of what happens to a Holdfast; by default with the providers that are set globally.
+    """Emit spans and metrics for a `Holdfast` object, by default with the global providers.
 
-    Calling what is returned ends it.
+    Returns a function that removes the instrumentation.
     """
     if session_of(hf).signals.tracing is not None:
-        raise InvalidRequest(f"{hf!r} is instrumented already")
+        raise InvalidRequest(f"{hf!r} is already instrumented")
     spans = Spans(trace.get_tracer("holdfast", tracer_provider=tracer_provider))
     numbers = Numbers(metrics.get_meter("holdfast", meter_provider=meter_provider), hf.metrics)
     session_of(hf).signals.tracing = spans
@@ -82,17 +84,17 @@ def instrument(
 
 
 class Spans:
-    """Spans of runs and steps that are held here. A run has one for each turn, and a step one for each attempt."""
+    """Spans of the runs that this process holds, and of their steps: one per turn, and one per attempt at a step."""
 
     def __init__(self, tracer: trace.Tracer) -> None:
         self._tracer = tracer
         self._turns: dict[str, tuple[str | None, trace.Span]] = {}
         self._steps: dict[str, dict[str, trace.Span]] = {}
 
-    # What is carried on
+    # Trace propagation
 
     def of_start(self, type: str, run_id: str) -> str | None:
-        """Mark a start in the trace of whoever calls; the run carries on from there."""
+        """Record a start in the caller's trace, and return the `traceparent` that the run continues."""
         about = {"holdfast.run_id": run_id, "holdfast.type": type}
         span = self._tracer.start_span(f"start {type}", kind=trace.SpanKind.PRODUCER, attributes=about)
         span.end()
@@ -102,10 +104,10 @@ class Spans:
         turn = self._turns.get(run_id)
         return None if turn is None else _traceparent(turn[1])
 
-    # What is told
+    # Signals
 
     def __call__(self, signal: Signal) -> None:
-        """Begin or end a span."""
+        """Start or end a span."""
         if signal.name == "run.claimed":
             self._begin_turn(signal)
         elif signal.name == "step.started":
@@ -117,11 +119,11 @@ class Spans:
             span = self._steps.get(signal.run_id or "", {}).pop(signal.location, None)
             if span is not None:
                 _end(span, signal)
-        elif signal.name in _LEAVING and signal.worker is not None:  # else a person did it, from outside
+        elif signal.name in _LEAVING and signal.worker is not None:  # without a worker, a person did it from outside
             self._end_turn(signal.run_id or "", signal)
 
     def end_all(self) -> None:
-        """End what is open."""
+        """End all open spans."""
         for run_id in list(self._turns):
             self._end_turn(run_id, None)
 
@@ -137,11 +139,11 @@ class Spans:
         self._turns[run_id] = signal.worker, span
 
     def _begin_step(self, signal: Signal) -> None:
-        """Called in the context of the body, so that spans which the body makes are inside of its own."""
+        """Start the span of an attempt. Runs in the context of the step's body, so that its spans become children."""
         run_id, location = signal.run_id or "", signal.location or ""
         turn = self._turns.get(run_id)
         outer = trace.set_span_in_context(turn[1], contexts.Context()) if turn else _context_of(signal.trace, run_id)
-        # Without the numbers of iterations: spans of one step have one name.
+        # Without iteration numbers, so that all spans of one step have the same name.
         name = f"{signal.kind} {without_iterations(location)}"
         span = self._tracer.start_span(name, context=outer, attributes=_about(signal))
         self._steps.setdefault(run_id, {})[location] = span
@@ -187,7 +189,7 @@ def _traceparent(span: trace.Span) -> str | None:
 
 
 def _context_of(traceparent: str | None, run_id: str) -> contexts.Context:
-    """The trace a run carries on. One that was started without is given one that follows from its id, for all turns."""
+    """Return the trace that a run continues. Without one, derive a trace from the run id, the same for all turns."""
     if traceparent is not None:
         found = TraceContextTextMapPropagator().extract({"traceparent": traceparent}, contexts.Context())
         if trace.get_current_span(found).get_span_context().is_valid:
@@ -203,7 +205,7 @@ def _context_of(traceparent: str | None, run_id: str) -> contexts.Context:
 
 
 class Numbers:
-    """The metrics as instruments of OpenTelemetry. What is looked up is told as it was at the last export."""
+    """The metrics as OpenTelemetry instruments. Gauges show the values that were read at the previous export."""
 
     def __init__(self, meter: metrics.Meter, source: Metrics) -> None:
         self._source = source
@@ -222,7 +224,7 @@ class Numbers:
             self._histograms[metric] = meter.create_histogram(metric.name, **about)
         elif metric.kind == "gauge":
             meter.create_observable_gauge(metric.name, [lambda _: self._observed(metric)], **about)
-        elif not metric.labels:  # hooks count for themselves
+        elif not metric.labels:  # the counters of hooks, which hooks keep themselves
             meter.create_observable_counter(metric.name, [lambda _: self._observed(metric)], **about)
         else:
             self._counters[metric] = meter.create_counter(metric.name, **about)
@@ -234,7 +236,10 @@ class Numbers:
         self._histograms[metric].record(value, dict(zip(metric.labels, labels, strict=True)))
 
     def _observed(self, metric: Metric) -> Iterable[metrics.Observation]:
-        """For an exporter, in any thread. It must not wait for the store, so it is told what was found last time."""
+        """Return the last values to an exporter, in any thread, and start the next reading.
+
+        An exporter must not wait for the store, so it gets the values of the previous reading.
+        """
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.look_soon)
         return [
@@ -244,7 +249,7 @@ class Numbers:
         ]
 
     def look_soon(self, signal: Signal | None = None) -> None:
-        """Look up what is not counted, unless that is being done. The first signals tell on which event loop."""
+        """Start reading the gauges, unless a reading is under way. The first signals determine the event loop."""
         loop = asyncio.get_running_loop()
         if signal is not None and self._loop is loop:
             return

@@ -18,7 +18,7 @@ from holdfast.stores.postgres import connections
 from holdfast.testing.patience import guard
 from tests.faults.app import letters, workflows
 
-NOBODY = "nobody listens there; is the server running, and are host and port right?"
+NOBODY = "no server listens there; is it running, and are host and port right?"
 
 SHOP = """
 from holdfast import Holdfast
@@ -114,7 +114,7 @@ async def test_a_wrong_password_is_refused(postgres_url: str) -> None:
     error = await refusal(changed(postgres_url, account=f"{user}:secret"))
 
     assert isinstance(error, StoreUnavailable)
-    assert "refuses the password; check user and password of the URL" in str(error)
+    assert "refuses the password; check user and password in the URL" in str(error)
 
 
 async def test_an_unknown_database_is_refused(postgres_url: str) -> None:

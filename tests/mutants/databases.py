@@ -169,9 +169,7 @@ POSTGRES = (
                 "        select run.id, l.priority, {{begun}}, run.ready_at, false\n",
             ),
         ),
-        caught_by=(
-            Catch("contract on Postgres", "test_a_run_that_has_begun_goes_before_a_child_and_that_before_a_new_start"),
-        ),
+        caught_by=(Catch("contract on Postgres", "test_begun_runs_go_before_children_and_children_before_new_starts"),),
     ),
     Mutant(
         name="postgres-claim-without-shares",
@@ -197,7 +195,7 @@ POSTGRES = (
             Edit(_CLAIM_SQL, "else 2 * (n.number - 1 + since_new)\n", "else 2 * (n.number - 1)\n"),
             Edit(_CLAIM_SQL, "else 2 * (f.number - 1 + since_child)\n", "else 2 * (f.number - 1)\n"),
         ),
-        caught_by=(Catch("contract on Postgres", "test_the_shares_are_the_same_however_many_are_claimed_at_once"),),
+        caught_by=(Catch("contract on Postgres", "test_the_shares_do_not_depend_on_the_size_of_a_claim"),),
     ),
     Mutant(
         name="postgres-claim-passes-over-a-type",

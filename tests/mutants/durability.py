@@ -160,7 +160,7 @@ POSTGRES = (
         edits=(
             Edit(
                 _DOCTOR,
-                '    "synchronous_commit": ("warning", "a crash of the server forgets what was committed last: effects may be repeated"),\n',
+                '    "synchronous_commit": ("warning", "a crash of the server loses the latest commits, so effects may be repeated"),\n',
                 "",
             ),
         ),

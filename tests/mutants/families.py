@@ -37,7 +37,7 @@ MUTANTS = (
                 "child.state is RunState.SUCCEEDED:",
             ),
         ),
-        caught_by=(Catch("contract", "test_another_request_goes_on_with_what_the_first_has_left"),),
+        caught_by=(Catch("contract", "test_another_recover_continues_where_the_first_stopped"),),
     ),
     Mutant(
         name="caught-failure-reopened",
@@ -54,7 +54,7 @@ MUTANTS = (
                 "            is_uncaught = True\n",
             ),
         ),
-        caught_by=(Catch("contract", "test_a_success_after_something_that_was_undone_is_taken_as_it_is"),),
+        caught_by=(Catch("contract", "test_a_successful_child_stays_as_it_is_when_an_earlier_step_was_undone"),),
     ),
     Mutant(
         name="handled-failure-is-a-fault",
@@ -78,7 +78,7 @@ MUTANTS = (
         name="forgotten-child-reopened",
         breaks="a child that is not awaited is not recovered with its parent",
         edits=(Edit(_RECOVERY, "if entry.is_settled else entry.attempts > 0\n", "if entry.is_settled else True\n"),),
-        caught_by=(Catch("contract", "test_a_child_that_nobody_awaited_stays_as_it_is"),),
+        caught_by=(Catch("contract", "test_a_child_that_is_not_awaited_stays_as_it_is"),),
     ),
     Mutant(
         name="parent-reopened-before-children",
@@ -94,7 +94,7 @@ MUTANTS = (
                 "    return True if is_complete else None\n",
             ),
         ),
-        caught_by=(Catch("contract", "test_the_children_of_children_count_as_well"),),
+        caught_by=(Catch("contract", "test_children_of_children_count_toward_the_limit_of_a_transaction"),),
     ),
     Mutant(
         name="recovery-without-end",
@@ -106,7 +106,7 @@ MUTANTS = (
                 "yield from parent.lost(some, willed)",
             ),
         ),
-        caught_by=(Catch("contract", "test_a_child_that_fails_again_meanwhile_has_had_its_chance"),),
+        caught_by=(Catch("contract", "test_a_child_that_fails_again_during_a_recovery_is_not_reopened_twice"),),
     ),
     Mutant(
         name="reopened-child-takes-no-slot",
@@ -116,13 +116,13 @@ MUTANTS = (
                 "stores/operations/revisions.py", "            run, waits = self._seated(run)\n", "            pass\n"
             ),
         ),
-        caught_by=(Catch("contract", "test_reopened_children_of_a_map_keep_to_its_limit"),),
+        caught_by=(Catch("contract", "test_reopened_children_of_a_map_obey_its_limit"),),
     ),
     Mutant(
         name="reopened-child-tells-again",
         breaks="a parent receives one end of a child",
         edits=(Edit("stores/operations/run_end.py", "    if kinship.is_reopened(run):\n", "    if False:\n"),),
-        caught_by=(Catch("contract", "test_a_rewound_child_that_had_ended_does_not_tell_its_parent_twice"),),
+        caught_by=(Catch("contract", "test_a_rewound_child_sends_its_end_to_its_parent_once"),),
     ),
     Mutant(
         name="awaited-child-pruned",
@@ -134,7 +134,7 @@ MUTANTS = (
                 "knows(recorded, child) and recorded.attempts > 9\n",
             ),
         ),
-        caught_by=(Catch("contract", "test_a_child_that_waited_for_its_parent_keeps_to_what_is_usual_by_then"),),
+        caught_by=(Catch("contract", "test_a_child_kept_for_its_parent_follows_the_current_default_retention"),),
     ),
     Mutant(
         name="await-of-a-handle-unnoticed",

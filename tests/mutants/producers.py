@@ -47,7 +47,7 @@ UNREADABLE = (
         breaks="a payload that cannot be decoded hides no other run",
         edits=(
             Edit(
-                "engine/info.py",
+                "engine/flaws.py",
                 "        except Unreadable:\n            self._known[name] =",
                 "        except ZeroDivisionError:\n            self._known[name] =",
             ),

@@ -38,7 +38,7 @@ FENCES = (
                 "",
             ),
         ),
-        caught_by=(Catch("contract", "test_no_message_of_a_held_run_is_dropped"),),
+        caught_by=(Catch("contract", "test_dropping_a_message_of_a_held_run_is_refused"),),
     ),
     Mutant(
         name="drop-without-receipt",
@@ -85,7 +85,7 @@ FENCES = (
             ),
             _TOKEN_LOOKED_AT_ONCE_MORE,
         ),
-        caught_by=(Catch("contract", "test_after_another_claim_nothing_is_written"),),
+        caught_by=(Catch("contract", "test_a_checkpoint_after_another_claim_writes_nothing"),),
     ),
     Mutant(
         name="finish-without-fence",
@@ -98,7 +98,7 @@ FENCES = (
             ),
             _TOKEN_LOOKED_AT_ONCE_MORE,
         ),
-        caught_by=(Catch("contract", "test_a_token_of_the_future_or_an_unknown_run_is_lost"),),
+        caught_by=(Catch("contract", "test_a_checkpoint_with_a_wrong_token_or_of_an_unknown_run_is_lost"),),
     ),
     Mutant(
         name="heartbeat-without-fence",
@@ -139,7 +139,7 @@ FENCES = (
                 "freed = replace(run, is_pausing=False)",
             ),
         ),
-        caught_by=(Catch("contract", "test_parent_and_child_that_end_in_one_batch_both_have_their_end"),),
+        caught_by=(Catch("contract", "test_parent_and_child_that_end_in_one_batch_each_have_one_end"),),
     ),
     Mutant(
         name="rewind-keeps-the-token",
@@ -344,7 +344,7 @@ ARRIVALS = (
                 _CHECKPOINTS, "            queues.give_back(unit, run, checkpoint.waits, now)\n", "            pass\n"
             ),
         ),
-        caught_by=(Catch("contract", "test_an_event_that_came_back_is_pending_again"),),
+        caught_by=(Catch("contract", "test_an_event_that_was_given_back_returns_to_its_place"),),
     ),
     Mutant(
         name="wake-before-the-start",
@@ -454,13 +454,13 @@ LIMITS = (
         name="siblings-not-counted",
         breaks="the running children of a map never exceed its limit, even if some are started again",
         edits=(Edit(_RULES, "        is_parked = used >= intent.limit\n", "        is_parked = False\n"),),
-        caught_by=(Catch("contract", "test_of_children_with_a_limit_as_many_get_a_slot_as_their_siblings_have_left"),),
+        caught_by=(Catch("contract", "test_new_children_get_only_the_slots_that_their_siblings_leave_free"),),
     ),
     Mutant(
         name="slot-not-handed-on",
         breaks="a slot that is given back wakes the next waiting run",
         edits=(Edit(_LIMITS, "    _serve(unit, rule, {*slots, *_shared(rule)}, now)\n\n\ndef apply", "\n\ndef apply"),),
-        caught_by=(Catch("contract", "test_a_limit_that_is_lowered_counts_whoever_is_held"),),
+        caught_by=(Catch("contract", "test_a_lowered_limit_counts_runs_that_are_held"),),
     ),
     Mutant(
         name="rate-not-used-up",
@@ -489,7 +489,7 @@ LIMITS = (
                 'derived_id(f"schedule {schedule.name}@{slot}@{schedule.last_run_id}", slot)',
             ),
         ),
-        caught_by=(Catch("contract", "test_who_fires_a_slot_that_was_fired_is_told_so"),),
+        caught_by=(Catch("contract", "test_firing_a_slot_again_makes_no_second_run"),),
     ),
     Mutant(
         name="schedule-overlaps",

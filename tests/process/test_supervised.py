@@ -138,7 +138,7 @@ async def test_a_process_that_is_killed_is_replaced_and_its_work_continues(firm:
     assert await run.result(timeout=GUARD_SECONDS) != holder
     after = await firm.staffed(2, without=frozenset({holder}))
     assert len(after & before) == 1
-    assert f"(pid {holder}) was killed by SIGKILL; another one is started now" in firm.said()
+    assert f"(pid {holder}) was killed by SIGKILL; starting another one now" in firm.said()
 
 
 async def _holder(firm: Firm, run_id: str) -> str | None:
@@ -250,7 +250,7 @@ async def test_the_number_of_processes_can_be_set_by_a_variable(firm: Firm, monk
     [
         ("nosuch:hf", None, 2, "there is no module 'nosuch'"),
         ("broken:hf", None, 1, "importing 'broken' failed: ZeroDivisionError"),
-        ("app:hf", "memory://", 2, "in memory, which several processes cannot share"),
+        ("app:hf", "memory://", 2, "uses a memory store, which processes cannot share"),
         ("app:hf", "sqlite:///nowhere/shop.db", 5, "there is no directory"),
     ],
 )

@@ -91,7 +91,7 @@ async def test_a_schedule_takes_a_bound_call(stage: Stage) -> None:
             {"oder": "A-1"},
             r"parameter oder of checkout; did you mean order\? the parameters of checkout are",
         ),
-        ((), {}, "checkout misses arguments: order"),
+        ((), {}, "checkout is missing arguments: order"),
         (("A-1",), {"order": "A-2"}, "checkout gets order twice: by position and by name"),
         (("A-1", 5, True), {}, r"checkout takes 2 arguments \(order, cents\), but 3 were given; pass express by name"),
     ],

@@ -81,7 +81,7 @@ def test_the_same_key_is_the_same_run(shop: Shop) -> None:
     second = shop.type("start", "shop.add.v1", "a:=1", "b:=2", "--key", "k", "--json")
 
     assert json.loads(second.stdout) == {"id": first["id"], "created": False}
-    assert "the key is known" in second.stderr
+    assert "a run with this key already exists" in second.stderr
 
 
 def test_the_same_key_with_another_payload_is_a_conflict(shop: Shop) -> None:
@@ -119,22 +119,22 @@ def test_a_start_that_waits_until_its_timeout_leaves_the_run_alone(shop: Shop) -
         (["start", "x", "--timeout", "1s"], "add --wait"),
         (["start", "x", "--tag", "shop"], "--tag 'shop': write it as name=value"),
         (["start", "x", "--priority", "300"], "a priority is a whole number from 0"),
-        (["start", "x", "--delay", "soon"], "'soon' is no length of time"),
-        (["start", "x", "--at", "soon"], "'soon' is no moment"),
+        (["start", "x", "--delay", "soon"], "'soon' is not a length of time"),
+        (["start", "x", "--at", "soon"], "'soon' is not a valid moment"),
         (["start", "x", "[1]"], "not an array"),
         (["start", "x", "{"], "the payload is not JSON"),
         (["start", "x", "@missing.json"], "there is no file 'missing.json'"),
-        (["start", "bad type"], "a type name has no blanks"),
+        (["start", "bad type"], "a type name must not contain spaces"),
         (["start"], "Missing argument 'TYPE'"),
         (["emit", "x", "{"], "the payload is not JSON"),
         (["emit", ""], "a topic is a string of 1 to"),
-        (["cancel"], "name the runs to cancel, or choose them with --filter"),
-        (["cancel", "x", "--filter", "state:failed", "--yes"], "or choose them with --filter"),
+        (["cancel"], "name the runs to cancel, or select them with --filter"),
+        (["cancel", "x", "--filter", "state:failed", "--yes"], "or select them with --filter"),
         (["cancel", "x"], "add --yes"),
         (["cancel", "--filter", " ", "--yes"], "an empty filter would cancel every run"),
         (["cancel", "--filter", "failed", "--yes"], "did you mean state:failed"),
         (["workers", "rm"], "'rm' is not 'ls'"),
-        (["demo", "--url", "sqlite:///x.db"], "the demo makes a database of its own"),
+        (["demo", "--url", "sqlite:///x.db"], "the demo creates its own database"),
     ],
 )
 def test_a_usage_error_is_reported_and_changes_nothing(shop: Shop, words: list[str], message: str) -> None:

@@ -40,7 +40,7 @@ def test_human_output_has_a_line_for_each_figure(shop: Shop) -> None:
 
     assert result.exit_code == 0, result.output
     assert [line.partition("  ")[0] for line in result.stdout.splitlines()] == [one.what for one in MEASURES]
-    assert "removed afterwards" in result.stderr
+    assert "removed at the end" in result.stderr
     assert shop.read("ls") == before
 
 

@@ -64,7 +64,7 @@ def test_schedules_that_the_code_no_longer_has_are_named(shop: Shop) -> None:
     same, without = check(shop, code), check(shop, SAME)
 
     assert "schedules" not in same.stderr
-    assert "code has set and app:hf no longer has: shop.order.v1; `holdfast schedules rm` ends them" in without.stderr
+    assert "code declared, but app:hf no longer has: shop.order.v1; `holdfast schedules rm` ends them" in without.stderr
 
 
 def test_code_that_fits_passes_and_nothing_is_executed(shop: Shop) -> None:
@@ -116,7 +116,7 @@ def test_types_that_the_application_does_not_have_are_listed_separately(shop: Sh
     shop.start("shop.event.v1", {"topic": "news"})
     done = check(shop, SAME)
     assert done.returncode == 0
-    assert done.stderr == "1 live run checked: 1 fit\nnot in app:hf, hence not checked:\n"
+    assert done.stderr == "1 live run checked: 1 fit\nnot checked, because app:hf does not have these types:\n"
     assert done.stdout.splitlines() == ["TYPE           LIVE RUNS", "shop.event.v1          1"]
 
 

@@ -52,7 +52,7 @@ def offered(shop: Shop, typed: str, **environment: str) -> dict[str, str]:
 def test_commands_are_offered_with_their_descriptions(shop: Shop) -> None:
     assert offered(shop, "holdfast wa") == {
         "watch": "Follow a run until it ends.",
-        "wake": "Have runs that wait look again, now.",
+        "wake": "Wake waiting runs now, and retry blocked ones.",
     }
     assert offered(shop, "holdfast topics d").keys() == {"dead-letters"}
 

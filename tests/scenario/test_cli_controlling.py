@@ -104,7 +104,7 @@ def test_a_filter_needs_yes_without_a_terminal(shop: Shop) -> None:
     result = shop.type("pause", "--filter", "type:shop.*")
 
     assert result.exit_code == 2
-    assert "nobody can be asked here whether to pause; add --yes" in result.stderr
+    assert "`pause` cannot ask for confirmation; add --yes" in result.stderr
 
 
 def test_a_run_that_waits_is_woken(shop: Shop) -> None:
@@ -231,7 +231,7 @@ def test_a_rewind_needs_yes_without_a_terminal(shop: Shop, command: str) -> None
     result = shop.type(command, run_id, "charge")
 
     assert result.exit_code == 2
-    assert f"nobody can be asked here whether to {command}; add --yes" in result.stderr
+    assert f"`{command}` cannot ask for confirmation; add --yes" in result.stderr
 
 
 def test_a_run_that_a_worker_holds_is_busy(shop: Shop) -> None:
@@ -279,11 +279,11 @@ def test_several_runs_are_rewound_by_name(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["charge"], "only one of RUN and LOCATION is given: 'charge'"),
+        (["charge"], "'charge' is taken as LOCATION, but no RUN is given"),
         (["--filter", "type:shop.*"], "Missing argument"),
-        (["--filter", "type:shop.*", "x", "charge"], "name the runs to rewind, or choose them with --filter"),
+        (["--filter", "type:shop.*", "x", "charge"], "name the runs to rewind, or select them with --filter"),
         (["--filter", "", "charge", "--yes"], "an empty filter would rewind every run"),
-        (["--filter", "type:shop.*", "charge"], "nobody can be asked here whether to rewind; add --yes"),
+        (["--filter", "type:shop.*", "charge"], "`rewind` cannot ask for confirmation; add --yes"),
     ],
 )
 def test_an_ambiguous_rewind_is_refused(shop: Shop, words: list[str], message: str) -> None:
@@ -310,7 +310,7 @@ def test_a_fork_with_a_patch_is_another_run(shop: Shop) -> None:
     again = shop.type("fork", run_id, *words, "--yes", "--id", "copy")
 
     assert "charge" in shown.stdout
-    assert shown.stderr == "the new run begins with 1 of 2 entries, 1 of them patched; nothing was made\n"
+    assert shown.stderr == "the new run begins with 1 of 2 entries, 1 of them patched; nothing was created\n"
     assert forked == {"id": "copy", "created": True, "of": run_id}
     assert (again.exit_code, again.stdout) == (6, "copy\n")
     shop.type("send", "copy", "approve", "by=eve")

@@ -40,7 +40,7 @@ def test_the_demo_prints_its_story_and_leaves_nothing_behind(tmp_path: Path) -> 
     assert "\x1b" not in done.stdout
     for words in ("charge failed: ConnectionError", "holdfast send key:order-A-1 approve", "kill -9", "■ succeeded"):
         assert words in done.stdout
-    assert re.search(r"^pack +1 +2 +cut off by the kill, so begun again$", done.stdout, re.MULTILINE)
+    assert re.search(r"^pack +1 +2 +interrupted by the kill, so started again$", done.stdout, re.MULTILINE)
     assert re.search(r"^reserve +1 +1 +recorded before the kill, not repeated$", done.stdout, re.MULTILINE)
     assert "No finished step ran again" in done.stdout
     assert list(tmp_path.iterdir()) == []
@@ -67,7 +67,7 @@ def test_a_demo_that_is_interrupted_cleans_up_all_the_same(tmp_path: Path, numbe
     demo = subprocess.Popen(DEMO, env=environment(tmp_path), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert demo.stdout is not None
     lines = iter(demo.stdout.readline, "")
-    started = next(line for line in lines if "A worker process is started" in line)
+    started = next(line for line in lines if "The demo starts a worker process" in line)
     pid = int(re.findall(r"process (\d+)", started)[0])
     next(line for line in lines if "✓ reserve" in line)
 

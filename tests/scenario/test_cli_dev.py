@@ -85,7 +85,7 @@ def test_a_saved_change_is_executed_at_once(desk: Desk) -> None:
     assert desk.said() == '"one"'
 
     desk.write("two")
-    desk.talks("words.py changed; the worker is replaced")
+    desk.talks("words.py changed; restarting the worker")
 
     while desk.said() != '"two"':  # the worker with the old code may still have taken it
         pass
@@ -99,7 +99,7 @@ def test_holdfast_dev_waits_while_the_code_cannot_be_imported(desk: Desk) -> Non
     (desk.folder / "words.py").write_text("WORD = = 2\n")
     desk.talks("words.py changed")
     desk.talks("invalid syntax")
-    desk.talks("it is started again as soon as a file changes")
+    desk.talks("it restarts as soon as a file changes")
     desk.write("mended")
 
     while desk.said() != '"mended"':

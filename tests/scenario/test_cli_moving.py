@@ -57,7 +57,7 @@ def test_runs_are_moved_and_continue_in_the_other_store(shop: Shop, target: Shop
 
     assert "exported 2 runs" in told
     assert result.exit_code == 0
-    assert result.stdout == "        2  runs\n        1  runs go on\n"
+    assert result.stdout == "        2  runs\n        1  runs resumed\n"
     assert "(moving house)" in shop.type("explain", waiting).stdout
     target.work()
     target.type("send", "key:order-17", "approve", '"yes"')
@@ -103,7 +103,7 @@ def test_an_import_can_be_repeated_without_harm(shop: Shop, target: Shop, tmp_pa
 
     assert (first["restored"], first["resumed"], first["refused"]) == (2, 1, [])
     assert again.exit_code == 0
-    assert "was imported into" in again.stderr
+    assert "was already imported completely into" in again.stderr
     assert len(target.read("ls")) == 2
 
 
@@ -136,7 +136,7 @@ def test_a_run_that_is_refused_is_reported(shop: Shop, target: Shop, tmp_path: P
 
     assert result.exit_code == 6
     assert f"run {ended} has the key 'sum', which belongs to run {other} here" in result.stderr
-    assert "        1  runs were refused" in result.stdout
+    assert "        1  runs refused" in result.stdout
 
 
 def test_a_busy_run_is_left_behind_and_reported(shop: Shop) -> None:
@@ -162,10 +162,10 @@ def test_a_busy_run_is_left_behind_and_reported(shop: Shop) -> None:
     [
         (b"", "there is nothing to import"),
         (b"\n\n", "there is nothing to import"),
-        (b"garbage\n", "line 1 is no JSON: 'garbage'"),
-        (b"\x00\xff\xfe\n", "line 1 is no JSON"),
-        (b'{"line": "run"}\n', "line 1 is not as it should be: Object missing required field `dump`"),
-        (b'{"a": 1}\n', "line 1 is not as it should be"),
+        (b"garbage\n", "line 1 is not JSON: 'garbage'"),
+        (b"\x00\xff\xfe\n", "line 1 is not JSON"),
+        (b'{"line": "run"}\n', "line 1 is not valid: Object missing required field `dump`"),
+        (b'{"a": 1}\n', "line 1 is not valid"),
         (b"[" * 100_000 + b"\n", "line 1 is no"),
     ],
 )

@@ -48,7 +48,7 @@ def test_the_plan_of_migrate_creates_no_database(tmp_path: Path) -> None:
     result = Shop(tmp_path).type("migrate", "--plan")
 
     assert result.exit_code == 0
-    assert "would make schema number" in result.stdout
+    assert "would create schema number" in result.stdout
     assert list(tmp_path.iterdir()) == []
 
 
@@ -109,7 +109,7 @@ def test_an_empty_list_is_not_an_error(shop: Shop) -> None:
 
 
 def test_a_truncated_list_says_so_unless_quiet(shop: Shop) -> None:
-    assert "--limit shows more" in shop.type("ls", "--limit", "2").stderr
+    assert "--limit N shows more" in shop.type("ls", "--limit", "2").stderr
     assert shop.type("-q", "ls", "--limit", "2").stderr == ""
 
 
@@ -121,7 +121,7 @@ def test_a_list_continues_after_a_given_run(shop: Shop) -> None:
     assert [run["key"] for run in shop.read("ls", "--limit", "3", "--after", last[1])] == ["sum"]
     assert [run["key"] for run in shop.read("ls", "--after", "key:order-17")] == ["broken", "sum"]
     assert shop.type("ls", "--after", "key:nobody").exit_code == 3
-    assert "no meaning" in shop.type("ls", "--watch", "--after", "key:sum").stderr
+    assert "does not work with --after" in shop.type("ls", "--watch", "--after", "key:sum").stderr
 
 
 def test_children_are_found_by_their_parent(shop: Shop) -> None:
@@ -234,7 +234,7 @@ def test_an_ambiguous_prefix_lists_the_matching_runs(shop: Shop) -> None:
     result = shop.type("show", whole[:2])
 
     assert result.exit_code == 2
-    assert f"several runs begin with '{whole[:2]}'; give more of the id" in result.stderr
+    assert f"several run ids begin with '{whole[:2]}'; give more of the id" in result.stderr
     assert f"  {whole}  suspended  shop.order.v1" in result.stderr
 
 
@@ -261,14 +261,14 @@ def test_watching_a_finished_run_prints_its_story_and_ends(shop: Shop, key: str,
 
     assert result.exit_code == code
     assert "created" in result.stdout
-    assert "taken by" in result.stdout
+    assert "claimed by" in result.stdout
     assert ("■ succeeded" if code == 0 else "■ failed") in result.stdout
 
 
 @pytest.mark.parametrize("command", ["watch", "ls"])
 def test_watch_prints_lines_of_json_and_the_help_says_so(shop: Shop, command: str) -> None:
     told = " ".join(shop.type(command, "--help").stdout.split())
-    assert "with --json one line of JSON" in told or "As JSON, one line for each change" in told
+    assert "with --json one line of JSON" in told or "As JSON, print one line for each change" in told
 
 
 @pytest.mark.parametrize("form", ["--json", "-ojsonl"])
@@ -311,7 +311,7 @@ def test_the_doctor_warns_of_types_without_a_worker(shop: Shop) -> None:
 
     assert result.exit_code == 0
     assert "! types" in result.stdout
-    assert "no worker handles shop.order.v1, of which 1 run has not ended" in result.stdout
+    assert "no worker handles shop.order.v1: 1 run has not ended" in result.stdout
     assert "✓ orphans" in result.stdout
 
 

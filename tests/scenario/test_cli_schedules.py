@@ -32,7 +32,7 @@ def test_a_schedule_is_added_and_its_next_times_are_shown(shop: Shop) -> None:
     assert head.split() == ["NEXT", "IN", "UTC", "FROM", "NOW"]
     assert len(lines) == 5
     assert all(" 02:30:00 CE" in line for line in lines)
-    assert "no worker is running yet; schedules are fired by workers" in told.stderr
+    assert "no worker is running yet; workers fire schedules" in told.stderr
 
 
 def test_all_options_of_a_schedule_are_stored(shop: Shop) -> None:
@@ -97,7 +97,7 @@ def test_an_empty_list_of_schedules_says_so(shop: Shop) -> None:
     told = shop.type("schedules", "ls")
 
     assert (told.exit_code, told.stdout) == (0, "")
-    assert "there are no schedules; `holdfast schedules add` makes one" in told.stderr
+    assert "there are no schedules; create one with `holdfast schedules add`" in told.stderr
 
 
 def test_the_next_times_are_in_the_zone_of_the_schedule(shop: Shop) -> None:
@@ -161,12 +161,12 @@ def test_an_unknown_name_suggests_the_nearest(shop: Shop, verb: str) -> None:
 @pytest.mark.parametrize(
     ("rule", "says"),
     [
-        (["--cron", "0 25 * * *"], "column 3: '25' is no hour"),
+        (["--cron", "0 25 * * *"], "column 3: '25' is not a valid hour"),
         (["--cron", "0 9 * * *", "--zone", "Rome"], "did you mean 'Europe/Rome'?"),
-        (["--every", "1h", "--cron", "0 9 * * *"], "and not both"),
+        (["--every", "1h", "--cron", "0 9 * * *"], "but not both"),
         ([], "needs a cron expression or every"),
         (["--every", "10ms"], "at least 1 second"),
-        (["--every", "1h", "--payload", "[1]"], "the payload of a run is a JSON object"),
+        (["--every", "1h", "--payload", "[1]"], "the payload of a run must be a JSON object"),
         (["--every", "1h", "--tag", "slot=x"], "is set by the schedule itself"),
     ],
 )
@@ -201,4 +201,4 @@ def test_the_doctor_reports_schedules_that_no_worker_fires(shop: Shop) -> None:
     after = [one for one in shop.read("doctor") if one["subject"] == "schedules"]
 
     assert [one["level"] for one in (*before, *after)] == ["ok", "warning"]
-    assert "nobody fires late" in after[0]["text"]
+    assert "no worker fires late" in after[0]["text"]

@@ -20,12 +20,12 @@ __all__ = ["shop"]  # a fixture that pytest finds by its name
     [
         ("nonsense", "unknown kind of store"),
         ("mysql://ann:secret@host/db", "'mysql://ann:***@host/db': unknown kind of store"),
-        ("postgresql://ann:secret@[::1/db", "'postgresql://***@[::1/db': a bracket around the host is missing"),
-        ("postgresql://ann:secret@host:abc/db", "the port is a number from 1 to 65535, not 'abc'"),
+        ("postgresql://ann:secret@[::1/db", "'postgresql://***@[::1/db' lacks a bracket around the host"),
+        ("postgresql://ann:secret@host:abc/db", "the port must be a number from 1 to 65535, not 'abc'"),
         ("mysql://ann:secret@[::1/db", "'mysql://ann:***@[::1/db' is no URL of a store"),
         ("sqlite://shop.db", "with four slashes"),
         ("sqlite:///shop.db?color=red", "unknown option color"),
-        ("memory://", "a memory store lives inside one process"),
+        ("memory://", "a memory store exists only inside its own process"),
     ],
 )
 @pytest.mark.parametrize("words", ["ls", "start x", "emit x", "migrate", "doctor"])

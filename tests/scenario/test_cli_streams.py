@@ -69,7 +69,7 @@ def test_a_start_that_cannot_print_the_id_on_stdout_names_the_run_on_stderr(shop
     assert done.stderr == f"Error: run {run['id']} was started; but {why}\n"
 
     again = typed(shop, f"start shop.add.v1 a:=1 b:=2 --key k -q{form} {stdout}")
-    assert again.stderr == f"Error: there is run {run['id']} already; but {why}\n"
+    assert again.stderr == f"Error: run {run['id']} already exists; but {why}\n"
 
 
 @pytest.mark.parametrize("stdout", [CLOSED, FULL])
@@ -101,7 +101,7 @@ def test_a_command_without_stderr_has_the_same_exit_code(shop: Shop, words: str,
 
 def test_without_stdin_no_question_is_asked_and_nothing_is_read(shop: Shop) -> None:
     run_id = shop.start("shop.add.v1", {"a": 1, "b": 2})
-    assert "nobody can be asked here" in typed(shop, f"cancel {run_id} <&-").stderr
+    assert "cannot ask for confirmation" in typed(shop, f"cancel {run_id} <&-").stderr
     assert "stdin is not JSON" in typed(shop, "start shop.add.v1 - <&-").stderr
 
 
@@ -152,4 +152,7 @@ def test_a_file_with_letters_outside_the_locale_is_found_by_its_name(shop: Shop)
 def test_an_argument_that_cannot_be_decoded_is_a_usage_error(shop: Shop) -> None:
     done = typed(shop, "show \"key:$(printf '\\377')\"")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "Error: the argument 'key:\\udcff' is no text in UTF-8, nor in the encoding of the locale\n"
+    assert (
+        done.stderr
+        == "Error: the argument 'key:\\udcff' is not valid text, neither in UTF-8 nor in the encoding of the locale\n"
+    )

@@ -58,18 +58,18 @@ def test_rules_are_set_one_by_one_and_listed(shop: Shop) -> None:
 def test_an_empty_list_of_topics_says_so(shop: Shop) -> None:
     shop.type("migrate")
 
-    assert "no topic has rules of its own" in shop.type("topics", "ls").stderr
+    assert "no topic has rules" in shop.type("topics", "ls").stderr
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["topics", "set", "jobs"], "say what to set"),
+        (["topics", "set", "jobs"], "nothing to set; give"),
         (["topics", "set", "jobs", "--mode", "stack"], "'stack' is not one of"),
         (["topics", "set", "jobs", "--max-pending", "0"], "max_pending=0"),
         (["topics", "set", "", "--mode", "queue"], "a topic is a string"),
         (["topics", "lst"], "did you mean `holdfast topics ls`?"),
-        (["topics", "xyzzy"], "there are ls, set, dead-letters, replay, purge"),
+        (["topics", "xyzzy"], "it has ls, set, dead-letters, replay, purge"),
         (["topics", "replay"], "name the dead letters to replay"),
         (["topics", "purge", "1", "--topic", "x", "--yes"], "name the dead letters to purge"),
         (["topics", "purge", "1"], "add --yes"),

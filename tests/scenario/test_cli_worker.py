@@ -125,7 +125,7 @@ def test_a_worker_lets_its_steps_finish_when_it_is_stopped(shop: Shop) -> None:
         worker.communicate(timeout=GUARD_SECONDS)
 
     assert worker.returncode == 0
-    assert "running steps have 10 s" in told
+    assert "running steps get 10 s" in told
     assert shop.read("show", "key:slow")["history"][0]["result"] == "done"
 
 
@@ -160,7 +160,7 @@ def test_every_command_reports_a_killed_worker_at_once(shop: Shop) -> None:
     assert "no worker for shop.add.v1 is running yet" in started
     assert "Running on worker wally; that was killed, and no worker is running that could take over" in said[0]
     assert "but no worker is running (worker wally, which does, was last heard of at" in said[1]
-    assert "was killed; another worker takes its runs over" in checkup
+    assert "was killed; another worker takes over its runs" in checkup
     assert "no worker handles shop.add.v1" in checkup
 
 
@@ -178,7 +178,7 @@ def test_an_application_with_a_different_url_is_refused(shop: Shop) -> None:
     done = holdfast(shop, "--url", "sqlite:///other.db", "worker", "own:hf", "--until-idle")
 
     assert done.returncode == 2
-    assert "own:hf is made for sqlite:///own.db, but --url says sqlite:///other.db" in done.stderr
+    assert "own:hf uses sqlite:///own.db, but --url says sqlite:///other.db" in done.stderr
     assert not (shop.path.parent / "own.db").exists()
 
 
@@ -195,7 +195,7 @@ def test_an_application_with_its_own_store_is_not_replaced(shop: Shop) -> None:
     assert (shop.path.parent / "own.db").exists()
     for one in refused:
         assert one.returncode == 2
-        assert "own:hf is made for SqliteStore, but --url says sqlite:///other.db" in one.stderr
+        assert "own:hf uses SqliteStore, but --url says sqlite:///other.db" in one.stderr
 
 
 @pytest.mark.parametrize(
@@ -206,9 +206,9 @@ def test_an_application_with_its_own_store_is_not_replaced(shop: Shop) -> None:
         ("app:hf --types shop.ad.v1", "no type of the application matches 'shop.ad.v1' (did you mean shop.add.v1?)"),
         ("app:hf --types billing.*,shipping.*", "no type of the application matches 'shipping.*'"),
         ("", "name your Holdfast object, as in shop:hf"),
-        ("app:hf --lease 0", "Invalid value for '--lease': '0': it is a time greater than zero"),
-        ("app:hf --concurrency 0", "'0': it is a whole number of at least 1"),
-        ("app:hf --grace soon", "'soon': it is a length of time"),
+        ("app:hf --lease 0", "Invalid value for '--lease': '0': expected a duration greater than zero"),
+        ("app:hf --concurrency 0", "'0': expected a whole number of at least 1"),
+        ("app:hf --grace soon", "'soon': expected a duration"),
     ],
 )
 def test_a_worker_that_cannot_start_says_why(shop: Shop, words: str, message: str) -> None:

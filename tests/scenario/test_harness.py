@@ -126,7 +126,7 @@ async def test_a_faulty_store_fails_before_or_after_the_nth_call() -> None:
     store = FaultyStore(MemoryStore(clock=VirtualClock()))
     store.fail(1, when="before")
     store.fail(2, when="after")
-    for told in ("fault before call 1", "the answer got lost"):
+    for told in ("fault before call 1", "the answer was lost"):
         with pytest.raises(StoreUnavailable, match=told):
             await store.changes(VerdictsOn(holdings=[]))
     assert (await store.changes(VerdictsOn(holdings=[]))).verdicts == ()

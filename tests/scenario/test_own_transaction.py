@@ -249,7 +249,7 @@ async def test_a_connection_of_the_sqlite3_module_is_refused_with_the_reason(sql
 async def test_a_connection_to_another_file_is_refused(sqlite_hf: Holdfast, tmp_path: Path, name: str) -> None:
     other = apsw.Connection(name if name == ":memory:" else f"{tmp_path}/{name}")
     other.execute("begin")
-    with pytest.raises(InvalidRequest, match=r"runs are kept in .*shop\.db"):
+    with pytest.raises(InvalidRequest, match=r"runs are stored in .*shop\.db"):
         await sqlite_hf.start_in(other, "ship", {"order": 1})
     other.close()
 
@@ -264,10 +264,10 @@ async def test_a_connection_without_a_transaction_is_refused(sqlite_hf: Holdfast
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
-        ("update run set state = 'failed'", "'run' is holdfast's own"),
-        ("drop table entry", "'entry' is holdfast's own"),
-        ("commit", "COMMIT is not for you"),
-        ("rollback", "ROLLBACK is not for you"),
+        ("update run set state = 'failed'", "'run' belongs to holdfast"),
+        ("drop table entry", "'entry' belongs to holdfast"),
+        ("commit", "COMMIT is not allowed here"),
+        ("rollback", "ROLLBACK is not allowed here"),
         ("pragma journal_mode = delete", "pragma journal_mode"),
     ],
 )

@@ -374,7 +374,7 @@ async def test_a_parent_waits_until_a_child_has_finished_its_rollback(stage: Sta
         await h.settle()
         await run.cancel("by mistake")
         await h.settle()
-        with pytest.raises(RunBusy, match="still undoes what it did"):
+        with pytest.raises(RunBusy, match="still undoes its steps"):
             await run.recover()
         is_open[0] = True
         await h.advance(60)

@@ -323,5 +323,5 @@ async def test_a_child_can_be_started_with_the_same_option(stage: Stage) -> None
 
 async def test_an_unknown_option_for_undelivered_messages_is_refused(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        with pytest.raises(InvalidRequest, match="undelivered='burn': it is 'discard' or 'dead_letter'"):
+        with pytest.raises(InvalidRequest, match="undelivered='burn': expected 'discard' or 'dead_letter'"):
             await h.start(deaf, **cast("Any", {"undelivered": "burn"}))

@@ -69,7 +69,7 @@ async def test_a_worker_whose_patterns_match_nothing_says_so_and_takes_nothing(
             await hf.worker([pattern], name="wally").run_until_idle()
 
         assert complaints(caplog) == [
-            f"worker wally has no registered type that matches {pattern}; it claims nothing until there is one"
+            f"worker wally has no registered type that matches {pattern}; it claims nothing until one is registered"
         ]
         assert await session_of(hf).store.stats(CountRuns()) == {type: {RunState.PENDING: 1} for type in sorted(TYPES)}
 

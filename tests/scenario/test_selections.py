@@ -230,7 +230,7 @@ async def test_a_selection_without_a_filter_needs_everything(stage: Stage) -> No
         ({"colour": "red"}, "unknown filter colour of runs; the filters of runs are state, type, key, tags"),
         ({"deleted": True}, "runs that were deleted cannot be changed"),
         ({"ids": "01a1"}, "a list of ids"),
-        ({"ids": [5]}, "ids=5: it is a text"),
+        ({"ids": [5]}, "ids=5: expected a string"),
         ({"ids": ["a"], "state": "failed"}, "takes ids=.* or filters, and not both"),
     ],
 )
@@ -247,7 +247,7 @@ def test_an_impossible_selection_is_refused_at_once(conditions: dict[str, Any], 
         ({"state": ["failed", "x"]}, "unknown state x; the states are pending, running"),
         ({"state": 5}, "state=5: it is a state, or a list of them; the states are pending"),
         ({"state": []}, r"state=\[\] names no state"),
-        ({"type": 5}, "type=5: it is a text"),
+        ({"type": 5}, "type=5: expected a string"),
         ({"since": "yesterday"}, "since='yesterday'"),
     ],
 )

@@ -412,7 +412,7 @@ async def test_a_hook_gets_its_pending_signals_before_the_object_is_closed() -> 
 
 @pytest.mark.parametrize("name", ["run.fail", "run", "", "runs.*", "run.failed.*"])
 def test_an_unknown_signal_is_refused_with_the_known_ones(harness: Harness, name: str) -> None:
-    with pytest.raises(InvalidRequest, match=r"there are .*run\.failed"):
+    with pytest.raises(InvalidRequest, match=r"the signals are .*run\.failed"):
         harness.on(name)
 
 

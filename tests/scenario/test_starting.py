@@ -213,7 +213,7 @@ async def test_a_payload_that_does_not_fit_the_function_is_refused_at_the_start(
             await h.start("shop.order.v1", {"number": "seven"})
         with pytest.raises(InvalidRequest, match="colour"):
             await h.start("shop.order.v1", {"number": 7, "colour": "red"})
-        with pytest.raises(InvalidRequest, match="misses arguments: number"):
+        with pytest.raises(InvalidRequest, match="is missing arguments: number"):
             await h.start(order)  # type: ignore[call-arg, arg-type]
         with pytest.raises(InvalidRequest, match="is not a workflow"):
             await h.start(print, "x")  # type: ignore[call-overload]

@@ -399,7 +399,7 @@ async def test_code_that_blocks_the_worker_is_named(stage: Stage, caplog: pytest
     async with stage.harness(app) as h:
         run = await h.start(slow)
         await run.result()
-    assert f"the code of run {run.id} (shop.slow.v1) kept the worker's loop" in caplog.text
+    assert f"the code of run {run.id} (shop.slow.v1) blocked the worker's loop" in caplog.text
 
 
 class Program:

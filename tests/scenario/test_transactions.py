@@ -312,20 +312,20 @@ async def test_a_transaction_that_used_up_its_attempts_is_a_failed_step(bank: Ba
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (lambda connection: connection.execute("commit"), "COMMIT is not for you"),
-        (lambda connection: connection.execute("rollback"), "ROLLBACK is not for you"),
-        (lambda connection: connection.execute("begin"), "BEGIN is not for you"),
-        (lambda connection: connection.execute('release "holdfast transaction"'), "RELEASE is not for you"),
-        (lambda connection: connection.execute("select id from run"), "'run' is holdfast's own"),
-        (lambda connection: connection.execute("update Run set state = 'failed'"), "'run' is holdfast's own"),
-        (lambda connection: connection.execute("delete from entry"), "'entry' is holdfast's own"),
-        (lambda connection: connection.execute("drop table inbox"), "'inbox' is holdfast's own"),
-        (lambda connection: connection.execute("alter table run add column x"), "'run' is holdfast's own"),
-        (lambda connection: connection.execute("create index i on run (id)"), "'run' is holdfast's own"),
+        (lambda connection: connection.execute("commit"), "COMMIT is not allowed here"),
+        (lambda connection: connection.execute("rollback"), "ROLLBACK is not allowed here"),
+        (lambda connection: connection.execute("begin"), "BEGIN is not allowed here"),
+        (lambda connection: connection.execute('release "holdfast transaction"'), "RELEASE is not allowed here"),
+        (lambda connection: connection.execute("select id from run"), "'run' belongs to holdfast"),
+        (lambda connection: connection.execute("update Run set state = 'failed'"), "'run' belongs to holdfast"),
+        (lambda connection: connection.execute("delete from entry"), "'entry' belongs to holdfast"),
+        (lambda connection: connection.execute("drop table inbox"), "'inbox' belongs to holdfast"),
+        (lambda connection: connection.execute("alter table run add column x"), "'run' belongs to holdfast"),
+        (lambda connection: connection.execute("create index i on run (id)"), "'run' belongs to holdfast"),
         (lambda connection: connection.execute("create temp table run (id)"), "would outlive the transaction"),
         (lambda connection: connection.execute("attach ':memory:' as other"), "another file"),
         (lambda connection: connection.execute("pragma synchronous = off"), "pragma synchronous"),
-        (lambda connection: connection.close(), "has ended the transaction"),
+        (lambda connection: connection.close(), "ended the transaction"),
         (lambda connection: asyncio.sleep(0), "something to await"),
         (lambda connection: object(), "has no JSON form"),
         (lambda connection: "x" * 3_000_000, "the limit is"),
@@ -411,7 +411,7 @@ async def test_a_transaction_that_takes_too_long_is_a_failed_attempt(
             try:
                 await call
             except StepFailed as failure:
-                told.append(f"{failure.type} {failure.attempts}: {failure.message[:24]}")
+                told.append(f"{failure.type} {failure.attempts}: {failure.message[:39]}")
         await ctx.tx("quick", count, 10)
         return told
 
@@ -421,8 +421,8 @@ async def test_a_transaction_that_takes_too_long_is_a_failed_attempt(
             hasty.setattr(user_transactions, "LIMIT_SECONDS", 0.15)
             told = await h.execute(save)
         assert told == [
-            "TimeoutError 3: a transaction has 0.15 s",
-            "TimeoutError 3: a transaction has 0.15 s",
+            "TimeoutError 3: the transaction took longer than 0.15 s",
+            "TimeoutError 3: the transaction took longer than 0.15 s",
         ]
         assert balance(h) == 5
 

@@ -33,15 +33,15 @@ async def listed(h: Harness, **conditions: Any) -> None:
 
 
 SEVERAL = [
-    ({"delay": "5s"}, "delay='5s': it is seconds or a timedelta"),
-    ({"max_run": "1h"}, "max_run='1h': it is seconds or a timedelta"),
-    ({"max_suspend": [1]}, r"max_suspend=\[1\]: it is seconds or a timedelta"),
-    ({"retention": "7d"}, "retention='7d': it is seconds or a timedelta"),
-    ({"ready_at": "2030-01-01"}, "ready_at='2030-01-01': it is a datetime"),
-    ({"ready_at": datetime(2030, 1, 1).date()}, r"ready_at=datetime.date\(2030, 1, 1\): it is a datetime"),  # noqa: DTZ001
-    ({"ready_at": datetime.max.replace(tzinfo=timezone(timedelta(hours=-5)))}, "in UTC it is not in the years 1 to"),
-    ({"ready_at": datetime.min.replace(tzinfo=timezone(timedelta(hours=5)))}, "in UTC it is not in the years 1 to"),
-    ({"tags": ["a"]}, r"tags=\['a'\]: they are a dict of names and texts"),
+    ({"delay": "5s"}, "delay='5s': expected seconds or a timedelta"),
+    ({"max_run": "1h"}, "max_run='1h': expected seconds or a timedelta"),
+    ({"max_suspend": [1]}, r"max_suspend=\[1\]: expected seconds or a timedelta"),
+    ({"retention": "7d"}, "retention='7d': expected seconds or a timedelta"),
+    ({"ready_at": "2030-01-01"}, "ready_at='2030-01-01': expected a datetime"),
+    ({"ready_at": datetime(2030, 1, 1).date()}, r"ready_at=datetime.date\(2030, 1, 1\): expected a datetime"),  # noqa: DTZ001
+    ({"ready_at": datetime.max.replace(tzinfo=timezone(timedelta(hours=-5)))}, "in UTC it is outside the years 1 to"),
+    ({"ready_at": datetime.min.replace(tzinfo=timezone(timedelta(hours=5)))}, "in UTC it is outside the years 1 to"),
+    ({"tags": ["a"]}, r"tags=\['a'\]: expected a dict of strings"),
     ({"tags": {"a": 1}}, "value of tag 'a'"),
     ({"delay": 5, "ready_at": datetime(2030, 1, 1, tzinfo=UTC)}, "delay= and ready_at= both say when"),
 ]
@@ -62,14 +62,14 @@ async def test_a_start_with_a_wrong_value_is_refused_and_starts_nothing(
 LISTS = [
     ({"since": "2h"}, "since='2h': it is a datetime, or a timedelta that says how long ago"),
     ({"since": 7200}, "since=7200: it is a datetime"),
-    ({"until": "now"}, "until='now': it is a datetime"),
+    ({"until": "now"}, "until='now': expected a datetime"),
     ({"tags": ["a"]}, r"tags=\['a'\]"),
     ({"state": 5}, "the states are pending"),
-    ({"type": 5}, "type=5: it is a text, not of type int"),
-    ({"key": 17}, "key=17: it is a text"),
-    ({"parent_id": [1]}, r"parent_id=\[1\]: it is a text"),
+    ({"type": 5}, "type=5: expected a string, not int"),
+    ({"key": 17}, "key=17: expected a string"),
+    ({"parent_id": [1]}, r"parent_id=\[1\]: expected a string"),
     ({"limit": "5"}, "limit='5': it is a whole number of runs"),
-    ({"after": 5}, "after=5: it is a text"),
+    ({"after": 5}, "after=5: expected a string"),
 ]
 
 
@@ -86,14 +86,14 @@ async def test_ids_keys_locations_and_patches_of_a_wrong_type_are_refused(stage:
         number: Any = 17
         uuid: Any = UUID(run.id)
         pairs: Any = ["x"]
-        with pytest.raises(InvalidRequest, match=r"id=UUID\('.*'\): it is a text, not of type uuid.UUID"):
+        with pytest.raises(InvalidRequest, match=r"id=UUID\('.*'\): expected a string, not uuid.UUID"):
             h.run(uuid)
-        with pytest.raises(InvalidRequest, match="key=17: it is a text"):
+        with pytest.raises(InvalidRequest, match="key=17: expected a string"):
             h.run(key=number)
         with pytest.raises(InvalidRequest, match=r"ids=UUID\("):
             h.runs(ids=[uuid])
         for refused in (run.rewind(number), run.fork(number)):
-            with pytest.raises(InvalidRequest, match="location=17: it is a text"):
+            with pytest.raises(InvalidRequest, match="location=17: expected a string"):
                 await refused
         with pytest.raises(InvalidRequest, match=r"patch=\['x'\]: it is a dict"):
             await run.fork("x", patch=pairs)
@@ -123,22 +123,22 @@ async def test_a_result_timeout_may_be_a_timedelta() -> None:
                 await impatient
         wrong: Any = "5"
         for refused in (run.result(wrong), run.request("x", timeout=wrong)):
-            with pytest.raises(InvalidRequest, match="timeout='5': it is seconds or a timedelta"):
+            with pytest.raises(InvalidRequest, match="timeout='5': expected seconds or a timedelta"):
                 await refused
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"concurrency": "5"}, r"worker\(concurrency='5'\): it is a whole number of at least 1"),
+        ({"concurrency": "5"}, r"worker\(concurrency='5'\): expected a whole number of at least 1"),
         ({"threads": 0}, r"worker\(threads=0\)"),
         ({"steps": 1.5}, r"worker\(steps=1.5\)"),
-        ({"lease_seconds": "30"}, "worker: lease_seconds='30': it is seconds or a timedelta"),
+        ({"lease_seconds": "30"}, "worker: lease_seconds='30': expected seconds or a timedelta"),
         ({"grace_seconds": [1]}, "worker: grace_seconds="),
         ({"retention": "30d"}, "worker: retention='30d'"),
-        ({"types": 5}, r"worker\(types=5\): it is a list of names"),
-        ({"types": [5]}, r"worker\(types=\[5\]\): it is a list of names"),
-        ({"types": "billing.*"}, r"worker\(types='billing\.\*'\): it is a list of names"),
+        ({"types": 5}, r"worker\(types=5\): expected a list of type names"),
+        ({"types": [5]}, r"worker\(types=\[5\]\): expected a list of type names"),
+        ({"types": "billing.*"}, r"worker\(types='billing\.\*'\): expected a list of type names"),
     ],
 )
 def test_a_worker_with_a_wrong_value_is_refused(options: dict[str, Any], message: str) -> None:
@@ -155,13 +155,13 @@ async def body() -> int:
 
 
 IN_WORKFLOWS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "sleep": (lambda ctx: ctx.sleep("5"), "'5': it is seconds or a timedelta"),
-    "sleep_until": (lambda ctx: ctx.sleep_until("2030-01-01"), "'2030-01-01': it is a datetime"),
-    "receive": (lambda ctx: ctx.receive("x", timeout="5"), "timeout='5': it is seconds or a timedelta"),
-    "call": (lambda ctx: ctx.call(order, 1, delay="5s"), "delay='5s': it is seconds or a timedelta"),
-    "tags": (lambda ctx: ctx.call(order, 1, tags=["a"]), r"tags=\['a'\]: they are a dict"),
+    "sleep": (lambda ctx: ctx.sleep("5"), "'5': expected seconds or a timedelta"),
+    "sleep_until": (lambda ctx: ctx.sleep_until("2030-01-01"), "'2030-01-01': expected a datetime"),
+    "receive": (lambda ctx: ctx.receive("x", timeout="5"), "timeout='5': expected seconds or a timedelta"),
+    "call": (lambda ctx: ctx.call(order, 1, delay="5s"), "delay='5s': expected seconds or a timedelta"),
+    "tags": (lambda ctx: ctx.call(order, 1, tags=["a"]), r"tags=\['a'\]: expected a dict"),
     "retry": (lambda ctx: ctx.step("s", body, retry=3), "retry=3: it is a Retry"),
-    "timeout": (lambda ctx: ctx.step("s", body, timeout="30"), "timeout='30': it is seconds or a timedelta"),
+    "timeout": (lambda ctx: ctx.step("s", body, timeout="30"), "timeout='30': expected seconds or a timedelta"),
     "argument": (lambda ctx: ctx.step("s", body, city="Bonn"), "unknown option city"),
 }
 
@@ -240,3 +240,11 @@ async def forever() -> None:
 
 def flaky() -> None:
     raise ConnectionError("x")
+
+
+def test_only_a_registry_can_be_included() -> None:
+    hf, other = Holdfast("memory://"), Holdfast("memory://")
+    wrong: Any = other
+
+    with pytest.raises(InvalidRequest, match=r"include\(<Holdfast memory://>\): expected a Registry"):
+        hf.include(wrong)

@@ -221,7 +221,7 @@ def test_a_scenario_that_waits_forever_is_reported_with_the_reason(simulate: Cal
         run = await hf.start(order, "shoes")
         await run.result()
 
-    with pytest.raises(Violation, match=r"the scenario waits for what never comes.*approval"):
+    with pytest.raises(Violation, match=r"the scenario waits for something that never happens.*approval"):
         simulate(shop, scenario, seeds=1)
 
 

@@ -69,7 +69,7 @@ async def test_a_message_or_event_under_an_old_token_is_detected(scene: Scene) -
     await scene.store.apply(EmitEvents(events=[arrange.an_event()]))
 
     for kept in (before_message, before_event):
-        with pytest.raises(Violation, match="I5: checkpoint under an old token changed another"):
+        with pytest.raises(Violation, match="I5: checkpoint under an old token changed other state"):
             scene.watch.check_stale(kept, "checkpoint")
 
 
@@ -95,7 +95,7 @@ async def test_a_message_wait_that_ends_too_early_is_detected(scene: Scene) -> N
     given_up = Entry(location="receive", kind=EntryKind.MESSAGE, state=EntryState.TIMED_OUT, position=1)
     scene.state.records[lease.run.id].entries["receive"] = given_up
 
-    with pytest.raises(Violation, match=r"I7: .* rang 1\.000 s before its time"):
+    with pytest.raises(Violation, match=r"I7: .* fired 1\.000 s too early"):
         scene.watch.wrote("checkpoint", ([checkpoint],))
 
 
@@ -184,7 +184,7 @@ async def test_a_claim_that_is_missing_in_the_audit_is_detected(scene: Scene) ->
     scene.watch.wrote("create", ())
     scene.state.records[lease.run.id].audit.clear()
 
-    with pytest.raises(Violation, match=r"I12: .* was last claimed under token 1, its audit says"):
+    with pytest.raises(Violation, match=r"I12: .* was last claimed under token 1, but its audit says"):
         scene.watch.finish()
 
 
@@ -198,7 +198,7 @@ async def test_a_run_that_is_blocked_under_unchanged_code_is_detected(scene: Sce
     checkpoint = arrange.checkpoint_for(lease, diverged())
     await arrange.write(scene.store, checkpoint)
 
-    with pytest.raises(Violation, match=r"I13: run .* is blocked though its code is the same: it does not fit"):
+    with pytest.raises(Violation, match=r"I13: run .* is blocked though its code has not changed: it does not fit"):
         scene.watch.wrote("checkpoint", ([checkpoint],))
 
 
@@ -210,5 +210,7 @@ async def test_a_result_that_is_lost_with_a_block_is_detected(scene: Scene) -> N
     await arrange.write(scene.store, checkpoint)
     watch.told[lease.run.id, lease.run.token] = "charge"
 
-    with pytest.raises(Violation, match=r"I13: run .* is blocked after charge, of which nothing is recorded"):
+    with pytest.raises(
+        Violation, match=r"I13: run .* is blocked after charge, but the result of charge is not recorded"
+    ):
         watch.wrote("checkpoint", ([checkpoint],))

@@ -1,6 +1,7 @@
-"""Settings that stand outside of programs: in the environment, in a file, or nowhere.
+"""Settings from outside the program: from the environment, from a file, or their defaults.
 
-Begin with `settings`, which is the table of all there are; `configuration` says which value of one counts, `file` finds
-and reads the file, `kind` knows how values are written, `secret` hides what nobody should see.
-`app`, `worker` and `cli` ask here; nothing is read before they do. Light on purpose: `holdfast --help` loads it.
+Start reading with `settings`, the table of all settings. `configuration` decides which value counts. `file` finds and
+reads the settings file. `kind` parses and formats values. `secret` hides passwords and tokens.
+`app`, `worker` and `cli` use this package. It reads nothing before they ask. It imports little on purpose, because
+`holdfast --help` loads it.
 """

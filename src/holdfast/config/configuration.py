@@ -1,7 +1,7 @@
-"""The configuration: which value of a setting counts, and where it came from.
+"""The configuration: decides which value of a setting counts, and says where it came from.
 
-A flag, or an argument, wins over the environment, which wins over the file, which wins over the default. Nothing is
-read before somebody asks, and then only what the answer depends on.
+A flag or an argument wins over the environment, which wins over the file, which wins over the default. Values are read
+on demand, and only from the sources that the answer depends on.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DEFAULT = "default"
 class SettingOrigin:
     """A value and where it came from: `flag`, `HOLDFAST_URL`, `/shop/pyproject.toml:tool.holdfast.url` or `default`.
 
-    `folder` is that of the file, if it came from one.
+    `folder` is the directory of the file, if the value came from one.
     """
 
     value: Any
@@ -36,9 +36,9 @@ class SettingOrigin:
 
 
 class Configuration:
-    """The values of all settings. `flags` are those of a command line, by the keys of their settings.
+    """The values of all settings. `flags` are the options of a command line, by the keys of their settings.
 
-    The file is read once, the environment whenever it is asked.
+    The file is read once, the environment on every access.
     """
 
     def __init__(
@@ -53,18 +53,18 @@ class Configuration:
         self._environment = os.environ if environment is None else environment
 
     def __getitem__(self, setting: Setting[T]) -> T:
-        """The value that counts. Raises `InvalidRequest` if it cannot be one, or the file is not in order."""
+        """Return the effective value. Raises `InvalidRequest` if the value or the settings file is invalid."""
         return cast("T", self.origin(setting).value)
 
     def chosen(self, setting: Setting[T], given: T | None) -> T:
-        """What was passed as an argument, or the value that counts if that is None."""
+        """Return the argument that was given, or the effective value if it is None."""
         return self[setting] if given is None else given
 
     def origin(self, setting: Setting[Any]) -> SettingOrigin:
-        """The value that counts, and where it came from."""
+        """Return the effective value and its origin."""
         if setting.key in self._flags:
             return SettingOrigin(self._flags[setting.key], FLAG)
-        # As everywhere, an empty variable is one that is not set.
+        # An empty variable counts as not set, by convention.
         if text := self._environment.get(setting.variable):
             return SettingOrigin(self._parsed(setting, text), setting.variable)
         if self._file is not None and setting.key in self._file.values:
@@ -86,6 +86,6 @@ class Configuration:
 
 
 def _refused(message: str) -> Exception:
-    from holdfast.core.errors import InvalidRequest  # here: it loads more than help on the command line needs
+    from holdfast.core.errors import InvalidRequest  # imported here, because `holdfast --help` does not need it
 
     return InvalidRequest(message)

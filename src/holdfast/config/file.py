@@ -1,7 +1,7 @@
-"""The file of settings: `holdfast.toml`, or `pyproject.toml` with a table `[tool.holdfast]`.
+"""The settings file: `holdfast.toml`, or `pyproject.toml` with a table `[tool.holdfast]`.
 
-It is looked for in the current directory, then in each above it; the first that has settings is the one. All of it is
-read and checked, also what nobody asks for: a misspelt key must not be a setting that has no effect.
+The search starts in the current directory and goes up. The first file with settings counts. All of its keys are
+checked, even those that no command uses: a misspelt key must not be ignored silently.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _GROUPS = {key.rpartition(".")[0] for key in SETTINGS} - {""}
 
 @dataclass(frozen=True)
 class SettingsFile:
-    """The values that a file gives, by the keys of their settings. `prefix` stands before each key in it."""
+    """The values in a settings file, by the keys of their settings. `prefix` precedes each key in the file."""
 
     path: Path
     prefix: str
     values: Mapping[str, object]
 
     def place(self, key: str) -> str:
-        """Where a setting stands."""
+        """Return the place of a setting, such as `/shop/pyproject.toml:tool.holdfast.url`."""
         return f"{self.path}:{self.prefix}{key}"
 
 
 def find_file(directory: Path | None = None) -> SettingsFile | None:
-    """The file that counts for a program in this directory. Raises `ValueError` if it cannot be read or understood."""
+    """Return the settings file for a program in this directory. Raises `ValueError` if the file is invalid."""
     try:
         start = directory or Path.cwd()
     except FileNotFoundError:
-        return None  # somebody has removed the directory, and with it whatever it was in
+        return None  # the current directory was removed
     for folder in (start, *start.parents):
-        # The one that is ours goes first; the other is the whole project's.
+        # `holdfast.toml` first: it is specific to holdfast, and `pyproject.toml` belongs to the whole project.
         for name in (OWN_NAME, PROJECT_NAME):
             if (found := _read(folder / name)) is not None:
                 return found
@@ -59,21 +59,21 @@ def _read(path: Path) -> SettingsFile | None:
     if path.name == OWN_NAME:
         return SettingsFile(path, "", _values(path, "", _parsed(path, content)))
     if b"holdfast" not in content:
-        return None  # somebody else's, whatever state it is in
+        return None  # no settings of ours, so it does not matter whether it is valid TOML
     tools = _parsed(path, content).get("tool")
     table = tools.get("holdfast") if isinstance(tools, dict) else None
     if table is None:
         return None
     if isinstance(table, dict):
         return SettingsFile(path, "tool.holdfast.", _values(path, "tool.holdfast.", table))
-    raise ValueError(f"{path}: tool.holdfast = {told(table)}: it is a table, written [tool.holdfast]")
+    raise ValueError(f"{path}: tool.holdfast = {told(table)}: expected a table, written [tool.holdfast]")
 
 
 def _exists(path: Path) -> bool:
     try:
         return path.is_file()
     except OSError:
-        return False  # a directory that may not even be looked into
+        return False  # a directory that this user cannot access
 
 
 def _parsed(path: Path, content: bytes) -> dict[str, Any]:
@@ -110,10 +110,10 @@ def _flat(table: Mapping[str, object], group: str = "") -> Iterator[tuple[str, o
 
 def _advice(path: Path, key: str, value: object) -> str:
     if key == "tool" and isinstance(value, dict):
-        return f"; in {path.name} settings stand at the top, without [tool.holdfast]"
+        return f"; in {path.name}, put settings at the top level, without [tool.holdfast]"
     if key in _GROUPS:
         return f"; {key} is a table of settings"
     near = difflib.get_close_matches(key, [*_GROUPS, *SETTINGS], n=1, cutoff=0.5)
-    # What was put into the wrong table, or has the name of an argument: `concurrency`, `lease_seconds`.
+    # A key in the wrong table, or named like an argument: `concurrency`, `lease_seconds`.
     near = near or [known for known in SETTINGS if known.rpartition(".")[2] == key.rpartition(".")[2]]
-    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(SETTINGS)}"
+    return f"; did you mean {near[0]}?" if near else f"; the settings are {', '.join(SETTINGS)}"

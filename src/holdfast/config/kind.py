@@ -1,6 +1,6 @@
-"""A kind of value: how it is written in a file, in a variable or on a command line, and what may be shown of it.
+"""Kinds of values: how a value is written in a file, in a variable or on a command line, and how it is shown.
 
-What does not fit raises `ValueError` with words that go on after "url = 5: ".
+An invalid value raises `ValueError`. Its text continues a message that begins with "url = 5: ".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SQLITE = "sqlite:///"
 
 
 class Kind(Generic[T_co]):
-    """What all kinds can do: `parse` reads a text, `accept` a value of TOML, and `written` is a text for `parse`."""
+    """A kind of value: `parse` reads a string, `accept` a TOML value, and `written` returns a string for `parse`."""
 
     metavar = "TEXT"
 
@@ -29,33 +29,33 @@ class Kind(Generic[T_co]):
         raise NotImplementedError
 
     def accept(self, value: object) -> T_co:
-        """What a file says, where a text is a text."""
+        """Convert a TOML value. By default only a string is valid."""
         if isinstance(value, str):
             return self.parse(value)
-        raise ValueError(f"it is a text, not {_kind_of(value)}")
+        raise ValueError(f"expected a string, not {_kind_of(value)}")
 
     def written(self, value: object) -> str:
         return str(value)
 
     def shown(self, value: object) -> object:
-        """What everybody may see, as JSON."""
+        """Return the value as JSON, with secrets hidden."""
         return value
 
     def rooted(self, value: object, folder: Path) -> object:
-        """A value that a file in this folder gives."""
+        """Resolve a value from a file in this folder. Only paths depend on the folder."""
         del folder
         return value
 
 
 class Text(Kind[str]):
-    """Any text."""
+    """Any string."""
 
     def parse(self, text: str) -> str:
         return text
 
 
 class Url(Text):
-    """Where a store is. A relative path in a file counts from that file, wherever the program is started."""
+    """The URL of a store. A relative path in a file is relative to that file, not to the current directory."""
 
     metavar = "URL"
 
@@ -78,7 +78,7 @@ class Choice(Kind[str]):
 
     def parse(self, text: str) -> str:
         if text not in self.words:
-            raise ValueError(f"it is one of {', '.join(self.words)}")
+            raise ValueError(f"expected one of {', '.join(self.words)}")
         return text
 
 
@@ -107,12 +107,12 @@ class Whole(Kind[int]):
     @property
     def _wanted(self) -> str:
         limit = f"of at least {self.least}" if self.most is None else f"from {self.least} to {self.most}"
-        return f"it is a whole number {limit}"
+        return f"expected a whole number {limit}"
 
 
 @dataclass(frozen=True)
 class Length(Kind[timedelta]):
-    """A length of time: a text such as `30s`, or a number of seconds."""
+    """A duration: a string such as `30s`, or a number of seconds."""
 
     may_be_zero: bool = False
 
@@ -122,15 +122,15 @@ class Length(Kind[timedelta]):
         try:
             length = parse_length(text)
         except ValueError:
-            raise ValueError("it is a length of time, such as 90 (seconds), 30s, 5m, 1h30m or 2d") from None
+            raise ValueError("expected a duration, such as 90 (seconds), 30s, 5m, 1h30m or 2d") from None
         if not length and not self.may_be_zero:
-            raise ValueError("it is a time greater than zero")
+            raise ValueError("expected a duration greater than zero")
         return length
 
     def accept(self, value: object) -> timedelta:
         if isinstance(value, (int, float, str)) and not isinstance(value, bool):
             return self.parse(str(value))
-        raise ValueError(f"it is a time such as 30s, or a number of seconds, not {_kind_of(value)}")
+        raise ValueError(f"expected a duration such as 30s, or a number of seconds, not {_kind_of(value)}")
 
     def written(self, value: object) -> str:
         assert isinstance(value, timedelta)
@@ -141,14 +141,14 @@ class Length(Kind[timedelta]):
 
 
 class Names(Kind[tuple[str, ...]]):
-    """Several names: a list, or a text with commas."""
+    """Several names: a list, or a string with commas."""
 
     metavar = "NAMES"
 
     def parse(self, text: str) -> tuple[str, ...]:
         names = tuple(name for part in text.split(",") if (name := part.strip()))
         if not names:
-            raise ValueError("it is at least one name; of several, with commas between them")
+            raise ValueError("expected at least one name, or several separated by commas")
         return names
 
     def accept(self, value: object) -> tuple[str, ...]:
@@ -156,7 +156,7 @@ class Names(Kind[tuple[str, ...]]):
             return self.parse(",".join(value))
         if isinstance(value, str):
             return self.parse(value)
-        raise ValueError(f"it is a list of texts, not {_kind_of(value)}")
+        raise ValueError(f"expected a list of strings, not {_kind_of(value)}")
 
     def written(self, value: object) -> str:
         assert isinstance(value, tuple)
@@ -184,21 +184,21 @@ class Listening(Kind[Address]):
 
 
 class Secret(Text):
-    """A text that nobody should see."""
+    """A string that is never shown."""
 
     def shown(self, value: object) -> object:
         return None if value is None else HIDDEN
 
 
 def _kind_of(value: object) -> str:
-    """What TOML calls a value."""
+    """Return the name of a value's TOML type, for messages."""
     match value:
         case bool():
             return "true or false"
         case int() | float():
             return "a number"
         case str():
-            return "a text"
+            return "a string"
         case list():
             return "a list"
         case dict():

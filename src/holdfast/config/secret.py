@@ -1,4 +1,4 @@
-"""Secrets: what may be shown of a URL, or of a value that may have one in it."""
+"""Secrets: hide passwords and tokens in a URL, or in a value that may contain one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from urllib.parse import unquote
 HIDDEN = "***"
 _TOLD = 80
 
-# From the first colon to the last @, so that nothing is left of a password that should have been quoted.
+# From the first colon to the last @, so that no part of a password with an unquoted @ remains visible.
 _PASSWORD = re.compile(r"://[^/?#:@]*:(?P<value>.*)@", re.DOTALL)
-# Up to the next &: libpq knows no fragment. It decodes the name, so `passwor%64` is a password too.
+# Up to the next &: libpq has no fragments. It decodes the name, so `passwor%64` is a password too.
 _OPTION = re.compile(r"[?&](?P<name>[^=&]*)=(?P<value>[^&]*)")
 _SECRET = re.compile(r"password|passwd|secret|token", re.IGNORECASE)
-# As libpq writes it: `host=db password=secret`, perhaps with blanks around =, quotes around the value, and backslashes
-# before what would end it.
+# The form of libpq: `host=db password=secret`. There may be spaces around =, quotes around the value, and backslashes
+# before characters that would end it.
 _WORD = re.compile(
     r"(?<![?&\w%])\w*(?:password|passwd|secret|token)\w*\s*=\s*(?P<value>(?=\S)(?:'(?:[^'\\]|\\.)*'?)?(?:\\.|\S)*)",
     re.IGNORECASE | re.DOTALL,
@@ -23,7 +23,7 @@ _WORD = re.compile(
 
 
 def scrubbed(url: str) -> str:
-    """A URL, or a connection string of libpq, without its password and without those among its options."""
+    """Return a URL, or a connection string of libpq, with its password and all secret options hidden."""
     shown, end = "", 0
     for first, last in sorted(_secrets(url)):
         if first >= end:
@@ -33,7 +33,7 @@ def scrubbed(url: str) -> str:
 
 
 def _secrets(url: str) -> Iterator[tuple[int, int]]:
-    """Where there may be a secret, from and to. All are sought in the same text, and may overlap."""
+    """Yield the start and end of each possible secret. The ranges may overlap."""
     for pattern in (_PASSWORD, _WORD):
         for found in pattern.finditer(url):
             yield found.span("value")
@@ -43,6 +43,6 @@ def _secrets(url: str) -> Iterator[tuple[int, int]]:
 
 
 def told(value: object) -> str:
-    """A value in a message: short, and without what a URL in it would give away."""
+    """Return a value for a message: shortened, and with the secrets of a URL hidden."""
     text = repr(scrubbed(value)) if isinstance(value, str) else scrubbed(repr(value))
     return text if len(text) <= _TOLD else f"{text[:_TOLD]}…"

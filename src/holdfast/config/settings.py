@@ -1,7 +1,7 @@
-"""The table of settings: each has one line here, and nowhere else a name or a default.
+"""The table of settings. The name and the default of a setting are defined only here.
 
-A setting `worker.threads` is `threads` of `[tool.holdfast.worker]` in a file, `HOLDFAST_WORKER_THREADS` in the
-environment, and `--threads` where a command takes it. `docs/configuration.md` has to mention it.
+The setting `worker.threads` is `threads` in `[tool.holdfast.worker]` of a file, `HOLDFAST_WORKER_THREADS` in the
+environment, and `--threads` on commands with that option. `docs/configuration.md` must mention every setting.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Setting(Generic[T]):
-    """Something that can be set. `about` is for the help of the command line; `otherwise` says what no value means."""
+    """A setting. `about` is its help text on the command line. `otherwise` describes the meaning of no value."""
 
     key: str
     kind: Kind[T]
@@ -36,23 +36,23 @@ class Setting(Generic[T]):
 
     @property
     def default_text(self) -> str:
-        """The default, as it would be written."""
+        """The default, in the form in which a user writes it."""
         return self.otherwise if self.default is None else self.kind.written(self.default)
 
     @property
     def help(self) -> str:
-        """What the command line says of its option."""
+        """The help text of the option on the command line."""
         default = f"; default: {self.default_text}" if self.default_text else ""
         return f"{self.about}  [env var: {self.variable}{default}]"
 
 
 Maybe = Setting[T | None]
 
-URL = Setting("url", Url(), "sqlite:///holdfast.db", "Where the runs are kept, such as sqlite:///shop.db.")
+URL = Setting("url", Url(), "sqlite:///holdfast.db", "URL of the store, such as sqlite:///shop.db.")
 APPLICATION: Maybe[str] = Setting("application", Text(), None, "Your Holdfast object, as MODULE:ATTR.")
 RETENTION = Setting("retention", Length(), timedelta(days=30), "How long a run is kept after its end.")
 
-METRICS_TOKEN: Maybe[str] = Setting("metrics_token", Secret(), None, "What readers of metrics have to present.")
+METRICS_TOKEN: Maybe[str] = Setting("metrics_token", Secret(), None, "Bearer token that clients need to read /metrics.")
 
 OUTPUT = Setting("output", Choice("table", "json", "jsonl"), "table", "A table for people, or JSON for programs.")
 COLOR = Setting(
@@ -61,15 +61,19 @@ COLOR = Setting(
     "auto",
     "Colour and live display; auto: on a terminal, unless NO_COLOR is set.",
 )
-VERBOSITY = Setting("verbosity", Whole(-1, 2), 0, "How much commands say: -1 is -q, 1 is -v, 2 is -vv.")
+VERBOSITY = Setting("verbosity", Whole(-1, 2), 0, "How much commands print: -1 is -q, 1 is -v, 2 is -vv.")
 
 TYPES: Maybe[tuple[str, ...]] = Setting(
-    "worker.types", Names(), None, "Only these types, such as 'billing.*,x.y.v1'.", otherwise="all of the application"
+    "worker.types",
+    Names(),
+    None,
+    "Serve only these types, such as 'billing.*,x.y.v1'.",
+    otherwise="all of the application",
 )
-CONCURRENCY = Setting("worker.concurrency", Whole(1), 200, "Runs at once, in each process.")
-STEPS = Setting("worker.steps", Whole(1), 1000, "Step bodies at once, in each process.")
+CONCURRENCY = Setting("worker.concurrency", Whole(1), 200, "Concurrent runs per process.")
+STEPS = Setting("worker.steps", Whole(1), 1000, "Concurrent step bodies per process.")
 THREADS = Setting("worker.threads", Whole(1), 32, "Threads for steps that are plain functions.")
-PROCESSES = Setting("worker.processes", Whole(1), 1, "Worker processes; one that dies is replaced.")
+PROCESSES = Setting("worker.processes", Whole(1), 1, "Worker processes; a process that dies is replaced.")
 LEASE = Setting(
     "worker.lease",
     Length(),
@@ -80,18 +84,19 @@ GRACE = Setting(
     "worker.grace",
     Length(may_be_zero=True),
     timedelta(seconds=10),
-    "How long running steps may take when the worker stops.",
+    "How long running steps may continue when the worker stops.",
 )
-NAME: Maybe[str] = Setting("worker.name", Text(), None, "What the worker is called.", otherwise="host and process")
+NAME: Maybe[str] = Setting("worker.name", Text(), None, "Name of the worker.", otherwise="host and process")
 
 METRICS: Maybe[Address] = Setting(
-    "worker.metrics", Listening(), None, "Serve /metrics and /healthz there; each further process one port higher."
+    "worker.metrics",
+    Listening(),
+    None,
+    "Serve /metrics and /healthz at this address; each further process one port higher.",
 )
-LOG_FORMAT = Setting(
-    "worker.log_format", Choice("text", "json"), "text", "How logs are written: lines for people, or JSON lines."
-)
+LOG_FORMAT = Setting("worker.log_format", Choice("text", "json"), "text", "Log format: text for people, or JSON lines.")
 
 SETTINGS: dict[str, Setting[Any]] = {
     setting.key: setting for setting in list(globals().values()) if isinstance(setting, Setting)
 }
-"""All of them by their keys, in the order above."""
+"""All settings by their keys, in the order above."""

@@ -1,5 +1,5 @@
-"""The words and rules of holdfast: values, states and pure decisions.
+"""The core of holdfast: values, states and pure decisions.
 
-Everything may import core; core imports nothing of holdfast above it and does no I/O.
-Start with `model` (what exists), then `checkpoint` (what a turn gained) and `rules` (what follows).
+Every package may import core. Core imports no other package of holdfast and does no I/O.
+Start with `model` (the values), then `checkpoint` (what a turn writes) and `rules` (the decisions).
 """

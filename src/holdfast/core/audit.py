@@ -1,6 +1,6 @@
-"""Audit: the facts of a run's life, in the same words on every store.
+"""Audit facts: the events of a run's life, with the same names on every store.
 
-A store notes each in the transaction that makes it true.
+A store writes each fact in the transaction that makes it true.
 """
 
 from __future__ import annotations
@@ -15,27 +15,29 @@ from holdfast.core.model import Arrival, AuditFact, Entry, EntryState, MessageTo
 from holdfast.core.states import RunState
 
 KEPT = 100
+"""Maximum number of routine facts kept per run: the newest ones."""
+
 ROUTINE = ("claimed", "suspended", "woken", "parked", "heartbeat")
-"""Of what happens to a run over and over, so many facts are kept: the last."""
+"""Events that happen to a run again and again."""
 
 TRIM_EVERY = 50
-"""Where that costs something, the rest is cleared away only after so many more."""
+"""Number of routine facts between two trims, in stores where a trim is expensive."""
 
 KEY_REUSED = "key_reused"
-"""The fact that another run has taken over the key of an ended one."""
+"""The event that another run took over the key of an ended run."""
 
 REQUEST = "request"
-"""Where a fact names the request that it goes back to: only what somebody asked for has one."""
+"""The data key that holds the id of the request. Only facts with a requester have one."""
 
 BY = "by"
-"""Where a fact names the actor who asked for it."""
+"""The data key that holds the actor who asked."""
 
 BEAT = "beat"
-"""Where a sign of life has its token and number."""
+"""The data key that holds the token and number of a heartbeat."""
 
 
 def kept(facts: Iterable[AuditFact]) -> tuple[AuditFact, ...]:
-    """The facts without those that are too many: a store may not have cleared them away yet."""
+    """Return the facts without surplus routine facts, which a store may not have trimmed yet."""
     told = tuple(facts)
     routine = [fact for fact in told if fact.event in ROUTINE]
     old = set(map(id, routine[:-KEPT]))
@@ -43,7 +45,7 @@ def kept(facts: Iterable[AuditFact]) -> tuple[AuditFact, ...]:
 
 
 def of_claim(before: Run, after: Run, now: Micros) -> AuditFact:
-    """A claim, and whether it found that a worker had died."""
+    """The fact of a claim. It names the lost worker if the claim counted a crash."""
     data: dict[str, str | int] = {"worker": after.worker or "", "token": after.token}
     if after.crashes > before.crashes:
         data |= {"crashes": after.crashes, "lost": before.worker or ""}
@@ -51,7 +53,7 @@ def of_claim(before: Run, after: Run, now: Micros) -> AuditFact:
 
 
 def of_move(before: Run, after: Run, now: Micros) -> AuditFact | None:
-    """The fact of a change of state, if there was one worth telling."""
+    """The fact of a change of state. None if neither the state nor the holding changed."""
     if before.state is after.state and before.is_held == after.is_held:
         return None
     data: dict[str, str | int] = {}
@@ -66,7 +68,7 @@ def of_move(before: Run, after: Run, now: Micros) -> AuditFact | None:
 
 
 def of_cancel(after: Run, why: Cancellation, now: Micros) -> AuditFact:
-    """The end of a run by a cancel, or the beginning of its rollback."""
+    """The fact that a cancel ended a run or started its rollback."""
     data: dict[str, str | int] = {"reason": why.reason}
     if why.request:
         data = _asked(data, why.request, why.by)
@@ -74,7 +76,7 @@ def of_cancel(after: Run, why: Cancellation, now: Micros) -> AuditFact:
 
 
 def of_control(run_id: str, event: str, request: RunControl, now: Micros, **data: str | int) -> AuditFact:
-    """A change that a person or a program asked for. The id of the request tells a repeat from another request."""
+    """The fact of a change that a person or program asked for. The request id identifies a repeated request."""
     return AuditFact(run_id=run_id, event=event, at=now, data=_asked(data, request.id, request.by))
 
 
@@ -83,7 +85,7 @@ def _asked(data: Mapping[str, str | int], request_id: str, by: str) -> dict[str,
 
 
 def of_change(after: Run, request: Pause | Resume | Wake, now: Micros) -> AuditFact:
-    """A run that was kept from going on, or made to."""
+    """The fact that a run was paused, resumed or woken on request."""
     match request:
         case Pause():
             event = "pausing" if after.is_pausing else "paused"
@@ -97,12 +99,12 @@ def of_change(after: Run, request: Pause | Resume | Wake, now: Micros) -> AuditF
 
 
 def of_key_reuse(run_id: str, key: str, new_run_id: str, now: Micros) -> AuditFact:
-    """The key of an ended run went over to another run."""
+    """The fact that another run took over the key of an ended run."""
     return AuditFact(run_id=run_id, event=KEY_REUSED, at=now, data={"key": key, "to": new_run_id})
 
 
 def of_fork(source: Run, request: Fork, now: Micros) -> tuple[AuditFact, AuditFact]:
-    """What is told of a run that was forked, and of the one that was made from it."""
+    """The facts of a fork: one for the source run, one for the new run."""
     at = request.location
     return (
         of_control(source.id, "forked", request, now, to=request.new_run_id, location=at),
@@ -111,7 +113,7 @@ def of_fork(source: Run, request: Fork, now: Micros) -> tuple[AuditFact, AuditFa
 
 
 def of_entry(run_id: str, entry: Entry, now: Micros) -> AuditFact | None:
-    """A failed attempt that will be repeated; other entries are their own record."""
+    """The fact of a failed attempt that will be retried. None for other entries: they are their own record."""
     if entry.state is not EntryState.RETRYING or entry.error is None:
         return None
     data: dict[str, str | int] = {
@@ -123,9 +125,9 @@ def of_entry(run_id: str, entry: Entry, now: Micros) -> AuditFact | None:
 
 
 def of_beat(run: Run, checkpoint: Checkpoint, now: Micros) -> AuditFact | None:
-    """A sign of life of a body that takes long, if a checkpoint has one.
+    """The fact of a heartbeat of a long step, if the checkpoint has one.
 
-    Token and number tell it from another one, and that it is the same if it is written twice.
+    Token and number identify it, so a heartbeat that is written twice is recognised.
     """
     if not checkpoint.beat:
         return None
@@ -134,7 +136,7 @@ def of_beat(run: Run, checkpoint: Checkpoint, now: Micros) -> AuditFact | None:
 
 
 def of_wake(run: Run, arrival: Arrival, by: str, now: Micros) -> AuditFact:
-    """A suspended run made ready by something that reached it; `by` is who sent it, if known."""
+    """The fact that an arrival made a suspended run ready. `by` is the sender, if known."""
     data: dict[str, str | int] = {"cause": arrival.kind.value, "name": arrival.name}
     if by:
         data[BY] = by
@@ -142,11 +144,11 @@ def of_wake(run: Run, arrival: Arrival, by: str, now: Micros) -> AuditFact:
 
 
 def of_parking(run: Run, limit: str, now: Micros) -> AuditFact:
-    """A run that was due and could not begin, because of a limit of its type."""
+    """The fact that a limit of its type parked a run that was due."""
     return AuditFact(run_id=run.id, event="parked", at=now, data={"limit": limit})
 
 
 def of_drop(run_id: str, message: MessageToRun, why: str, now: Micros) -> AuditFact:
-    """A message that a run sent and nobody took. Its id tells two of them from one that was written twice."""
+    """The fact that a message sent by a run was dropped. Its id tells a repeat from a second message."""
     data: dict[str, str | int] = {"id": message.id, "name": message.name, "to": message.run_id or "", "why": why}
     return AuditFact(run_id=run_id, event="dropped", at=now, data=data)

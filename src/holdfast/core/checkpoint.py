@@ -1,7 +1,7 @@
-"""A checkpoint: one atomic write of everything a turn gained, and what a store answers.
+"""A checkpoint: one atomic write of everything a turn gained, and the answer of the store.
 
-`next` says what becomes of the run: it stays held, is suspended, ends, starts to roll back, begins
-anew as its next generation, is blocked, or is released.
+`next` says what happens to the run: it stays held, suspends, ends, starts a rollback, continues as new (its next
+generation), blocks, or is released.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from holdfast.core.states import RunState
 
 
 class Hold(Value, frozen=True, kw_only=True, tag=True):
-    """The holder goes on."""
+    """The holder keeps the run and continues."""
 
 
 class Suspend(Value, frozen=True, kw_only=True, tag=True):
-    """Nothing left but to wait; takes effect only if no arrival is newer than the checkpoint's `seen`."""
+    """The run can only wait. Takes effect only if no arrival is newer than the checkpoint's `seen`."""
 
 
 class Finish(Value, frozen=True, kw_only=True, tag=True):
@@ -32,39 +32,39 @@ class Finish(Value, frozen=True, kw_only=True, tag=True):
 
 
 class StartRollback(Value, frozen=True, kw_only=True, tag=True):
-    """The code is over; what it did is undone before the run ends as `end`, because of `error`."""
+    """The workflow code is over. The run undoes its steps, then ends as `end` because of `error`."""
 
     end: Literal[RunState.FAILED, RunState.CANCELLED]
     error: ErrorRecord
 
 
 class ContinueAsNew(Value, frozen=True, kw_only=True, tag=True):
-    """The run begins anew with this payload, as its next generation; its history is dropped."""
+    """The run starts its next generation with this payload. Its history is dropped."""
 
     payload: str
 
 
 class Block(Value, frozen=True, kw_only=True, tag=True):
-    """The run cannot go on by itself; it is tried again at `retry_at`, or only after somebody recovers it."""
+    """The run cannot continue. It is tried again at `retry_at`; if that is None, only after a recover."""
 
     error: ErrorRecord
     retry_at: Micros | None = None
 
 
 class Release(Value, frozen=True, kw_only=True, tag=True):
-    """The holder shuts down and gives the run back at once."""
+    """The holder shuts down and gives the run back immediately."""
 
 
 Next = Hold | Suspend | Finish | StartRollback | ContinueAsNew | Block | Release
 
 
 class Checkpoint(Value, frozen=True, kw_only=True):
-    """What one run gained since its last checkpoint. Written whole under a current token, or not at all.
+    """Everything one run gained since its last checkpoint. Written whole under a current token, or not at all.
 
-    `waits` is the full set of open waits, or None if it did not change. `consumed` are the numbers of the
-    arrivals that its entries used up. `pruned` are scopes whose entries go, but for what undo needs. `charged` says
-    that the crashes counted on the run are now in the attempts of its steps. `beat` counts, from 1 on, the signs of
-    life that were noted under this token; 0 if there is none to note.
+    `waits` is the full set of open waits, or None if it did not change. `consumed` are the numbers of the arrivals
+    that the entries used up. `pruned` are scopes whose entries are removed, except those that undo needs. `charged`
+    means that the crashes counted on the run are now in the attempts of its steps. `beat` numbers the heartbeats
+    under this token, from 1; 0 means no heartbeat.
     """
 
     run_id: str
@@ -86,11 +86,11 @@ class Checkpoint(Value, frozen=True, kw_only=True):
 
 
 class Verdict(Value, frozen=True, kw_only=True):
-    """A store's answer about one run: whether it is still held, and what arrived that the holder has not seen.
+    """A store's answer about one run: if it is still held, and the arrivals that the holder has not seen.
 
-    `seen` is the number of the last arrival there was, which may be one that went on to another run since.
-    `is_pausing`: somebody wants the run to pause, so the holder lets go of it at the next standstill. `state` is
-    that of a run which this write, or an earlier attempt at it, let go.
+    `seen` is the number of the last arrival, which may have moved on to another run since. `is_pausing`: a pause was
+    requested, so the holder releases the run at the next standstill. `state` is the new state if this write, or an
+    earlier attempt at it, ended the lease.
     """
 
     run_id: str
@@ -110,10 +110,10 @@ class Verdicts(Value, frozen=True, kw_only=True):
 
 
 class ClaimRequest(Value, frozen=True, kw_only=True):
-    """A worker's wish for work. `id` makes a repeated claim give the same leases.
+    """A worker's request for runs. A repeated claim with the same `id` returns the same leases.
 
-    `types` are exact names. A run that has crashed twice is a suspect, given only to a worker that holds
-    no other: `may_suspect`. `shares` is what the worker has counted so far, so that no rank of runs starves.
+    `types` are exact names. A run that has crashed twice is a suspect. A worker gets one only if it holds no other
+    suspect (`may_suspect`). `shares` are the worker's counts so far, so that no rank of runs starves.
     """
 
     id: str
@@ -128,9 +128,9 @@ class ClaimRequest(Value, frozen=True, kw_only=True):
 
 
 class Claimed(Value, frozen=True, kw_only=True):
-    """The leases a claim won, and when the next run of these types becomes ready (None: not in sight).
+    """The leases a claim won, and when the next run of these types becomes ready (None: unknown).
 
-    `has_more`: something is under way that may make runs ready, so it is worth asking again at once.
+    `has_more`: more runs may be ready now or in a moment, so the worker should claim again at once.
     """
 
     leases: tuple[Lease, ...]
@@ -140,7 +140,7 @@ class Claimed(Value, frozen=True, kw_only=True):
 
 
 class LeaseRequest(Value, frozen=True, kw_only=True):
-    """Asks that a created run, if it is ready at once, be leased in the same commit."""
+    """A request to lease a created run in the same commit, if it is ready at once."""
 
     worker: str
     claim_id: str
@@ -149,7 +149,7 @@ class LeaseRequest(Value, frozen=True, kw_only=True):
 
 
 class CreatedRun(Value, frozen=True, kw_only=True):
-    """What became of one intent. `lease` is set if the run was leased to its creator."""
+    """The answer to one intent. `lease` is set if the run was leased to its creator."""
 
     run_id: str
     created: bool

@@ -1,11 +1,10 @@
-"""Claim order: which of the runs that are ready a worker gets first.
+"""Claim order: the order in which workers get ready runs.
 
-Priority decides, then rank, then ready time, then id. A *rank* says how far a run has come: one that has begun goes
-ahead of a child that has not, and that goes ahead of a new start. So a backlog of new starts never delays work in
-progress.
+Priority decides, then rank, then ready time, then id. There are three *ranks*: runs that have begun, then children that
+have not begun, then new starts. So a backlog of new starts never delays work in progress.
 
-No rank starves: of eight runs that a worker claims one is a new start, and of eight others one is a child, as long as
-some of them are ready. The worker counts across its claims, and the counts travel with each claim (`Shares`).
+No rank starves. While several ranks are ready, one in eight of the runs that a worker claims is a new start, and one in
+eight of the others is a child. The worker counts across its claims, and the counts travel with each claim (`Shares`).
 """
 
 from __future__ import annotations
@@ -17,24 +16,24 @@ from holdfast.core.clock import Micros
 from holdfast.core.model import Run, Value
 
 BEGUN: Final = 0
-"""A worker has claimed it before."""
+"""Rank of a run that a worker has claimed before."""
 CHILD: Final = 1
-"""Another run has started it, and no worker has claimed it yet."""
+"""Rank of a child that no worker has claimed yet."""
 NEW: Final = 2
-"""Somebody outside has started it, and no worker has claimed it yet."""
+"""Rank of a run without a parent that no worker has claimed yet."""
 
 RANKS: Final = 3
 SHARE: Final = 8
-"""One of so many is of the rank that would starve otherwise."""
+"""One in this number of claimed runs is of the rank that would otherwise starve."""
 
 Place = tuple[int, int, Micros, str]
 """Priority, rank, ready time and id."""
 
 
 class Shares(Value, frozen=True):
-    """How many runs were given out since the last new start, and how many begun ones since the last child.
+    """Counts of runs claimed since the last new start, and of begun runs claimed since the last child.
 
-    Neither count goes beyond `SHARE - 1`: then it is the turn of the rank that has waited.
+    Neither count exceeds `SHARE - 1`. At that value the waiting rank is next.
     """
 
     since_new: int = 0
@@ -49,19 +48,19 @@ def rank_of(run: Run) -> int:
 
 
 def rank_before(run: Run) -> int:
-    """The rank that a run had before its last claim."""
+    """The rank of a run before its last claim."""
     if run.token > 1:
         return BEGUN
     return NEW if run.parent_id is None else CHILD
 
 
 def place_of(run: Run) -> Place:
-    """The place of a run in the claim order, before the shares are looked at."""
+    """The place of a run in the claim order, without regard to shares."""
     return run.priority, rank_of(run), run.ready_at or 0, run.id
 
 
 def next_rank(shares: Shares, ready: Collection[int]) -> int:
-    """The rank whose turn it is, of those that have a ready run."""
+    """The rank to claim from next, out of the ranks that have a ready run."""
     if NEW in ready and (len(ready) == 1 or shares.since_new >= SHARE - 1):
         return NEW
     if CHILD in ready and (BEGUN not in ready or shares.since_child >= SHARE - 1):
@@ -70,7 +69,7 @@ def next_rank(shares: Shares, ready: Collection[int]) -> int:
 
 
 def counted(shares: Shares, rank: int) -> Shares:
-    """The counts after one more run of a rank was given out."""
+    """The counts after one more run of a rank was claimed."""
     if rank == NEW:
         return Shares(since_child=shares.since_child)
     since_new = min(SHARE - 1, shares.since_new + 1)
@@ -78,7 +77,7 @@ def counted(shares: Shares, rank: int) -> Shares:
 
 
 def after_claims(shares: Shares, claimed: Iterable[Run]) -> Shares:
-    """The counts after a claim has won these runs, in this order. Each of them has been claimed once more since."""
+    """The counts after a claim won these runs, in this order. The runs are as they are after the claim."""
     for run in claimed:
         shares = counted(shares, rank_before(run))
     return shares

@@ -1,7 +1,7 @@
-"""Time as holdfast keeps it: whole microseconds since 1970, and clocks that tell it.
+"""Time in holdfast: whole microseconds since 1970 (UTC), and clocks.
 
-A store's clock decides leases and due times. A worker never trusts its own: it takes the
-store's `now` from each answer and adds the monotonic time since, so it is never ahead.
+A store's clock decides leases and due times. A worker does not trust its own clock. It takes the store's `now` from
+each answer and adds the monotonic time since then, so it is never ahead of the store.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ Micros = int
 SECOND: Micros = 1_000_000
 DAY: Micros = 86_400 * SECOND
 NEVER_SECONDS = 8_000_000_000_000.0
-"""An instant that no run will see, for `asyncio.sleep(math.inf)`; it still fits into 64 bits of microseconds."""
+"""An instant beyond the life of any run, for `asyncio.sleep(math.inf)`. In microseconds it still fits into 64 bits."""
 NEVER: Micros = round(NEVER_SECONDS) * SECOND
-"""The same in microseconds."""
+"""`NEVER_SECONDS` in microseconds."""
 
 LENGTH_LIMIT_SECONDS = 1_000 * 365.25 * 86_400
-"""Longer than any wait; beyond it a date could no longer be told, nor an instant be kept in 64 bits."""
+"""Maximum length of time: 1,000 years. Beyond it, dates and 64-bit instants would overflow."""
 
 
 def micros(length: float | timedelta, what: str = "") -> Micros:
-    """A length given by a user as `what`, in seconds or as a timedelta, in microseconds."""
+    """Return a user's length of time (seconds or a timedelta) in microseconds. Error messages call it `what`."""
     return round(in_seconds(length, what) * SECOND)
 
 
 def in_seconds(length: float | timedelta, what: str = "") -> float:
-    """A length given by a user as `what`, in seconds or as a timedelta, in seconds."""
+    """Return a user's length of time (seconds or a timedelta) in seconds. Error messages call it `what`."""
     seconds = length.total_seconds() if isinstance(length, timedelta) else length
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float, Real)):
-        raise InvalidRequest(f"{_given(length, what)}: it is seconds or a timedelta")
-    if not abs(seconds) <= LENGTH_LIMIT_SECONDS:  # so written, NaN is refused too
-        raise InvalidRequest(f"{_given(length, what)} is no length of time in seconds; the limit is 1,000 years")
+        raise InvalidRequest(f"{_given(length, what)}: expected seconds or a timedelta")
+    if not abs(seconds) <= LENGTH_LIMIT_SECONDS:  # in this form, NaN is refused too
+        raise InvalidRequest(f"{_given(length, what)} is not a length of time in seconds; the limit is 1,000 years")
     return seconds
 
 
 def instant(when: datetime, what: str = "") -> Micros:
-    """A moment given by a user as `what`; one without a zone is taken as UTC."""
+    """Return a user's datetime as an instant. Without a time zone it is taken as UTC. Messages call it `what`."""
     if not isinstance(when, datetime):
-        raise InvalidRequest(f"{_given(when, what)}: it is a datetime; one without a zone is taken as UTC")
+        raise InvalidRequest(f"{_given(when, what)}: expected a datetime; without a time zone it is taken as UTC")
     aware = when if when.tzinfo else when.replace(tzinfo=UTC)
     at = (aware - _EPOCH) // timedelta(microseconds=1)
-    if not FIRST_INSTANT <= at <= LAST_INSTANT:  # its zone may be hours from UTC
-        raise InvalidRequest(f"{_given(when, what)}: in UTC it is not in the years 1 to 9999")
+    if not FIRST_INSTANT <= at <= LAST_INSTANT:  # the conversion to UTC may leave the range of datetime
+        raise InvalidRequest(f"{_given(when, what)}: in UTC it is outside the years 1 to 9999")
     return at
 
 
@@ -60,7 +60,7 @@ def _given(value: object, what: str) -> str:
 
 
 def moment(at: Micros) -> datetime:
-    """An instant as users see it."""
+    """Return an instant as a datetime in UTC."""
     return _EPOCH + timedelta(microseconds=at)
 
 
@@ -68,17 +68,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 FIRST_INSTANT: Micros = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 LAST_INSTANT: Micros = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
-"""Between these two an instant is a date: the years 1 to 9999."""
+"""The instants from `FIRST_INSTANT` to `LAST_INSTANT` are valid datetimes: the years 1 to 9999."""
 
 
 class Timer(Protocol):
-    """What `Clock.call_at` returns: a call that can still be taken back."""
+    """A scheduled call that can be cancelled. `Clock.call_at` returns one."""
 
     def cancel(self) -> None: ...
 
 
 class Clock(Protocol):
-    """Something that tells the time and calls back when it has come."""
+    """A source of time that can also schedule calls."""
 
     def now(self) -> Micros: ...
 
@@ -88,7 +88,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock. It never runs backwards within one process."""
+    """The machine's clock. One instance never runs backwards."""
 
     def __init__(self) -> None:
         self._latest: Micros = 0
@@ -102,20 +102,20 @@ class SystemClock:
 
 
 class FollowingClock:
-    """A worker's clock: the store's last `now` plus monotonic time since, so never ahead of the store."""
+    """A worker's clock: the store's last `now` plus the monotonic time since then, so never ahead of the store."""
 
     def __init__(self, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._monotonic_ns = monotonic_ns
-        # One number, as it is read in several threads; and in nanoseconds: of two times that are each cut to
-        # microseconds the difference may be one too many, and the clock ahead of the store's.
+        # One number, because several threads read it. Nanoseconds, because the difference of two times that are each
+        # rounded down to microseconds can be one too large. The clock would then be ahead of the store.
         self._lead_ns = -monotonic_ns()
 
     def told(self, now: Micros, asked_at: Micros | None = None) -> None:
-        """Take over the `now` of a store's answer, unless it is only behind because it took a while to arrive.
+        """Adopt the `now` of a store's answer, unless it is behind only because the answer was slow to arrive.
 
-        That may be long: the process stood still, or its loop was kept busy. But no answer is from before it was
-        asked for. One that says so tells that the store's clock was set back; whoever did not follow would ask over
-        and over for what is due by his clock and not by the store's.
+        The delay may be long: the process was stopped, or its event loop was busy. But the store answers after
+        `asked_at`. If `now` is before that, the store's clock was set back. The worker must then follow. Otherwise
+        it would keep asking for runs that are due by its own clock but not by the store's.
         """
         if now > self.now() or (asked_at is not None and now < asked_at):
             self._lead_ns = now * 1_000 - self._monotonic_ns()

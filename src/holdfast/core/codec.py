@@ -1,14 +1,14 @@
-"""The codec: values to JSON text and back, led by type hints.
+"""The codec: converts values to JSON text and back, guided by type hints.
 
-What is stored comes back equal, or is refused at once with a reason; it is never changed silently.
-`Codec.store` therefore encodes, decodes again and compares, all at C speed; only a value that looks
+A stored value comes back equal, or it is refused at once with a reason. It is never changed silently.
+`Codec.store` therefore encodes, decodes again and compares, all at C speed. Only a value that looks
 changed is walked in Python, to tell a harmless change from a loss.
 
-With a type hint the same value comes back. Without one (`Any`) it comes back as plain JSON: tuples and sets
-as lists, objects as dicts, datetimes and the like as text. That is so from the first run on, because a fresh
-step returns what was decoded, exactly as a replay does.
+With a type hint, the same value comes back. Without one (`Any`), it comes back as plain JSON: tuples and sets
+as lists, objects as dicts, datetimes and similar types as strings. This holds from the first run on: a fresh
+step returns the decoded value, exactly as a replay does.
 
-Nothing here is ever pickled, and no class is looked up by a stored name.
+Nothing is ever pickled, and no class is looked up by a stored name.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from holdfast.core.errors import InvalidRequest, NotSerializable, PayloadTooLarg
 VALUE_LIMIT_BYTES = 2 * 1024 * 1024
 DEPTH_LIMIT = 64
 DIGIT_LIMIT = 4_300
-"""The most digits that Python reads in a whole number."""
+"""Maximum number of digits that Python parses in an integer."""
 
 T = TypeVar("T")
 
 
 class Codec(Generic[T]):
-    """Turns values of one declared type into JSON text and back. Build it once per type.
+    """Converts values of one declared type to JSON text and back. Build it once per type.
 
-    `name` is what messages call the type; it defaults to the hint itself.
+    Messages call the type `name`. The default is the hint itself.
     """
 
     __slots__ = ("_decode", "_is_typed", "_name")
@@ -54,27 +54,27 @@ class Codec(Generic[T]):
         self._is_typed = hint is not Any
         try:
             self._decode: Callable[[str | bytes], T] = msgspec.json.Decoder(hint, dec_hook=_from_plain).decode
-        except Exception as error:  # msgspec evaluates the annotations of classes, which may raise anything
+        except Exception as error:  # msgspec evaluates annotations of user classes, which may raise anything
             raise InvalidRequest(f"a value declared as {self._name} cannot be read from JSON: {error}") from error
 
     def encode(self, value: T, what: str = "value", limit: int = VALUE_LIMIT_BYTES) -> str:
-        """The JSON text of `value`, which is sure to decode again."""
+        """Return the JSON text of `value`. It is guaranteed to decode again."""
         return self.store(value, what, limit)[0]
 
     def decode(self, text: str, what: str = "value") -> T:
-        """The value that `text` stands for, as the declared type."""
+        """Return the value of `text`, as the declared type."""
         try:
             return self._decode(text)
-        except Exception as error:  # validators and `__post_init__` of users may raise anything
+        except Exception as error:  # validators and `__post_init__` of user classes may raise anything
             if (flaw := json_flaw(text)) is not None:
                 raise Unreadable(f"{what} cannot be read as JSON: {flaw}") from error
             raise self._unfit(what, error) from error
 
     def store(self, value: T, what: str = "value", limit: int = VALUE_LIMIT_BYTES) -> tuple[str, T]:
-        """The JSON text of `value`, and the value that each reading of that text gives."""
+        """Return the JSON text of `value`, and the value that decoding this text gives."""
         try:
             encoded = _encode(value)
-        except Exception as error:  # serializers of users may raise anything
+        except Exception as error:  # serializers of user classes may raise anything
             raise _refusal(what, _obstacle(value) or ("", _reason(error))) from error
         if len(encoded) > limit:
             raise PayloadTooLarge(f"{what} has {len(encoded):,} bytes as JSON; the limit is {limit:,}")
@@ -83,10 +83,10 @@ class Codec(Generic[T]):
             text = encoded.decode()
         except Exception as error:
             raise self._misfit(value, what, error) from error
-        # Shorter text cannot nest too deep.
+        # A shorter text cannot be nested too deeply.
         if len(text) > 2 * DEPTH_LIMIT and text.count("[") + text.count("{") > DEPTH_LIMIT:
             _check_depth(_decode_plain(text) if self._is_typed else back, what)
-        # NaN is written as null, and an `__eq__` of the user's may overlook what became of it.
+        # msgspec writes NaN as null, and a user's `__eq__` may not notice the difference.
         if not _is_same(value, back) or (self._is_typed and "null" in text and not _is_same_inside(value, back)):
             change = _change(value, back)
             if change:
@@ -94,13 +94,13 @@ class Codec(Generic[T]):
         return text, back
 
     def _misfit(self, value: T, what: str, error: Exception) -> InvalidRequest:
-        # NaN in a float field arrives here as "expected float, got null"; say what it really was.
+        # NaN in a float field fails here as "expected float, got null". Report the NaN instead.
         change = _change(value, value)
         return _refusal(what, change) if change else self._undeclared(value, what, error)
 
     def _undeclared(self, value: T, what: str, error: Exception) -> InvalidRequest:
         return NotSerializable(
-            f"{what} is declared as {self._name}, which does not fit this {name_of(type(value))}: {_reason(error)}; "
+            f"{what} is declared as {self._name}, but this {name_of(type(value))} does not fit: {_reason(error)}; "
             f"correct the value or the type hint"
         )
 
@@ -109,7 +109,7 @@ class Codec(Generic[T]):
 
 
 class ArgumentsCodec(Codec[T]):
-    """Of arguments: those that do not fit are told like a payload that does not, by the function they are for."""
+    """A codec for arguments. Arguments that do not fit are reported like a payload, by the name of their function."""
 
     __slots__ = ()
 
@@ -118,31 +118,31 @@ class ArgumentsCodec(Codec[T]):
 
 
 def encode_any(value: Any, what: str = "value", limit: int = VALUE_LIMIT_BYTES) -> str:
-    """The JSON text of a value that has no declared type."""
+    """Return the JSON text of a value without a declared type."""
     return _ANY.encode(value, what, limit)
 
 
 def decode_any(text: str, what: str = "value") -> Any:
-    """The plain JSON value of a text."""
+    """Return the plain value of a JSON text."""
     return _ANY.decode(text, what)
 
 
 def json_flaw(text: str) -> str | None:
-    """Why a text cannot be read as JSON by any type hint; None if it can be."""
+    """Return the reason why a text is not valid JSON for any type hint; None if it is valid."""
     try:
         _decode_plain(text)
-    except (ValueError, RecursionError, TypeError) as error:  # msgspec's own errors, and those of text and digits
+    except (ValueError, RecursionError, TypeError) as error:  # from msgspec, and from Unicode and digit limits
         return _reason(error)
     return None
 
 
 def same_json(a: str, b: str) -> bool:
-    """Whether two JSON texts mean the same value: the order of keys is irrelevant; `1`, `1.0` and `true` differ."""
+    """True if two JSON texts have the same value. Key order is irrelevant; `1`, `1.0` and `true` differ."""
     return a == b or _encode_sorted(decode_any(a)) == _encode_sorted(decode_any(b))
 
 
-# What msgspec does not know by itself: pydantic models (never imported, known by their methods)
-# and subclasses of text and numbers.
+# Types that msgspec does not support: pydantic models (recognised by their methods, so that pydantic is never imported)
+# and subclasses of str, int and float.
 
 _EXACT: dict[type[Any], Callable[[Any], Any]] = {str: str.__str__, int: int.__int__, float: float.__float__}
 
@@ -151,14 +151,14 @@ def _to_plain(value: Any) -> Any:
     if _is_pydantic(type(value)):
         return msgspec.Raw(value.model_dump_json(by_alias=True, round_trip=True).encode())
     for base, exact in _EXACT.items():
-        if isinstance(value, base) and type(value) is not bool:  # bool comes here only as a key, and would be 1
+        if isinstance(value, base) and type(value) is not bool:  # a bool comes only as a dict key; it would become 1
             return exact(value)
     raise TypeError
 
 
 def _from_plain(kind: Any, plain: Any) -> Any:
     if _is_pydantic(kind):
-        # As JSON again, not as Python values: only there does a strict model take text for a datetime.
+        # Validate JSON, not Python values: a strict model accepts a string for a datetime only in JSON.
         try:
             return kind.model_validate_json(_encode(plain))
         except ValueError as error:
@@ -167,7 +167,7 @@ def _from_plain(kind: Any, plain: Any) -> Any:
             raise ValueError("; ".join(told) or str(error)) from error
     if isinstance(kind, type) and type(plain) in _EXACT and issubclass(kind, type(plain)):
         return kind(plain)
-    return plain  # msgspec refuses it unless it is a `kind` already
+    return plain  # msgspec refuses it unless it already is a `kind`
 
 
 def _is_pydantic(kind: Any) -> bool:
@@ -180,21 +180,21 @@ _encode_sorted = msgspec.json.Encoder(order="deterministic").encode
 _decode_plain = msgspec.json.Decoder().decode
 
 
-# Whether two values are the same: at C speed, for every value.
+# Comparison: at C speed, for every value.
 
 
 def _is_same(value: Any, back: Any) -> bool:
     try:
         return bool(value == back)
-    except Exception:  # noqa: BLE001 - an `__eq__` of the user's may do anything; a closer look then decides
+    except Exception:  # noqa: BLE001 - a user's `__eq__` may raise anything; the slow comparison then decides
         return False
 
 
 def _is_same_inside(value: Any, back: Any) -> bool:
-    """Whether two values have equal parts, whatever their own `__eq__` says."""
+    """True if two values have equal parts, regardless of their own `__eq__`."""
     try:
         return _is_same(*(msgspec.to_builtins(each, enc_hook=_model_parts) for each in (value, back)))
-    except Exception:  # noqa: BLE001 - fields that only pydantic can take apart; a closer look then decides
+    except Exception:  # noqa: BLE001 - only pydantic can take some fields apart; the slow comparison then decides
         return False
 
 
@@ -208,12 +208,12 @@ def _check_depth(plain: Any, what: str) -> None:
     raise _refusal(what, ("", _TOO_DEEP))
 
 
-# Why a value is refused: slow and exact, for values that failed or looked changed.
-# A finding is the path to the first part in question, and what is wrong with it.
+# Reasons for a refusal: slow and exact, for values that failed or looked changed.
+# A finding is the path to the first bad part, and the reason.
 
 _Finding = tuple[str, str]
 _TOO_DEEP = f"is nested deeper than {DEPTH_LIMIT} levels, or contains itself"
-_UNKNOWN: Any = object()  # stands for a part that has no counterpart
+_UNKNOWN: Any = object()  # a part without a counterpart
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _SETS = (set, frozenset)
 _ARRAYS = (list, tuple, *_SETS)
@@ -226,10 +226,10 @@ def _refusal(what: str, finding: _Finding) -> NotSerializable:
 
 
 def _obstacle(value: Any, depth: int = 0) -> _Finding | None:
-    """The first part that cannot be encoded."""
+    """Find the first part that cannot be encoded."""
     try:
         _encode(value)
-    except Exception as error:  # noqa: BLE001 - serializers of users may raise anything
+    except Exception as error:  # noqa: BLE001 - serializers of user classes may raise anything
         if depth > DEPTH_LIMIT:
             return "", _TOO_DEEP
         for key, part in _parts(value) or ():
@@ -244,9 +244,9 @@ def _why_not_encoded(value: Any, error: Exception) -> str:
     if isinstance(error, RecursionError):
         return _TOO_DEEP
     if isinstance(error, UnicodeError):
-        return "holds text with a lone surrogate, which is not valid Unicode"
+        return "contains text with a lone surrogate, which is not valid Unicode"
     if isinstance(error, TypeError) and isinstance(value, dict):
-        return "has keys that JSON cannot have; use text or numbers"
+        return "has keys that JSON does not support; use strings or numbers"
     if isinstance(error, TypeError):
         kind = name_of(type(value))
         return f"is of type {kind}, which has no JSON form; use plain data, a dataclass, a Struct or a pydantic model"
@@ -254,19 +254,19 @@ def _why_not_encoded(value: Any, error: Exception) -> str:
 
 
 def _change(value: Any, back: Any, depth: int = 0) -> _Finding | None:
-    """The first part that would come back as another value."""
+    """Find the first part that would come back as another value."""
     parts = _parts(value)
     reason = _change_of_leaf(value, back) if parts is None else _change_of_shape(value, back)
     if depth > DEPTH_LIMIT:
         reason = _TOO_DEEP
     if reason:
         return "", reason
-    # Sets have no order to pair their elements by: these are then looked at on their own.
+    # Elements of sets cannot be paired by order, so each is checked without a counterpart.
     counterparts = {} if isinstance(back, _SETS) else dict(_parts(back) or ())
     for key, part in parts or ():
         counterpart = counterparts.get(key, _UNKNOWN)
         if type(part) in _SCALARS and part == counterpart and (type(part) is not float or math.isfinite(part)):
-            continue  # most parts are such; not to descend makes the walk ten times faster
+            continue  # true of most parts; skipping them here makes the walk ten times faster
         found = _change(part, counterpart, depth + 1)
         if found:
             return _label(key) + found[0], found[1]
@@ -275,14 +275,14 @@ def _change(value: Any, back: Any, depth: int = 0) -> _Finding | None:
 
 def _change_of_leaf(value: Any, back: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
-        return f"is {value!r}, which JSON does not have; use None or text"
+        return f"is {value!r}, which JSON does not support; use None or a string"
     if isinstance(value, datetime | time):
-        # Equality says nothing here: in a repeated hour a datetime equals none of another zone.
+        # Equality is useless here: a datetime in a repeated hour never equals one in another time zone.
         offset = value.utcoffset()
         has_seconds = offset is not None and offset.total_seconds() % 60 != 0
         return f"is {value!r}, and JSON has no UTC offsets with seconds; use UTC" if has_seconds else ""
     if isinstance(value, Decimal) and str(value) == str(back):
-        return ""  # Decimal("NaN") is no trouble: it is written as text
+        return ""  # Decimal("NaN") never equals itself, but is written as a string and comes back
     is_number = isinstance(value, int | float) and isinstance(back, int | float)
     if (is_number or type(value) is type(back)) and not _is_same(value, back):
         return f"is {value!r} and would come back as {back!r}"
@@ -295,20 +295,20 @@ def _change_of_shape(value: Any, back: Any) -> str:
         return "has duplicates, which a set does not keep" if is_shorter else ""
     if not isinstance(value, dict):
         is_sliced = _is_record(back) and type(value) is not type(back)
-        return f"is a {name_of(type(value))} and would come back as a mere {name_of(type(back))}" if is_sliced else ""
+        return f"is a {name_of(type(value))} and would come back as a {name_of(type(back))}" if is_sliced else ""
     keys = dict(_parts(back) or ())
-    # A pydantic model may have other names in JSON, and its own rule for keys it does not know.
+    # A pydantic model may use other names in JSON, and has its own rule for unknown keys.
     is_closed = back is not _UNKNOWN and not _is_pydantic(type(back))
     for key in value:
         if not isinstance(key, str) and key not in keys:
-            return f"has the key {key!r}, which would come back as text; add a type hint such as dict[int, str]"
+            return f"has the key {key!r}, which would come back as a string; add a type hint such as dict[int, str]"
         if is_closed and key not in keys:
             return f"has the key {key!r}, which the declared type does not have"
     return ""
 
 
 def _parts(value: Any) -> Iterable[tuple[Any, Any]] | None:
-    """What a value consists of, by JSON key or index; None if it has no parts."""
+    """Return the parts of a value by JSON key or index; None if it has no parts."""
     if isinstance(value, dict):
         return value.items()
     if isinstance(value, _ARRAYS):
@@ -325,7 +325,7 @@ def _parts(value: Any) -> Iterable[tuple[Any, Any]] | None:
 
 
 def _model_parts(model: Any) -> dict[str, Any]:
-    return dict(iter(model))  # not `dict(model)`, which would first ask the model for `keys`
+    return dict(iter(model))  # `dict(model)` would use a field or method named `keys`
 
 
 def _is_record(value: Any) -> bool:
@@ -334,11 +334,11 @@ def _is_record(value: Any) -> bool:
     return _is_pydantic(kind) or any(hasattr(kind, mark) for mark in marks)
 
 
-# Words for messages.
+# Names for messages.
 
 
 def name_of(thing: Any) -> str:
-    """What a type, hint or function is called in a message."""
+    """Return the name of a type, hint or function for messages."""
     name = getattr(thing, "__qualname__", None)
     if name is None or typing.get_origin(thing) is not None:
         return str(thing).replace("typing.", "")

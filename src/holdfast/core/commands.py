@@ -1,7 +1,7 @@
-"""Commands: everything that a store is asked to change, except by its hot operations (`ports` lists those).
+"""Commands: every write to a store except the hot operations (`ports` lists those).
 
-`Store.apply` takes one command and returns its answer. The union is closed: `stores.operations.commands` decides each
-of them, once for all stores. Every command may be repeated after a lost answer.
+`Store.apply` takes one command and returns its answer. The union is closed. `stores.operations.commands` implements
+each command once for all stores. Every command may be repeated after a lost answer.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from holdfast.core.clock import Micros
 from holdfast.core.model import Event, Firing, MessageToRun, Schedule, Topic, TypeChange, TypeOffer, Value
 
 REOPENED_AT_ONCE = 1_000
-"""The most children that one transaction reopens with their parent, so that none takes too long."""
+"""Maximum number of children that one transaction reopens, so that no transaction takes too long."""
 
 A_co = TypeVar("A_co", covariant=True)
 
 
 class Command(Value, Generic[A_co], frozen=True, kw_only=True):
-    """A request to change something; the type parameter is its answer. `by` names the actor who asked."""
+    """A request to change something. The type parameter is the type of the answer. `by` names the actor who asked."""
 
     by: str = ""
 
 
-# Controls: what a person or a program does to one run
+# Controls: requests about one run
 
 
 class Control(Command[A_co], Generic[A_co], frozen=True, kw_only=True):
-    """A request about one run. `id` makes a repeat a no-op. True means that something changed.
+    """A request about one run. A repeat with the same `id` is a no-op. The answer True means that something changed.
 
-    `RunNotFound` for a run that is unknown or deleted.
+    Raises `RunNotFound` if the run is unknown or deleted.
     """
 
     run_id: str
@@ -38,38 +38,38 @@ class Control(Command[A_co], Generic[A_co], frozen=True, kw_only=True):
 
 
 class Cancel(Control[bool], frozen=True, kw_only=True):
-    """End the run as cancelled, after undoing what it did unless `force`."""
+    """End the run as cancelled. The finished steps are undone first, unless `force`."""
 
     reason: str = ""
     force: bool = False
 
 
 class Pause(Control[bool], frozen=True, kw_only=True):
-    """Keep the run from going on until it is resumed; a held one at its next standstill."""
+    """Stop the run until it is resumed. A held run stops at its next standstill."""
 
     reason: str = ""
 
 
 class Resume(Control[bool], frozen=True, kw_only=True):
-    """Let a paused run go on."""
+    """Let a paused run continue."""
 
 
 class Wake(Control[bool], frozen=True, kw_only=True):
-    """Make a run that waits look again, now."""
+    """Make a waiting run ready now, so that it checks its waits again."""
 
 
 class Rewind(Control[bool], frozen=True, kw_only=True):
-    """Forget the entry at a location and all that came later, and go on from there. `force` takes a held run away."""
+    """Drop the entry at a location and all later ones, and continue from there. `force` takes a held run away."""
 
     location: str
     force: bool = False
 
 
 class Recover(Control[bool | None], frozen=True, kw_only=True):
-    """Give a run that failed, was cancelled or is blocked another chance at what it failed at.
+    """Retry a failed, cancelled or blocked run from the operations that failed.
 
-    One transaction reopens at most `limit` of its children, and their children; the run itself comes last. The answer
-    is None while there is more to reopen: repeat the command.
+    One transaction reopens at most `limit` of its children and their children. The run itself comes last. The answer
+    is None while more children are left to reopen: repeat the command.
     """
 
     force: bool = False
@@ -77,7 +77,7 @@ class Recover(Control[bool | None], frozen=True, kw_only=True):
 
 
 class Fork(Control[bool], frozen=True, kw_only=True):
-    """Make a new run, `new_run_id`, with the history before a location; `patch` replaces results by location."""
+    """Create a new run, `new_run_id`, with the history before a location. `patch` replaces results by location."""
 
     new_run_id: str
     location: str
@@ -86,7 +86,7 @@ class Fork(Control[bool], frozen=True, kw_only=True):
 
 
 class Delete(Control[bool], frozen=True, kw_only=True):
-    """Take the run out of sight, for good; one that lives is cancelled, nothing undone. `force` as in `Rewind`."""
+    """Hide the run for good. A live run is cancelled without undo. `force` as in `Rewind`."""
 
     force: bool = False
 
@@ -101,7 +101,7 @@ class DropMessage(Control[bool], frozen=True, kw_only=True):
 
 
 class Cancellation(Value, frozen=True, kw_only=True):
-    """Why a run is cancelled: because a command asks for it, or because of its parent; then `request` is empty."""
+    """The reason of a cancel: a command, or the parent of the run. In the second case `request` is empty."""
 
     reason: str
     force: bool = False
@@ -120,38 +120,41 @@ RunControl = Cancel | Pause | Resume | Wake | Rewind | Recover | Fork | Delete |
 
 
 class Sent(Value, frozen=True, kw_only=True):
-    """The fate of one message: the run it reached, or why it was refused (`unknown`, `finished`)."""
+    """The result for one message: the run it reached, or the reason for its refusal (`unknown`, `finished`)."""
 
     run_id: str | None
     refused: str | None = None
 
 
 class SendMessages(Command[Sequence[Sent]], frozen=True, kw_only=True):
-    """Deliver messages to runs; one answer each."""
+    """Deliver messages to runs. The answer has one result per message."""
 
     messages: Sequence[MessageToRun]
 
 
 class EmitEvents(Command[Sequence[int]], frozen=True, kw_only=True):
-    """Publish events; the answer is how many waiting runs each reached: at most one on a topic that is a queue."""
+    """Publish events. The answer is the number of waiting runs that each reached: at most one on a queue topic."""
 
     events: Sequence[Event]
 
 
 class SetTopics(Command[None], frozen=True, kw_only=True):
-    """Set the rules for topics. The mode applies to events emitted from now on, the limits to all."""
+    """Set the rules of topics. The mode applies to events emitted from now on, the limits to all events."""
 
     topics: Sequence[Topic]
 
 
 class ReplayDeadLetters(Command[int], frozen=True, kw_only=True):
-    """Deliver dead letters after all; how many. A message to a run that takes none stays a dead letter."""
+    """Deliver dead letters again. The answer is the number delivered.
+
+    A message stays a dead letter if its run accepts no messages.
+    """
 
     numbers: Sequence[int]
 
 
 class PurgeDeadLetters(Command[int], frozen=True, kw_only=True):
-    """Forget dead letters; how many there were."""
+    """Remove dead letters. The answer is the number removed."""
 
     numbers: Sequence[int]
 
@@ -160,23 +163,23 @@ class PurgeDeadLetters(Command[int], frozen=True, kw_only=True):
 
 
 class ChangeTypes(Command[None], frozen=True, kw_only=True):
-    """Switch types off and on, limit and describe them. Limits count the runs that are held already.
+    """Enable or disable types, and set their limits and descriptions. Limits count runs that are already held.
 
-    Claims from now on obey the change; runs that older limits kept waiting are looked at again.
+    Later claims obey the change. Runs that older limits parked are checked again.
     """
 
     changes: Sequence[TypeChange]
 
 
 class OfferTypes(Command[None], frozen=True, kw_only=True):
-    """Note which types a worker, by its name, is ready to work on."""
+    """Record the types that a worker, identified by its name, can execute."""
 
     worker: str
     offers: Sequence[TypeOffer]
 
 
 class RetireWorker(Command[None], frozen=True, kw_only=True):
-    """Forget a worker that has stopped."""
+    """Remove the record of a stopped worker."""
 
     worker_id: str
 
@@ -185,9 +188,9 @@ class RetireWorker(Command[None], frozen=True, kw_only=True):
 
 
 class Fired(Value, frozen=True, kw_only=True):
-    """The fate of a firing: the runs of its slots, and the slots left out because an earlier run has not ended.
+    """The result of a firing: the runs of its slots, and the slots skipped because an earlier run has not ended.
 
-    `is_stale`: nothing happened, because another process has fired or changed the schedule since it was read.
+    `is_stale`: nothing happened, because another process fired or changed the schedule after it was read.
     """
 
     run_ids: tuple[str, ...] = ()
@@ -196,33 +199,33 @@ class Fired(Value, frozen=True, kw_only=True):
 
 
 class PutSchedules(Command[Sequence[Schedule]], frozen=True, kw_only=True):
-    """Set what schedules do; the answer is how they stand afterwards. What does not change disturbs nothing."""
+    """Create or change schedules. The answer is the schedules afterwards. An unchanged schedule is left untouched."""
 
     schedules: Sequence[Schedule]
 
 
 class PauseSchedules(Command[Sequence[bool]], frozen=True, kw_only=True):
-    """Stop schedules from firing, or let them fire again from the next slot on; of each, whether it changed."""
+    """Pause schedules, or let them fire again from the next slot on. The answer says for each if it changed."""
 
     names: Sequence[str]
     is_paused: bool
 
 
 class RemoveSchedules(Command[Sequence[bool]], frozen=True, kw_only=True):
-    """Forget schedules, not their runs; of each, whether there was one."""
+    """Remove schedules, but not their runs. The answer says for each if it existed."""
 
     names: Sequence[str]
 
 
 class TriggerSchedule(Command[bool], frozen=True, kw_only=True):
-    """Make a run of a schedule now, under this id, unless it exists; False if there is no such schedule."""
+    """Create a run of a schedule now under this id, unless that run exists. False if the schedule does not exist."""
 
     name: str
     run_id: str
 
 
 class FireSchedules(Command[Sequence[Fired]], frozen=True, kw_only=True):
-    """Make the runs of slots and move on to the next ones, if a schedule has not changed since it was read."""
+    """Create the runs of due slots and advance to the next slots, if a schedule has not changed since it was read."""
 
     firings: Sequence[Firing]
 

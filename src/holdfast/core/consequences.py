@@ -1,7 +1,8 @@
-"""Consequences: what a run did because of a failure, or of another fact that a revision drops.
+"""Consequences: the entries that followed from a failure, or from another fact that a revision drops.
 
-Read from its history alone. Code is told one fact at a time and then runs to a standstill, so whatever it asked for
-there, in any branch, goes back to that fact. What becomes of all this, `revision` decides.
+They are found in the history alone. The runner feeds the code one fact at a time, and the code then runs to a
+standstill. So everything that the code asks for there, in any branch, follows from that fact. `recovery` and `revision`
+decide what happens to these entries.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ FACTS = frozenset(
         EntryKind.LOOP,
     }
 )
-"""What code is told of in the order of positions. The others it does by itself, between one fact and the next."""
+"""Kinds of entries that the runner feeds to the code, by position. Code does the others itself, between two facts."""
 
 
 class Consequences(NamedTuple):
-    """The locations of faults and of all that followed from them, in whatever branch.
+    """The locations of faults and of everything that followed from them, in any branch.
 
-    `followed` are those that code asked for because of another: it comes there again only if that happens again.
+    `gone` has all of them. `followed` has those that the code asked for because of another one in `gone`. The code
+    reaches them again only if that one happens again.
     """
 
     gone: set[str]
@@ -40,18 +42,18 @@ class Consequences(NamedTuple):
 
 
 def consequences_of(faults: Iterable[Entry], entries: Sequence[Entry]) -> Consequences:
-    """What a run did because of faults."""
+    """Find everything that followed from the faults."""
     roots = list(faults)
     while True:
         found = _followers(roots, entries)
         ends = [end for end in cancelled_children(entries, found.gone, {}) if end.is_settled]
         if all(end.location in found.gone for end in ends):
             return found
-        roots += ends  # code was told of an end that came of what is gone
+        roots += ends  # a dropped entry cancelled this child, and the code was fed its end
 
 
 def cancelled_children(entries: Iterable[Entry], gone: Container[str], children: Mapping[str, Run]) -> list[Entry]:
-    """The children that were cancelled by what is gone, and by nothing else; `children` are the open ones."""
+    """The children that only dropped (`gone`) entries cancelled. `children` are the open ones, by id."""
     cancels = [entry for entry in entries if entry.kind is EntryKind.CANCEL]
     refs = {cancel.ref for cancel in cancels if cancel.location in gone}
     refs -= {cancel.ref for cancel in cancels if cancel.location not in gone}
@@ -66,23 +68,23 @@ def cancelled_children(entries: Iterable[Entry], gone: Container[str], children:
 
 
 def is_beside(location: str, other: str) -> bool:
-    """Whether two locations are in different branches of one operation, or in different tasks."""
+    """True if two locations are in different branches of one operation, or in different tasks."""
     return _parting(location.split("/"), other.split("/")) > 0
 
 
 def _followers(roots: Sequence[Entry], entries: Sequence[Entry]) -> Consequences:
-    """The locations of roots and of all that code asked for because of them, or of what they led to.
+    """Find the roots and everything that the code asked for because of them, directly or indirectly.
 
-    That is whatever comes after one in the same branch. In another branch, what code asked for when it was told
-    something in the branch of the root: a join that fails when its last branch has ended has those around it cancelled
-    long after the failure that it tells of.
+    In the branch of a root, that is everything after it. In another branch, it is what the code asked for when it was
+    fed a fact from the root's branch. Example: a join fails only when its last branch has ended. It then causes
+    cancels around it, long after the failure that it reports.
     """
     facts = sorted((e for e in entries if e.kind in FACTS and e.is_settled), key=lambda fact: fact.position)
     positions = [fact.position for fact in facts]
     gone = {root.location for root in roots}
     followed: set[str] = set()
     known = sorted((root.position, root.location.split("/")) for root in roots)
-    # By when they were asked for: so what an entry goes back to is always looked at before it.
+    # In the order in which the code asked for them, so that every cause is handled before its consequences.
     for entry in sorted(entries, key=lambda one: one.since):
         told = bisect_right(positions, entry.since)
         if not told:
@@ -99,15 +101,16 @@ def _followers(roots: Sequence[Entry], entries: Sequence[Entry]) -> Consequences
 
 
 def _has_reached(root: list[str], entry: list[str], cause: list[str]) -> bool:
-    """Whether code that asked for an entry when it was told a cause may have known of a root, by their parts."""
+    """True if code that asked for `entry` when it was fed `cause` may have known of `root`. All are split locations."""
     depth = _parting(root, entry)
     return depth == 0 or cause[:depth] == root[:depth]
 
 
 def _parting(parts: list[str], others: list[str]) -> int:
-    """How many parts of a location name the branch or task that another is beside; 0 if that is in the same.
+    """Return the depth at which two locations part into different branches or tasks; 0 if they are in the same one.
 
-    Locations read `join/key/step`: an operation, a branch of it, an operation in that. A task is a branch of none.
+    A location reads `join/key/step`: an operation, one of its branches, an operation in that branch. A task (`+1`) is
+    not a branch of an operation.
     """
     is_branch = False
     for depth, (part, other) in enumerate(zip(parts, others, strict=False), start=1):
@@ -119,7 +122,7 @@ def _parting(parts: list[str], others: list[str]) -> int:
 
 
 def _is_of_map(location: str, cancel: str) -> bool:
-    """Whether a child is one of those that a `map` has cancelled: its record names no child, as there may be many."""
+    """True if a `map` cancelled this child. The entry of such a cancel names no child, because there may be many."""
     group, _, number = location.rpartition("/")
     scope, _, name = group.rpartition("/")
     cancel_scope, _, cancel_name = cancel.rpartition("/")
@@ -128,7 +131,7 @@ def _is_of_map(location: str, cancel: str) -> bool:
 
 
 def _was_cancelled(entry: Entry, child: Run | None) -> bool:
-    """Whether its parent's cancel is what a child ends of."""
+    """True if a child ended, or will end, because its parent cancelled it."""
     if entry.is_settled:
         return entry.error == rules.cancellation(rules.BY_PARENT.reason)
     return child is not None and rules.is_cancelled_as(child, rules.BY_PARENT)

@@ -1,8 +1,9 @@
-"""Cron: when an expression of five fields fires in a time zone, and where the mistake is in one that never could.
+"""Cron expressions with five fields: their fire times in a time zone, and error messages that point at the mistake.
 
-The fields are read and walked by `cronsim`; what a change of the clocks means is decided here. An expression that names
-hours fires once for each local time it matches: one that the clocks skip, at the instant they go on; one that they
-repeat, the first time only. An expression for every hour follows real time: it neither pauses nor repeats itself.
+`cronsim` parses and walks the fields. This module handles changes of the clocks (daylight saving time). An expression
+that names hours fires once for each local time it matches. If the clocks skip that time, it fires at the instant of the
+change. If the clocks repeat that time, it fires the first time only. An expression for every hour follows real time: it
+neither pauses nor repeats itself.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ FIELDS = {
     "month": "1-12 or jan-dec",
     "day of the week": "0-7 or sun-sat (0 and 7 are Sunday), mon#2 for the second Monday, 5L for the last Friday",
 }
-"""The names of the fields, in order, and what each may hold."""
+"""The names of the fields, in order, and the values that each allows."""
 
 _SHORTHANDS = {
     "@yearly": "0 0 1 1 *",
@@ -44,16 +45,19 @@ _SHORTHANDS = {
 }
 _DAY_FIELD = 2
 _EVERY_HOUR = set(range(24))
-_ANY_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 - the time of a clock on a wall, somewhere
+_ANY_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 - a local time without a zone
 _LOCAL_NAMES = {"localtime", "posixrules"}
-"""Files beside the zones that say what the zone of this machine is: another one for each."""
+"""Zone files that stand for the local zone of a machine. Refused, because they differ between machines."""
 
 
 # Checking
 
 
 def check_cron(expression: object) -> str:
-    """Return an expression, its fields one blank apart, if it fires at some time; else say where the mistake is."""
+    """Return the expression with single spaces between its fields. `InvalidRequest` points at the mistake.
+
+    An expression that never fires is a mistake too.
+    """
     text = check_text(expression, "cron expression", EXPRESSION_LIMIT)
     spans = [match.span() for match in re.finditer(r"\S+", text)]
     if len(spans) != len(FIELDS):
@@ -63,12 +67,12 @@ def check_cron(expression: object) -> str:
     fields = " ".join(text.split())
     if _never_fires(fields):
         start, end = spans[_DAY_FIELD]
-        _refuse(text, start, end, "it never fires: none of the months has such a day")
+        _refuse(text, start, end, "the expression never fires: none of its months has this day")
     return fields
 
 
 def check_zone(zone: object) -> str:
-    """Return the name of a time zone if it is known on this machine; else name those that it may be."""
+    """Return the name of a time zone if this machine knows it. `InvalidRequest` suggests similar names."""
     name = check_text(zone, "time zone")
     zone_of(name)
     return name
@@ -78,13 +82,13 @@ def _check_field(text: str, index: int, start: int, field: str) -> None:
     if _parses(index, field):
         return
     name = list(FIELDS)[index]
-    allowed = f"it is * or {FIELDS[name]}; also lists (1,2), ranges (1-5) and steps (*/2)"
+    allowed = f"use * or {FIELDS[name]}; also lists (1,2), ranges (1-5) and steps (*/2)"
     for term in field.split(","):
         if not _parses(index, term):
-            what = f"{term!r} is no {name}" if term else f"a {name} is missing"
+            what = f"{term!r} is not a valid {name}" if term else f"a {name} is missing"
             _refuse(text, start, start + max(1, len(term)), f"{what}: {allowed}")
         start += len(term) + 1
-    raise AssertionError(f"{field!r} is wrong, though each part of it is right")
+    raise AssertionError(f"{field!r} does not parse, although each of its parts does")
 
 
 def _parses(index: int, field: str) -> bool:
@@ -104,12 +108,12 @@ def _never_fires(fields: str) -> bool:
 
 
 def _refuse_count(text: str, spans: list[tuple[int, int]]) -> NoReturn:
-    wanted = f"{len(FIELDS)} fields are needed: {', '.join(FIELDS)}"
+    wanted = f"expected {len(FIELDS)} fields: {', '.join(FIELDS)}"
     if len(spans) > len(FIELDS):
-        advice = "; there is none for seconds: use an interval instead" if len(spans) == len(FIELDS) + 1 else ""
-        _refuse(text, *spans[len(FIELDS)], f"there are {len(spans)} fields, and {wanted}{advice}")
+        advice = "; there is no field for seconds: use an interval instead" if len(spans) == len(FIELDS) + 1 else ""
+        _refuse(text, *spans[len(FIELDS)], f"found {len(spans)} fields, but {wanted}{advice}")
     if (written_out := _SHORTHANDS.get(text.strip().lower())) is not None:
-        _refuse(text, *spans[0], f"names are not known here; write {written_out!r}")
+        _refuse(text, *spans[0], f"named expressions are not supported; write {written_out!r}")
     missing = ", ".join(list(FIELDS)[len(spans) :])
     _refuse(text, len(text), len(text) + 1, f"{missing} missing; {wanted}")
 
@@ -123,7 +127,7 @@ def _refuse(text: str, start: int, end: int, why: str) -> NoReturn:
 
 
 def next_fire(expression: str, zone: str, after: Micros) -> Micros | None:
-    """The first instant after another at which an expression fires; None if it never does again."""
+    """Return the first instant after `after` at which an expression fires; None if it never fires again."""
     place = zone_of(zone)
     is_by_clock = place is UTC or not _is_hourly(expression)
     fires = _by_the_clock(expression, after, place) if is_by_clock else _by_real_time(expression, after, place)
@@ -136,7 +140,7 @@ def _is_hourly(expression: str) -> bool:
 
 
 def _by_the_clock(expression: str, after: Micros, place: tzinfo) -> Iterator[Micros]:
-    """The instants of the local times that match. One of them may come more than once, or before the start."""
+    """Yield the instants of matching local times. An instant may repeat, or lie before `after`."""
     for wall in CronSim(expression, _wall(after, place)):
         first = wall.replace(tzinfo=place, fold=0)
         is_skipped = first.astimezone(UTC).astimezone(place).replace(tzinfo=None) != wall
@@ -144,16 +148,17 @@ def _by_the_clock(expression: str, after: Micros, place: tzinfo) -> Iterator[Mic
 
 
 def _end_of_gap(wall: datetime, place: tzinfo) -> Micros:
-    """The instant at which the clocks went on that skipped this local time."""
-    # Read by the rules of after the change a time in the gap lies before it, by those of before it lies after.
+    """Return the instant of the clock change that skipped this local time."""
+    # With the UTC offset of after the change (fold=1), a local time in the gap lies before the change. With the offset
+    # of before the change (fold=0), it lies after the change.
     before, after = (instant(wall.replace(tzinfo=place, fold=fold)) for fold in (1, 0))
     return _change_between(before, after, place)
 
 
 def _by_real_time(expression: str, at: Micros, place: tzinfo) -> Iterator[Micros]:
-    """The instants at which clocks show a time that matches, from one change of theirs to the next.
+    """Yield the instants at which local clocks show a matching time, from one clock change to the next.
 
-    Not left to cronsim, which takes some steps of an hour and may step over a change by half of one.
+    cronsim alone is not enough: it takes some steps of an hour, and may step over a change of half an hour.
     """
     nudge = timedelta()
     while True:
@@ -169,7 +174,7 @@ def _by_real_time(expression: str, at: Micros, place: tzinfo) -> Iterator[Micros
 
 
 def _first_change(start: Micros, end: Micros, place: tzinfo) -> Micros | None:
-    """The first instant after `start` and until `end` at which clocks are changed. Days have at most one."""
+    """Return the first clock change after `start` and until `end`. A day has at most one."""
     while start < end:
         middle = min(start + DAY, end)
         if _offset(middle, place) != _offset(start, place):
@@ -194,7 +199,7 @@ def _offset(at: Micros, place: tzinfo) -> timedelta | None:
 
 
 def _wall(at: Micros, place: tzinfo) -> datetime:
-    """What a clock on the wall shows."""
+    """Return the local time of an instant, without a zone."""
     return moment(at).astimezone(place).replace(tzinfo=None)
 
 
@@ -202,15 +207,15 @@ def _wall(at: Micros, place: tzinfo) -> datetime:
 
 
 def zone_of(name: str) -> tzinfo:
-    """The rules of a time zone. UTC needs no zone data."""
+    """Return a time zone by name. UTC needs no zone data."""
     if name == "UTC":
         return UTC
     try:
         if name not in _LOCAL_NAMES:
             return ZoneInfo(name)
-    except (LookupError, ValueError, OSError):  # not there, a path that leads elsewhere, a folder
+    except (LookupError, ValueError, OSError):  # a missing zone, a path outside the zone data, a directory
         pass
-    raise InvalidRequest(f"there is no time zone {name!r}; {_near(name)}")
+    raise InvalidRequest(f"unknown time zone {name!r}; {_near(name)}")
 
 
 def _near(name: str) -> str:
@@ -223,4 +228,4 @@ def _near(name: str) -> str:
     close = [by_lower[one] for one in difflib.get_close_matches(wanted, by_lower, n=3)]
     if near := (exact or close)[:3]:
         return f"did you mean {' or '.join(map(repr, near))}?"
-    return "a zone is named by region and city, such as 'Europe/Rome', or 'UTC'"
+    return "use a region and city, such as 'Europe/Rome', or 'UTC'"

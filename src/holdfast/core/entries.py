@@ -1,4 +1,4 @@
-"""Entries: what can be told of the records in a history, and how they change when a part of it is forgotten. Pure."""
+"""Entries: questions about the entries of a history, and how entries change when a part is dropped. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from holdfast.core.rounds import ROUNDS_LOCATION
 from holdfast.core.states import RunState
 
 EVENTS_LOCATION = "~events"
-"""Which events a run has had, where the entries that tell it were pruned."""
+"""Location of the entry that records the last event a run received per topic. It outlives pruned entries."""
 
 BOOKKEEPING = frozenset({EVENTS_LOCATION, ROUNDS_LOCATION})
-"""Entries that the engine keeps for itself. They have no position, and no revision drops them."""
+"""Locations of the engine's own entries. They have no position, and no revision drops them."""
 
 UNDO_PREFIX = "~undo/"
 PRUNED = "pruned"
-"""The `ref` of a loop's mark before which iterations were pruned."""
+"""The `ref` of a loop's mark if iterations before it were pruned."""
 
 
-# What an entry is
+# Questions about an entry
 
 
 def beginning(entry: Entry) -> int:
-    """The first position that is not before an entry."""
+    """Return the first position that is not before an entry."""
     return entry.position if entry.is_settled else entry.since + 1
 
 
 def is_after(entry: Entry, cut: int) -> bool:
-    """Whether an entry was settled at or after a position or, if it is not settled, asked for after it."""
+    """True if an entry settled at or after a position. An open entry counts if the code asked for it from there on."""
     if is_bookkeeping(entry):
         return False
     return entry.position >= cut if entry.is_settled else entry.since >= cut
 
 
 def undone(entries: Iterable[Entry]) -> Iterator[str]:
-    """The locations of what was undone."""
+    """The locations of the steps that were undone."""
     return (e.location.removeprefix(UNDO_PREFIX) for e in entries if e.kind is EntryKind.UNDO and is_done(e))
 
 
@@ -57,16 +57,16 @@ def is_bookkeeping(entry: Entry) -> bool:
     return entry.location in BOOKKEEPING
 
 
-# What it becomes
+# Changes of an entry
 
 
 def unsettled(entry: Entry) -> Entry:
-    """The record of a child whose end is forgotten."""
+    """The entry of a child without the recorded end."""
     return replace(entry, state=EntryState.STARTED, position=0, result=None, error=None, finished_at=None)
 
 
 def end_of(run: Run, entry: Entry) -> Arrival:
-    """The end of a child as it arrived before it was recorded."""
+    """The end of a child as an arrival, rebuilt from its entry."""
     error = entry.error
     state = RunState.SUCCEEDED
     if not is_done(entry):
@@ -85,7 +85,7 @@ def end_of(run: Run, entry: Entry) -> Arrival:
 
 
 def latest_fact(entries: Iterable[Entry], last: int) -> Entry | None:
-    """The last thing that code was told, up to a position."""
+    """The last fact that the runner fed to the code, up to a position."""
     facts = [entry for entry in entries if entry.kind in FACTS and 0 < entry.position <= last]
     return max(facts, key=lambda entry: entry.position, default=None)
 
@@ -94,7 +94,10 @@ def latest_fact(entries: Iterable[Entry], last: int) -> Entry | None:
 
 
 def loops(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    """The marks of each loop, its end among them, by position."""
+    """The marks of each loop, in order of position.
+
+    A mark is an entry that records the state before an iteration, or the end of the loop.
+    """
     found: dict[str, list[Entry]] = {}
     for entry in sorted(entries, key=lambda one: one.position):
         if entry.kind is EntryKind.LOOP:
@@ -111,17 +114,20 @@ def check_pruned(
     *,
     instead: str = "choose a later location, or one before the loop",
 ) -> None:
-    """Refuse to go back to where a loop was in the middle of iterations of which nothing is left."""
+    """Refuse to go back to a point inside iterations of a loop that were pruned."""
     for loop, marks in loops(entries).items():
         is_pruned = marks[-1].ref == PRUNED and marks[0].position >= cut
         if is_pruned and (is_within(target.location, loop) or is_beside(target.location, loop)):
             raise InvalidRequest(
-                f"at {target.location!r} the loop {loop!r} was in iterations that are pruned; {instead}"
+                f"at {target.location!r} the loop {loop!r} was in iterations that are now pruned; {instead}"
             )
 
 
 def marks_past(locations: Iterable[str], entries: Sequence[Entry]) -> Iterator[Entry]:
-    """The marks of loops that would keep their code from coming to these locations again: it begins at the first."""
+    """Yield the marks that keep the code of loops from reaching these locations again.
+
+    A loop resumes at its oldest mark. Without any mark it starts at its first iteration.
+    """
     for loop, marks in loops(entries).items():
         inside = [at.removeprefix(f"{loop}/~") for at in locations if at.startswith(f"{loop}/~")]
         if not inside:
@@ -132,7 +138,7 @@ def marks_past(locations: Iterable[str], entries: Sequence[Entry]) -> Iterator[E
         if numbers and min(numbers) > earliest:
             if marks[-1].ref == PRUNED:
                 raise InvalidRequest(
-                    f"iteration {earliest} of the loop {loop!r} has to be done again, but what came after it is "
-                    "pruned; start another run instead"
+                    f"iteration {earliest} of the loop {loop!r} must run again, but the history after it is pruned; "
+                    "start another run instead"
                 )
             yield from numbers.values()

@@ -1,31 +1,31 @@
-"""Every error holdfast raises, as one small tree, and the record an error leaves in a history.
+"""Every error that holdfast raises, as one tree, and the record of an error in a history.
 
     HoldfastError
     ├── InvalidRequest             a call that can never work: wrong arguments, bad name, illegal value
     │   ├── NotSerializable        a value that has no JSON form
     │   ├── PayloadTooLarge        a value over a size limit
-    │   └── UnknownWorkflow        a type nobody registered here
+    │   └── UnknownWorkflow        a type that is not registered here
     ├── KeyConflict                this key already belongs to a run with another payload
     ├── RunNotFound                no run with this id or key
-    ├── ScheduleNotFound           no schedule of this name
-    ├── RunFinished                the run has ended and takes no more
+    ├── ScheduleNotFound           no schedule with this name
+    ├── RunFinished                the run has ended and takes no messages
     ├── RunBusy                    a worker holds the run right now
-    ├── LeaseLost                  somebody else holds the run; what was written is refused
-    ├── StoreUnavailable           the store cannot be reached or written at the moment
-    ├── SchemaOutOfDate            the store was made by another version of holdfast
+    ├── LeaseLost                  this worker no longer holds the run; its writes are refused
+    ├── StoreUnavailable           the store cannot be reached or written right now
+    ├── SchemaOutOfDate            the schema does not fit this version of holdfast
     ├── HistoryDiverged            the code no longer fits the recorded history
     ├── WorkflowViolation          workflow code did what only a step may do
-    ├── RunFailed, RunCancelled    how `run.result()` reports an end that is no success
-    └── WorkflowError              raised inside workflow code, catchable there
+    ├── RunFailed, RunCancelled    raised by `run.result()` if the run did not succeed
+    └── WorkflowError              raised inside workflow code, which can catch it
         ├── StepFailed             a step used up its attempts
         │   └── StepTimeout        ... because an attempt took too long
-        ├── WaitTimeout            a wait reached its time-out (also a TimeoutError)
+        ├── WaitTimeout            a wait reached its timeout (also a TimeoutError)
         ├── ChildFailed            a child run failed or was cancelled
         ├── JoinFailed, RaceFailed branches of a join or race failed
 
-    Raised by users, not by holdfast: Fatal (do not retry this step), Rollback (undo what was done).
+    Raised by users, not by holdfast: Fatal (do not retry this step), Rollback (undo the finished steps).
 
-Errors are stored as data (`ErrorRecord`); classes are never rebuilt from stored names.
+Errors are stored as data (`ErrorRecord`). Classes are never rebuilt from stored names.
 """
 
 from __future__ import annotations
@@ -43,22 +43,26 @@ ErrorKind = type[BaseException]
 
 
 class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An error as data. `types` are the names of its classes, most specific first.
-
-    `locations` are the operations of the run whose failure it goes back to.
-    """
+    """An error as data: what a store keeps of it."""
 
     type: str
+    """The name of its class, such as `ValueError`."""
     message: str
+    """Its text."""
     types: tuple[str, ...] = ()
+    """The names of its class and base classes with their modules, most specific first."""
     traceback: str = ""
+    """Its traceback as text; of a long one, the end."""
     attempts: int = 0
+    """Number of attempts made, if it is the error of a step."""
     cause: ErrorRecord | None = None
+    """The error that caused it."""
     locations: tuple[str, ...] = ()
+    """The operations of the run whose failure led to it."""
 
     @classmethod
     def of(cls, error: BaseException, *, attempts: int = 0) -> ErrorRecord:
-        """The record of a live exception. An error that already carries a record keeps it as its cause."""
+        """Return the record of a live exception. If it already carries a record, that becomes the cause."""
         cause = getattr(error, "record", None)
         return cls(
             type=type(error).__name__,
@@ -71,7 +75,7 @@ class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         )
 
     def matches(self, kind: ErrorKind) -> bool:
-        """Whether the recorded error was a `kind`, by the names of its classes."""
+        """True if the recorded error was a `kind`, compared by class name."""
         return _qualified(kind) in self.types
 
     def __str__(self) -> str:
@@ -79,14 +83,14 @@ class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def _faults(error: BaseException, seen: set[int]) -> Iterator[str]:
-    """The locations of the operations whose failure led to an error, through causes, groups and branches."""
+    """Yield the locations of the operations whose failures led to an error, through causes, groups and branches."""
     if id(error) in seen:
         return
     seen.add(id(error))
     if isinstance(error, (StepFailed, WaitTimeout, ChildFailed)):
         yield error.location
     is_of_operations = isinstance(error, (WorkflowError, BaseExceptionGroup))
-    # An operation that fails while code handles an earlier failure: that one was caught, and stays so.
+    # If an operation fails while code handles an earlier failure, the earlier one was caught and stays caught.
     parts: list[BaseException | None] = [error.__cause__ or (None if is_of_operations else error.__context__)]
     if isinstance(error, BaseExceptionGroup):
         parts += error.exceptions
@@ -104,98 +108,94 @@ def _qualified(kind: type) -> str:
 def _message_of(error: BaseException) -> str:
     try:
         return str(error)[:MESSAGE_LIMIT_CHARACTERS]
-    except Exception as broken:  # noqa: BLE001 - a user's __str__ may do anything; the record must still be made
+    except Exception as broken:  # noqa: BLE001 - a user's __str__ may raise anything; the record is needed anyway
         return f"<no message: {type(broken).__name__} in {type(error).__name__}.__str__>"
 
 
 def _traceback_of(error: BaseException) -> str:
-    report = error.report if isinstance(error, HistoryDiverged) else ""  # which says more than any line of the engine
+    report = error.report if isinstance(error, HistoryDiverged) else ""  # more useful than frames of the engine
     text = _printable(report or "".join(tracebacks.format_exception(error)))
     if len(text.encode()) <= TRACEBACK_LIMIT_BYTES:
         return text
-    # The end names the line that raised; the beginning is mostly the engine's own frames.
+    # Keep the end: it names the line that raised. The beginning is mostly the engine's own frames.
     return "…" + text.encode()[-TRACEBACK_LIMIT_BYTES + 3 :].decode(errors="ignore")
 
 
 def _printable(text: str) -> str:
-    """Text every store can keep: no lone surrogates, no NUL."""
+    """Return text that every store can keep: no lone surrogates, no NUL."""
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")
 
 
 class HoldfastError(Exception):
-    """The root of every error holdfast raises."""
+    """The base class of every error that holdfast raises."""
 
 
 class InvalidRequest(HoldfastError, ValueError):
-    """A call that can never work as written."""
+    """Raised for a call that can never work: an unknown option, a value of the wrong type, a bad name."""
 
 
 class NotSerializable(InvalidRequest):
-    """A value that cannot be stored as JSON and come back equal."""
+    """Raised for a value that cannot be stored as JSON."""
 
 
 class PayloadTooLarge(InvalidRequest):
-    """A value whose JSON is larger than the limit that is named in the message."""
+    """Raised for a value whose JSON exceeds a limit; the message names the limit."""
 
 
 class Unreadable(InvalidRequest):
-    """Something in the store that cannot be decoded: it was edited by hand, or written by a bug."""
+    """Raised when something in the store cannot be decoded: it was edited by hand, or written by a bug."""
 
 
 class UnknownWorkflow(InvalidRequest):
-    """A type, or function, that is not registered here."""
+    """Raised for a type or function that is not registered here."""
 
 
 class KeyConflict(HoldfastError):
-    """The key is taken by a run with another type or payload; `run_id` is that run."""
+    """Raised when the key of a start belongs to a run with another type or payload."""
 
     def __init__(self, message: str, *, run_id: str, index: int | None = None) -> None:
         super().__init__(message)
         self.run_id = run_id
+        """The run that has the key."""
         self.index = index
+        """The position of the run in `start_many`."""
 
 
 class RunNotFound(HoldfastError, LookupError):
-    """No run with this id or key."""
+    """Raised when no run has this id or key."""
 
 
 class ScheduleNotFound(HoldfastError, LookupError):
-    """No schedule of this name."""
+    """Raised when no schedule has this name."""
 
 
 class RunFinished(HoldfastError):
-    """The run has ended; it takes no messages any more."""
+    """Raised when a run has ended and accepts no further messages."""
 
 
 class RunBusy(HoldfastError):
-    """A worker holds the run; try again when it does not, or use force."""
+    """Raised when a worker holds the run that is to be changed. Try again later, or use `force=True`."""
 
 
 class LeaseLost(HoldfastError):
-    """Another worker holds the run now; nothing was written."""
+    """Raised in a step body, by `heartbeat` and `progress`, when the attempt no longer counts. Stop the work."""
 
 
 class StoreUnavailable(HoldfastError):
-    """The store cannot be reached or written right now. Repeating the call is safe.
-
-    `is_noted`: the store logs by itself when this began and when it is over; nobody else needs to. `is_held_up`:
-    somebody holds what this call needs, or it is too much at once; the store is well, and others need not wait.
-    """
+    """Raised when the store cannot be reached or written right now. Repeating the call is safe."""
 
     is_noted: bool = False
+    """The store itself logs when the outage begins and ends."""
     is_held_up: bool = False
+    """The store works, but another transaction holds what this call needs, or the call is too large."""
 
 
 class SchemaOutOfDate(HoldfastError):
-    """The store's schema is not the one that this version of holdfast needs."""
+    """Raised when the store was made by another version of holdfast."""
 
 
 class HistoryDiverged(HoldfastError):
-    """The workflow's code no longer fits what was recorded for this run; `report` shows both side by side.
-
-    `what` says in a few words what is wrong. `recorded` and `requested` are the two operations that differ, where
-    known, and `hints` are lines of code that let runs like this one go on.
-    """
+    """The code of a workflow no longer fits what was recorded for a run. The run is blocked."""
 
     def __init__(
         self,
@@ -209,131 +209,151 @@ class HistoryDiverged(HoldfastError):
     ) -> None:
         super().__init__(message)
         self.report = report
+        """The recorded and the requested operations side by side."""
         self.what = what or message
+        """The problem in a few words."""
         self.recorded = recorded
+        """The operation that the history has, if it is known."""
         self.requested = requested
+        """The operation that the code asked for instead, if it is known."""
         self.hints = hints
+        """Lines of code that let runs like this one continue."""
 
 
 class WorkflowViolation(HoldfastError, RuntimeError):
-    """Workflow code tried what only a step may do: I/O, threads, subprocesses, another loop."""
+    """Raised when workflow code does what only a step may do: I/O, threads, subprocesses, another loop."""
 
 
 class _RecordedError(HoldfastError):
-    """An error that was rebuilt from its record, the same each time."""
+    """An error rebuilt from its record, so that it is the same on each replay."""
 
     def __init__(self, message: str, record: ErrorRecord) -> None:
         super().__init__(message)
         self.record = record
+        """The recorded error as data."""
 
     @property
     def type(self) -> str:
-        """The class name of the error that was recorded, such as `ValueError`."""
+        """The class name of the recorded error, such as `ValueError`."""
         return self.record.type
 
     @property
     def message(self) -> str:
-        """The text of the error that was recorded."""
+        """The message of the recorded error."""
         return self.record.message
 
     def matches(self, kind: ErrorKind) -> bool:
-        """Whether the recorded error was a `kind`."""
+        """True if the recorded error was a `kind`."""
         return self.record.matches(kind)
 
 
 class RunFailed(_RecordedError):
-    """The run ended as failed; `error` is the record of why."""
+    """Raised by `run.result()` when the run failed."""
 
     def __init__(self, run_id: str, record: ErrorRecord) -> None:
         super().__init__(f"run {run_id} failed: {_with_causes(record)}", record)
         self.run_id = run_id
+        """The run that failed."""
 
     @property
     def error(self) -> ErrorRecord:
+        """Why the run failed: the same as `record`."""
         return self.record
 
 
 class RunCancelled(HoldfastError):
-    """The run ended as cancelled; `reason` is what the canceller said."""
+    """Raised by `run.result()` when the run was cancelled."""
 
     def __init__(self, run_id: str, reason: str = "") -> None:
         super().__init__(f"run {run_id} was cancelled" + (f": {reason}" if reason else ""))
         self.run_id = run_id
+        """The run that was cancelled."""
         self.reason = reason
+        """The reason that was given to `cancel`."""
 
 
 class WorkflowError(HoldfastError):
-    """What durable operations raise inside workflow code."""
+    """The base class of what durable operations raise in workflow code."""
 
 
 class StepFailed(_RecordedError, WorkflowError):
-    """A step failed for good: its attempts are used up, or the error was not worth another."""
+    """Raised by a step that failed for good: no attempts are left, or its error is not retried."""
 
     def __init__(self, location: str, record: ErrorRecord) -> None:
         tries = f"{record.attempts} attempt" + ("" if record.attempts == 1 else "s")
         super().__init__(f"step {location!r} failed after {tries}: {record}", record)
         self.location = location
+        """The location of the step."""
 
     @property
     def attempts(self) -> int:
+        """Number of attempts made."""
         return self.record.attempts
 
 
 class StepTimeout(StepFailed):
-    """The last attempt of a step took longer than its time-out."""
+    """Raised by a step whose last attempt took longer than its `timeout`."""
 
 
 class WaitTimeout(WorkflowError, TimeoutError):
-    """Nothing came before the wait's time-out."""
+    """Raised by a wait when nothing came within its `timeout`."""
 
     def __init__(self, message: str = "", location: str = "") -> None:
         super().__init__(message)
         self.location = location
+        """The location of the wait."""
 
 
 class ChildFailed(_RecordedError, WorkflowError):
-    """A child run failed or was cancelled: `run_id`, `kind` (`failed` or `cancelled`), `cause`."""
+    """Raised when a child run failed or was cancelled."""
 
     def __init__(self, run_id: str, kind: str, record: ErrorRecord, location: str = "") -> None:
         super().__init__(f"child run {run_id} {'failed' if kind == 'failed' else 'was cancelled'}: {record}", record)
         self.run_id = run_id
+        """The child run."""
         self.kind = kind
+        """`failed` or `cancelled`."""
         self.location = location
+        """The location of the child in the parent."""
 
     @property
     def cause(self) -> ErrorRecord:
+        """The error of the child: the same as `record`."""
         return self.record
 
 
 class JoinFailed(WorkflowError):
-    """Branches of a join, or children of a map, failed: `results` and `errors` by key (of a map: by index)."""
+    """Raised when branches of a join, or children of a map, failed."""
 
     def __init__(self, location: str, results: Mapping[Any, Any], errors: Mapping[Any, BaseException]) -> None:
         listed = _listed(errors)
         super().__init__(f"{len(errors)} of {len(results) + len(errors)} branches of {location!r} failed: {listed}")
         self.results = dict(results)
+        """The results of those that succeeded: by key; of a map, by index."""
         self.errors = dict(errors)
+        """The errors of the others, likewise."""
 
 
 class RaceFailed(WorkflowError):
-    """Every branch of a race failed: `errors` by key."""
+    """Raised when every branch of a race failed."""
 
     def __init__(self, location: str, errors: Mapping[str, BaseException]) -> None:
         listed = _listed(errors)
         super().__init__(f"all {len(errors)} branches of {location!r} failed: {listed}")
         self.errors = dict(errors)
+        """The error of each branch, by key."""
 
 
 class Fatal(Exception):
-    """Raise it in a step to fail at once, without another attempt."""
+    """Raise it in a step to fail at once, without a retry."""
 
 
 class Rollback(Exception):
-    """Raise it in a workflow, or in a step, to undo the finished steps and end the run as failed."""
+    """Raise it in a workflow or step to undo the finished steps and end the run as failed."""
 
 
 def _listed(errors: Mapping[Any, BaseException]) -> str:
-    """Errors by key, the first few of them."""
+    """Return the first few errors, by key."""
     shown = [f"{key}: {type(error).__name__}: {error}" for key, error in list(errors.items())[:5]]
     return "; ".join(shown) + (f"; and {len(errors) - 5} more" if len(errors) > 5 else "")
 

@@ -1,8 +1,8 @@
-"""The export format: how runs travel between stores. One JSON value on each line, tagged by its kind.
+"""The export format, in which runs move between stores: one JSON value per line, tagged by its kind.
 
-The first line is the header, the last one says how many there were of each kind, so that a file that was cut off is
-noticed. To add a kind, make a struct of it here and name it in `Line`; whoever reads files of a newer holdfast is told
-of kinds and fields it does not know, and refuses them.
+The first line is the header. The last line has the number of lines of each kind, so that a truncated file is noticed.
+To add a kind, define a struct here and name it in `Line`. The header lists all kinds and fields that the writer knows,
+so that an older holdfast can refuse a file with unknown ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHOWN = 60
 
 
 class Header(Value, frozen=True, kw_only=True, tag_field="line", tag="holdfast"):
-    """Where the lines come from. `fields` are the names of all that the writer may have written."""
+    """The origin of the lines. `fields` names every struct and field that the writer may have written."""
 
     format: int
     export_id: str
@@ -38,38 +38,38 @@ class Header(Value, frozen=True, kw_only=True, tag_field="line", tag="holdfast")
 
 
 class TopicLine(Value, frozen=True, kw_only=True, tag_field="line", tag="topic"):
-    """The rules for a topic."""
+    """The rules of a topic."""
 
     topic: Topic
 
 
 class TypeLine(Value, frozen=True, kw_only=True, tag_field="line", tag="type"):
-    """What was said of a type."""
+    """The settings of a type."""
 
     type: TypeRule
 
 
 class ScheduleLine(Value, frozen=True, kw_only=True, tag_field="line", tag="schedule"):
-    """A rule that makes runs over time."""
+    """A schedule."""
 
     schedule: Schedule
 
 
 class RunLine(Value, frozen=True, kw_only=True, tag_field="line", tag="run"):
-    """A run with all that belongs to it."""
+    """A run with everything that belongs to it."""
 
     dump: Dump
 
 
 class UnreadableLine(Value, frozen=True, kw_only=True, tag_field="line", tag="unreadable"):
-    """A run that could not be read, and stays where it is: its id, and why."""
+    """A run that could not be read and stays in its store: its id, and the reason."""
 
     id: str
     why: str
 
 
 class EventLine(Value, frozen=True, kw_only=True, tag_field="line", tag="event"):
-    """An event that somebody may still get."""
+    """An event that a run may still receive."""
 
     event: KeptEvent
 
@@ -81,7 +81,7 @@ class LetterLine(Value, frozen=True, kw_only=True, tag_field="line", tag="letter
 
 
 class Footer(Value, frozen=True, kw_only=True, tag_field="line", tag="end"):
-    """How many lines of each kind there were; `left` are runs that had to be left where they are."""
+    """The number of lines of each kind. `left` is the number of runs that had to stay in their store."""
 
     counts: dict[str, int]
     left: int = 0
@@ -95,17 +95,17 @@ _decoder = msgspec.json.Decoder(Line)
 
 
 def tag_of(line: Value) -> str:
-    """What a line says that it is."""
+    """Return the tag of a line."""
     return str(line.__struct_config__.tag)
 
 
 def encode(line: Line) -> bytes:
-    """A line as it is written, with its end."""
+    """Return a line as bytes, with a newline."""
     return _encode(line) + b"\n"
 
 
 def known_fields() -> dict[str, tuple[str, ...]]:
-    """The names of all structs that lines are made of, and of their fields."""
+    """Return the names of all structs that occur in lines, with the names of their fields."""
     found: dict[str, tuple[str, ...]] = {}
     todo: list[msgspec.inspect.Type] = [msgspec.inspect.type_info(Line)]
     while todo:
@@ -127,7 +127,7 @@ def known_fields() -> dict[str, tuple[str, ...]]:
 
 
 class ExportReader:
-    """Reads lines one after the other, and refuses what is not as it should be, with the number of the line."""
+    """Reads lines one by one. It refuses an invalid line and names its number."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -137,19 +137,19 @@ class ExportReader:
         self._last: dict[str, int] = {}
 
     def read(self, text: str | bytes) -> Header | Content | None:
-        """What the next line says; None if that was the last one, or an empty one."""
+        """Return the content of the next line; None for the footer or an empty line."""
         self.number += 1
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
         if not data.strip():
             return None
         if self.footer is not None:
-            raise self._refusal("comes after the end; are there two files in one?")
+            raise self._refusal("comes after the end of the export; does the file contain two exports?")
         line = self._decoded(data)
         if isinstance(line, Header):
             return self._begun(line)
         if self.header is None:
             raise self._refusal(
-                "is no header, so this was not written by `holdfast export`, or its beginning is missing"
+                "is not a header: `holdfast export` did not write this file, or its beginning is missing"
             )
         if isinstance(line, Footer):
             self.footer = self._checked(line)
@@ -159,9 +159,9 @@ class ExportReader:
         return line
 
     def end(self) -> Footer:
-        """To be called after the last line."""
+        """Return the footer. Call it after the last line; it refuses a truncated file."""
         if self.header is None:
-            raise InvalidRequest("there is nothing to import: no line, not even a header")
+            raise InvalidRequest("there is nothing to import: the file is empty")
         if self.footer is None:
             raise InvalidRequest(
                 f"the file was cut off after line {self.number}: its last line, with the counts, is missing; "
@@ -174,9 +174,9 @@ class ExportReader:
             line: Line = _decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             if isinstance(error, msgspec.ValidationError):
-                raise self._refusal(f"is not as it should be: {error}") from None
+                raise self._refusal(f"is not valid: {error}") from None
             start = data[:_SHOWN].decode("utf-8", "replace").rstrip()
-            raise self._refusal(f"is no JSON: {start!r}… ({error}); was the file cut off or changed?") from None
+            raise self._refusal(f"is not JSON: {start!r}… ({error}); was the file cut off or changed?") from None
         return line
 
     def _begun(self, header: Header) -> Header:
@@ -184,15 +184,15 @@ class ExportReader:
             raise self._refusal("is a second header; import the files one after the other")
         if header.format > FORMAT:
             raise self._refusal(
-                f"says format {header.format}, of holdfast {header.version}; this one reads up to {FORMAT}: upgrade it"
+                f"has format {header.format} of holdfast {header.version}; this one reads up to {FORMAT}: upgrade it"
             )
         if unknown := sorted(_unknown(header.fields)):
             raise self._refusal(
-                f"tells of {', '.join(unknown)}, which holdfast {header.version} writes and this one does not know; "
-                "upgrade it, or what they hold would be lost"
+                f"names {', '.join(unknown)}, which holdfast {header.version} writes and this one does not know; "
+                "upgrade this one, or the data would be lost"
             )
         if not 0 <= header.last_event < LAST_EVENT_LIMIT:
-            raise self._refusal(f"says that the last event had number {header.last_event}, which none has")
+            raise self._refusal(f"has the last event number {header.last_event}, which is out of range")
         self.header = header
         return header
 
@@ -207,9 +207,7 @@ class ExportReader:
             case EventLine():
                 self._check_order("event", line.event.number)
                 if self.header is not None and line.event.number > self.header.last_event:
-                    raise self._refusal(
-                        f"has event {line.event.number}, but the header says that there is none so high"
-                    )
+                    raise self._refusal(f"has event {line.event.number}, which is beyond the last event in the header")
                 self._check_value(line.event.payload)
             case LetterLine():
                 self._check_order("letter", line.letter.number)
@@ -224,24 +222,24 @@ class ExportReader:
         for _, value in values_of(dump):
             self._check_value(value)
         if (flaw := flaw_of(dump)) is not None:
-            raise self._refusal(f"says that run {dump.run.id} {flaw}; was it changed?")
+            raise self._refusal(f"is not valid: run {dump.run.id} {flaw}; was the file changed?")
 
     def _check_value(self, value: str) -> None:
-        """Values of users are JSON in strings; what is not would block whoever reads it later."""
+        """Refuse a user's value that is not JSON text. It would block the run that reads it later."""
         if (flaw := json_flaw(value)) is not None:
-            raise self._refusal(f"has a value that is no JSON ({flaw}); was it changed?")
+            raise self._refusal(f"has a value that is not JSON ({flaw}); was the file changed?")
 
     def _check_order(self, kind: str, number: int) -> None:
-        """Whoever takes them in remembers only the number of the last one."""
+        """Refuse numbers out of order: the store remembers only the last number it imported."""
         if number <= self._last.get(kind, 0):
-            raise self._refusal(f"has {kind} {number} after {kind} {self._last[kind]}; they come by their numbers")
+            raise self._refusal(f"has {kind} {number} after {kind} {self._last[kind]}; numbers must increase")
         self._last[kind] = number
 
     def _checked(self, footer: Footer) -> Footer:
         if footer.counts != dict(self.counts):
             raise self._refusal(
-                f"says that there are {_told(footer.counts)} before it, but there are {_told(self.counts)}; lines were "
-                "lost or added: export again"
+                f"says that the file has {_told(footer.counts)}, but it has {_told(self.counts)}; lines were lost or "
+                "added: export again"
             )
         return footer
 
@@ -250,7 +248,7 @@ class ExportReader:
 
 
 def _check_names(line: Content) -> None:
-    """Refuse names that nobody could have given where the file comes from."""
+    """Refuse names that the source store would not have accepted."""
     match line:
         case RunLine(dump=dump):
             check_id(dump.run.id)
@@ -259,7 +257,7 @@ def _check_names(line: Content) -> None:
             if dump.run.key is not None:
                 check_key(dump.run.key)
             for arrival in dump.inbox:
-                check_text(arrival.name, "name of what reached a run")
+                check_text(arrival.name, "name of an arrival")
         case EventLine(event=event):
             check_topic(event.topic)
             check_text(event.id, "event id")

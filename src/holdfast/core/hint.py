@@ -1,4 +1,4 @@
-"""A hint: what has just happened in a store, told to whoever listens. Losing one may only cost latency."""
+"""A hint: news of a change in a store, for its listeners. A lost hint costs only latency."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ _NONE: frozenset[str] = frozenset()
 
 
 class Hint(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Types of which runs became ready; runs that got arrivals while held, ended, were taken from a holder, replied.
+    """The effects of a transaction that other parts may wait for.
 
-    `is_rescheduled`: a schedule was set or changed. `is_foreign`: all this was done by another process.
-    `is_elsewhere`: something was written by another process; look for yourself.
+    `ready` are types that have runs which became ready. The other sets are run ids: held runs that got arrivals, runs
+    that ended, runs taken from their holders, and runs that replied. `is_rescheduled`: a schedule was set or changed.
+    `is_foreign`: another process did all this. `is_elsewhere`: another process wrote something; query the store.
     """
 
     ready: frozenset[str] = _NONE
@@ -25,7 +26,7 @@ class Hint(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class News:
-    """What a transaction will have to tell, gathered while it goes on."""
+    """Collects the effects of a transaction while it runs, for its hint."""
 
     __slots__ = ("arrived", "ended", "is_rescheduled", "ready", "replied", "taken")
 
@@ -38,7 +39,7 @@ class News:
         self.is_rescheduled = False
 
     def add(self, other: News | Hint) -> None:
-        """Tell what another one has to tell, too."""
+        """Add the effects of another one."""
         self.ready |= other.ready
         self.arrived |= other.arrived
         self.ended |= other.ended
@@ -47,11 +48,11 @@ class News:
         self.is_rescheduled |= other.is_rescheduled
 
     def hint(self) -> Hint | None:
-        """The hint to give when it is committed, if there is anything to tell."""
+        """Return the hint to send after the commit; None if it would be empty."""
         if not (self.ready or self.arrived or self.ended or self.taken or self.replied or self.is_rescheduled):
             return None
         return Hint(
-            # The very default where there is nothing: only that is left out when a hint is posted to other processes.
+            # `or _NONE`: only the default object itself is omitted when a hint is encoded for other processes.
             ready=frozenset(self.ready) or _NONE,
             arrived=frozenset(self.arrived) or _NONE,
             ended=frozenset(self.ended) or _NONE,

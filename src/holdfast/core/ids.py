@@ -1,6 +1,6 @@
-"""Identifiers: time-ordered UUIDs (version 7), made by whoever needs one.
+"""Identifiers: time-ordered UUIDs (version 7), which any process can create.
 
-Time order matters: rows of neighbouring runs then share pages, which makes inserts several times cheaper.
+With time order, rows of neighbouring runs share pages, which makes inserts several times cheaper.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _chance = os.urandom
 
 
 def new_id() -> str:
-    """A fresh id, ordered by time down to a quarter of a microsecond: runs started in a loop keep their order."""
+    """Return a new id. Ids sort by time to a quarter of a microsecond, so runs started in a loop keep their order."""
     milliseconds, rest = divmod(_time_ns(), 1_000_000)
     return _uuid7(milliseconds, (rest * 4096 // 1_000_000) << 62 | int.from_bytes(_chance(8), "big") >> 2)
 
 
 @contextmanager
 def repeatable(time_ns: Callable[[], int], chance: Callable[[int], bytes]) -> Iterator[None]:
-    """Have fresh ids made of another time and chance, everywhere: for a simulation, which must repeat itself."""
+    """Take time and randomness of all new ids from these functions, for a simulation that must be repeatable."""
     global _time_ns, _chance
     before = _time_ns, _chance
     _time_ns, _chance = time_ns, chance
@@ -40,9 +40,9 @@ def repeatable(time_ns: Callable[[], int], chance: Callable[[int], bytes]) -> It
 
 
 def derived_id(origin: str, at: Micros, place: int | None = None) -> str:
-    """The same id for the same origin and instant, each time: of a child, from its parent and location.
+    """Return the same id for the same origin and instant each time, such as a child's id from its parent and location.
 
-    With a place it is one of many of the same origin, and they sort by their places.
+    With `place`, it is one of many ids with the same origin. These sort by place.
     """
     noise = int.from_bytes(hashlib.blake2b(origin.encode(), digest_size=10).digest(), "big")
     return _uuid7(at // 1_000, noise if place is None else noise >> _PLACE_BITS << _PLACE_BITS | place)

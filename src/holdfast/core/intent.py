@@ -1,4 +1,4 @@
-"""Making an intent of what a user asks for, with every mistake found before anything is stored."""
+"""Checks of everything that makes up an intent, so that every mistake is found before anything is stored."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _ANY: Codec[Any] = Codec(Any)
 
 
 class Described(Protocol):
-    """A decorated function: it knows its type and how its arguments become a payload."""
+    """A decorated function. It knows its type and how its arguments become a payload."""
 
     type: str
     signature: Signature
 
 
 def described(workflow: object, args: tuple[Any, ...]) -> tuple[str, str, Codec[Any]]:
-    """Type, payload and result codec of what a user wants to start: a decorated function, a call, or a type's name."""
+    """Return type, payload and result codec of a start. `workflow` is a decorated function, a call, or a type name."""
     if isinstance(workflow, str):
         return check_type(workflow), encode_any(_payload(workflow, args), f"payload of {workflow!r}"), _ANY
     kwargs: Mapping[str, Any] | None = None
@@ -45,7 +45,7 @@ def described(workflow: object, args: tuple[Any, ...]) -> tuple[str, str, Codec[
 
 
 def unbound(call: Call[Any], further: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The positional arguments of a bound call. `InvalidRequest` if more are given beside it."""
+    """Return the positional arguments of a bound call. Raises `InvalidRequest` if `further` has any."""
     if further:
         raise InvalidRequest(
             f"{call!r} has its arguments already, but {', '.join(map(repr, further))} "
@@ -55,7 +55,7 @@ def unbound(call: Call[Any], further: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _payload(type: str, args: tuple[Any, ...]) -> dict[str, Any]:
-    """What somebody gave who knows a type only by its name."""
+    """Return the payload of a start by type name."""
     match args:
         case () | (None,):
             return {}
@@ -69,7 +69,7 @@ def _payload(type: str, args: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def refuse_options(given: Iterable[str], known: Iterable[str], workflow: object, *, of: str) -> NoReturn:
-    """Raise `InvalidRequest` for unknown keywords. One that is a parameter of the function has to be bound."""
+    """Raise `InvalidRequest` for unknown keywords. For a parameter of the function, the message suggests `bind`."""
     options = list(known)
     signature = getattr(workflow, "signature", None)
     names, function = (signature.names, signature.name) if isinstance(signature, Signature) else ((), "")
@@ -92,27 +92,27 @@ def refuse_options(given: Iterable[str], known: Iterable[str], workflow: object,
 
 
 def check_type(type: str) -> str:
-    """Return a type name if it is legal: a name for locations, without blanks, commas, quotes and stars."""
+    """Return a type name if it is valid: like an operation's name, but without spaces, commas, quotes and stars."""
     check_name(type, "type name")
     if _NOT_IN_TYPES.search(type) is not None:
-        raise InvalidRequest(f"a type name has no blanks, commas, quotes or stars: {type!r}")
+        raise InvalidRequest(f"a type name must not contain spaces, commas, quotes or stars: {type!r}")
     return type
 
 
 def matches_type(type: str, pattern: str) -> bool:
-    """Whether a pattern names a type: exactly, or by a dotted prefix such as `billing.*`."""
+    """True if a pattern matches a type: exactly, or by a dotted prefix such as `billing.*`."""
     return type == pattern or (pattern.endswith(".*") and type.startswith(pattern[:-1]))
 
 
 def check_priority(priority: object) -> int:
-    """Return a priority if it is one: 0 to 255, lower first."""
+    """Return a priority if it is valid: 0 to 255, lower first."""
     if not isinstance(priority, int) or isinstance(priority, bool) or not 0 <= priority <= 255:
         raise InvalidRequest(f"a priority is a whole number from 0 (first) to 255 (last), not {priority!r}")
     return priority
 
 
 def check_delay(delay: float | timedelta) -> Micros:
-    """Return a delay, in microseconds, if it is one."""
+    """Return a delay in microseconds if it is not negative."""
     length = micros(delay, "delay")
     if length < 0:
         raise InvalidRequest(f"delay={delay!r}: a run cannot start in the past")
@@ -120,10 +120,10 @@ def check_delay(delay: float | timedelta) -> Micros:
 
 
 def check_length(length: float | timedelta | None, what: str) -> Micros | None:
-    """Return a length of time, in microseconds, if it is a positive one or none at all."""
+    """Return a length of time in microseconds if it is positive, or None for None."""
     found = None if length is None else micros(length, what)
     if found is not None and found <= 0:
-        raise InvalidRequest(f"{what}={length!r}: it is a time greater than zero, or None")
+        raise InvalidRequest(f"{what}={length!r}: expected a length of time greater than zero, or None")
     return found
 
 
@@ -133,9 +133,9 @@ def run_options(
     max_suspend: float | timedelta | None = None,
     undelivered: Undelivered = "discard",
 ) -> RunOptions:
-    """What was said about a run that stays as it is for its whole life, if it can be so."""
+    """Return the options that a run keeps for its whole life, if they are valid."""
     if undelivered not in ("discard", "dead_letter"):
-        raise InvalidRequest(f"undelivered={undelivered!r}: it is 'discard' or 'dead_letter'")
+        raise InvalidRequest(f"undelivered={undelivered!r}: expected 'discard' or 'dead_letter'")
     if max_run is None and max_suspend is None and undelivered == "discard":
         return DEFAULT_OPTIONS
     return RunOptions(
@@ -146,38 +146,38 @@ def run_options(
 
 
 def is_count(value: object) -> bool:
-    """Whether a value can be a number of things: a whole one, from 1 on."""
+    """True if a value is an integer of at least 1."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def check_text(text: object, what: str, limit: int = NAME_LIMIT) -> str:
-    """Return a short text that every store can keep and compare, and people can tell from every other."""
+    """Return a short string if every store can keep it and it has no invisible characters."""
     if not isinstance(text, str) or not 1 <= len(text) <= limit:
         raise InvalidRequest(f"a {what} is a string of 1 to {limit} characters, not {text!r:.80}")
     if (found := refused_character(text)) is not None:
-        raise InvalidRequest(f"a {what} must not have {found}: {text!r:.80}")
+        raise InvalidRequest(f"a {what} must not contain {found}: {text!r:.80}")
     return text
 
 
 def check_string(value: Any, what: str) -> str:
-    """Return what is looked for, if it is a text; whether there is such a thing is another question."""
+    """Return a search value if it is a string. Any string is allowed: it may simply match nothing."""
     if not isinstance(value, str):
-        raise InvalidRequest(f"{what}={value!r}: it is a text, not of type {name_of(type(value))}")
+        raise InvalidRequest(f"{what}={value!r}: expected a string, not {name_of(type(value))}")
     return value
 
 
 def check_topic(topic: str) -> str:
-    """Return a topic if it is one."""
+    """Return a topic if it is valid."""
     return check_text(topic, "topic")
 
 
 def check_key(key: str) -> str:
-    """Return an idempotency key if it is one."""
+    """Return an idempotency key if it is valid."""
     return check_text(key, "key", KEY_LIMIT)
 
 
 def check_id(run_id: str) -> str:
-    """Return a run id that a caller made, if it is one."""
+    """Return a run id that a caller made, if it is valid."""
     return check_text(run_id, "run id")
 
 
@@ -186,5 +186,5 @@ def check_tags(tags: Mapping[str, str] | None) -> dict[str, str]:
     if tags is None:
         return {}
     if not isinstance(tags, Mapping):
-        raise InvalidRequest(f"tags={tags!r}: they are a dict of names and texts, such as {{'shop': 'berlin'}}")
+        raise InvalidRequest(f"tags={tags!r}: expected a dict of strings, such as {{'shop': 'berlin'}}")
     return {check_text(name, "tag's name"): check_text(value, f"value of tag {name!r}") for name, value in tags.items()}

@@ -1,4 +1,4 @@
-"""Kinship: what a parent and its children know of each other. Pure decisions that every store makes in the same way."""
+"""Kinship: rules about parents and their children. Pure decisions, the same for every store."""
 
 from __future__ import annotations
 
@@ -10,35 +10,36 @@ from holdfast.core.states import RunState
 
 
 def knows(recorded: Entry | None, child: Run) -> bool:
-    """Whether a parent has this child on record; `recorded` stands where the child says it was started.
+    """True if a parent has this child in its history. `recorded` is the entry at the child's `parent_location`.
 
-    A parent that forgot it, or has another one there, counts it neither among its children nor among their slots.
+    A parent may have dropped the entry, or have another child there. It then counts this run neither as a child nor for
+    its slots.
     """
     return recorded is not None and recorded.kind is EntryKind.CHILD and recorded.ref == child.id
 
 
 def is_reopened(child: Run) -> bool:
-    """Whether a child may have told its parent of an end before; if not, its parent need not be looked at."""
+    """True if a child may have reported an end to its parent before. If not, its parent need not be checked."""
     return child.attempt > 1
 
 
 def waits_for(recorded: Entry | None, child: Run, *, has_unread_end: bool) -> bool:
-    """Whether a parent is still to be told of the end of a child: the first end that it was told of stands."""
+    """True if a parent still needs the end of a child. The first end that reached it stands."""
     is_open = recorded is not None and not recorded.is_settled
     return is_open and knows(recorded, child) and not has_unread_end
 
 
 def is_kept_for_parent(recorded: Entry | None, child: Run) -> bool:
-    """Whether an ended child is not pruned before its parent: it did not succeed, and its end is awaited.
+    """True if an ended child must not be pruned before its parent: it did not succeed, and its parent awaits it.
 
-    Recovering the parent reopens it. An entry of a child counts an attempt as soon as the end is awaited.
+    Recovering the parent may reopen the child. The entry of a child counts an attempt once the code awaits its end.
     """
     is_awaited = recorded is not None and knows(recorded, child) and recorded.attempts > 0
     return is_awaited and child.state is not RunState.SUCCEEDED and child.deleted_at is None
 
 
 def seated(run: Run, taken: int) -> tuple[Run, tuple[Wait, ...]]:
-    """A reopened child of a `map` with a limit: it waits if that many of its siblings have a slot."""
+    """Return a reopened child and its waits. In a `map` with a limit it is parked if its siblings use all slots."""
     limit = run.options.map_limit
     if limit is None or run.group is None or taken < limit:
         return run, ()

@@ -12,21 +12,21 @@ _LONGEST = timedelta(days=36_500)
 
 
 def parse_length(text: str) -> timedelta:
-    """`90`, `90s`, `5m`, `1h30m`, `2d`; a bare number is in seconds. Raises `ValueError`."""
+    """Parse `90`, `90s`, `5m`, `1h30m` or `2d`. A bare number is in seconds. Raises `ValueError`."""
     words = text.strip().lower()
     if re.fullmatch(r"\d+(\.\d+)?", words):
         seconds = float(words)
     elif re.fullmatch(rf"({_PART.pattern}\s*)+", words):
         seconds = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _PART.findall(words))
     else:
-        raise ValueError(f"{text!r} is no length of time; write 90, 30s, 5m, 1h30m or 2d")
+        raise ValueError(f"{text!r} is not a length of time; write 90, 30s, 5m, 1h30m or 2d")
     if seconds > _LONGEST.total_seconds():
-        raise ValueError(f"{text!r} is too long a time")
+        raise ValueError(f"{text!r} is too long a time; the limit is 36,500 days")
     return timedelta(seconds=seconds)
 
 
 def written(length: timedelta) -> str:
-    """The shortest text that `parse_length` reads as exactly this, such as `30d` or `90s`."""
+    """Return a short text, such as `30d` or `90s`, that `parse_length` reads as exactly this length."""
     for unit in _WRITTEN:
         count = length / timedelta(seconds=_UNIT_SECONDS[unit])
         if count >= 1 and count.is_integer():

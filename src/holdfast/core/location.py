@@ -1,8 +1,8 @@
 """A location: the stable path of an operation inside a run.
 
-`charge`, `charge#2`, `+1/charge`: a name, counted per scope, below the scopes that enclose it.
-A location is fixed when the operation is *called*, so that the order in which branches happen
-to start can never renumber them.
+`charge`, `charge#2`, `+1/charge`: a name, counted per scope, below the enclosing scopes.
+A location is fixed when the operation is *called*. So the order in which branches happen to start
+never renumbers their operations.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ _ITERATION = re.compile(r"/~(\d+)(?=/|$)")
 
 
 def check_name(name: str, what: str = "name") -> str:
-    """Return `name` if it may stand in a location, else say what is wrong with it."""
+    """Return `name` if it is valid in a location. Raises `InvalidRequest` with the reason otherwise."""
     if not isinstance(name, str):
-        raise InvalidRequest(f"a {what} is a string, not {type(name).__name__}: {name!r}")
+        raise InvalidRequest(f"a {what} must be a string, not {type(name).__name__}: {name!r}")
     if not 1 <= len(name) <= NAME_LIMIT:
         raise InvalidRequest(f"a {what} has 1 to {NAME_LIMIT} characters; this one has {len(name)}: {name[:40]!r}")
     if "/" in name or "#" in name or name[0] in "~+":
-        raise InvalidRequest(f"a {what} has no '/' or '#' and does not begin with '~' or '+': {name!r}")
+        raise InvalidRequest(f"a {what} must not contain '/' or '#' or begin with '~' or '+': {name!r}")
     if (found := refused_character(name)) is not None:
-        raise InvalidRequest(f"a {what} must not have {found}: {name!r}")
+        raise InvalidRequest(f"a {what} must not contain {found}: {name!r}")
     return name
 
 
 def name_from(kind: str, subject: str) -> str:
-    """A legal name for an operation that the user did not name, such as a wait for a topic."""
+    """Return a valid name for an operation that the user did not name, such as a wait for a topic."""
     quoted = subject.replace("%", "%25").replace("/", "%2F").replace("#", "%23")
     return f"{kind}:{quoted}"[:NAME_LIMIT]
 
 
 class Scope:
-    """A place in a run's code that counts its own names: the workflow itself, a task, a branch, a loop's iteration.
+    """A part of a run's code that counts its own names: the workflow itself, a task, a branch, a loop's iteration.
 
-    It also numbers the tasks and futures made in it, for their hashes. `iteration` is the path of the innermost
-    iteration it is part of: what a run draws by chance begins anew in each, as its resumption does. `chances` are the
-    sources it draws from, which live as long as anything in that iteration.
+    It also numbers the tasks and futures created in it, for their hashes. `iteration` is the path of the innermost loop
+    iteration around it. Random numbers restart in each iteration, because a run may resume there. `chances` are the
+    random sources, which live as long as anything in that iteration.
     """
 
     __slots__ = ("_made", "_names", "_spawned", "chances", "has_tasks", "iteration", "path")
@@ -57,49 +57,49 @@ class Scope:
         self.chances: dict[str, Random] = {} if chances is None else chances
         self._names: dict[str, int] = {}
         self._spawned = 0
-        # From the path alone, so that a number does not depend on what else the run has made: a loop that is resumed
-        # has not made what its earlier iterations did. Low bits count, so that small sets iterate in order.
+        # Derived from the path alone, because a resumed loop has not created the tasks of its earlier iterations. The
+        # low bits count up, so that small sets iterate in order of creation.
         self._made = (crc32(path.encode()) & 0x3FFF) << 16 if path else 0
 
     def locate(self, name: str) -> str:
-        """The location of the next operation called `name` in this scope."""
+        """Return the location of the next operation called `name` in this scope."""
         count = self._names.get(name, 0) + 1
         self._names[name] = count
         return self.path + (name if count == 1 else f"{name}#{count}")
 
     def spawn(self) -> Scope:
-        """The scope of the next task that is spawned here."""
+        """Return the scope of the next task that is spawned here."""
         self._spawned += 1
         self.has_tasks = True
         return Scope(f"{self.path}+{self._spawned}/", self.iteration, self.chances)
 
     def branch(self, location: str, key: str) -> Scope:
-        """The scope of a branch of an operation of this scope."""
+        """Return the scope of a branch of an operation in this scope."""
         self.has_tasks = True
         return Scope(f"{location}/{key}/", self.iteration, self.chances)
 
     def next_number(self) -> int:
-        """A number for the next task or future that is made here."""
+        """Return a number for the next task or future that is created here."""
         self._made += 1
         return self._made
 
 
 def iteration_of(location: str, number: int) -> str:
-    """The path of one iteration of the loop at a location."""
+    """Return the path of one iteration of the loop at a location."""
     return f"{location}/~{number}"
 
 
 def without_iterations(location: str) -> str:
-    """A location that is the same in all iterations of the loops around it."""
+    """Return a location without iteration numbers, which is the same in all iterations of the loops around it."""
     return _ITERATION.sub("/~", location)
 
 
 def iterations_around(location: str) -> Iterator[tuple[str, int]]:
-    """The loops a location is inside of, outermost first, each with the number of the iteration."""
+    """Yield the loops around a location, outermost first, each with the number of the iteration."""
     for found in _ITERATION.finditer(location):
         yield location[: found.start()], int(found[1])
 
 
 def is_within(location: str, scope: str) -> bool:
-    """Whether a location is that of an operation, or inside of it."""
+    """True if a location is that of an operation, or inside it."""
     return location == scope or location.startswith(f"{scope}/")

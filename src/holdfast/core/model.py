@@ -1,7 +1,7 @@
-"""What exists: the values that stores keep and workers exchange with them.
+"""The model: the values that stores keep and exchange with workers.
 
-All are frozen; a change makes a new value. Times are microseconds (see `clock`), values of users are
-JSON text, which only `codec` reads and writes.
+All are frozen; a change makes a new value. Times are microseconds (see `clock`). Values of users are JSON text, which
+only `codec` reads and writes.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ Overlap = Literal["allow", "skip"]
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The base of everything stored or sent. Values hold values, never a way back, so the collector may skip them."""
+    """The base of everything stored or sent. Values never form cycles, so the garbage collector may skip them."""
 
 
 class RunOptions(Value, frozen=True, kw_only=True):
-    """What was asked for when a run was started and never changes: rarely anything.
+    """Options that are set at the start of a run and never change. Most runs have none.
 
     `max_run` counts from the start time and `max_suspend` from each suspension; either ends the run as cancelled.
-    `undelivered` says what becomes of messages nobody received. `seed` is the run whose chance a fork repeats.
-    `trace` is the `traceparent` of whoever started it. `map_limit` is how many children of one `map` run at once.
+    `undelivered` says what happens to messages that the run did not receive. `seed` is the run whose random numbers a
+    fork repeats. `trace` is the `traceparent` of the start. `map_limit` is how many children of one `map` run at once.
     """
 
     max_run: Micros | None = None
@@ -53,11 +53,11 @@ DEFAULT_OPTIONS = RunOptions()
 
 
 class Intent(Value, frozen=True, kw_only=True):
-    """The wish that a run exist. A start, a child and a schedule all make one.
+    """A request to create a run. A start, a child and a schedule each make one.
 
-    A parked one waits for a slot of its siblings: whichever of them ends makes the next one ready. Of a child with
-    a `limit` that is decided when it is made: it is parked if so many of its siblings have a slot. `retention` is how
-    long the run is kept after its end, if not as long as others of its type.
+    A parked run waits for a slot of its siblings: the end of a sibling makes the next one ready. A child with a `limit`
+    is parked at its creation if that many siblings have a slot. `retention` is how long the run is kept after its end.
+    Without it, the retention of the type applies.
     """
 
     id: str
@@ -79,12 +79,12 @@ class Intent(Value, frozen=True, kw_only=True):
 
     @property
     def group(self) -> str | None:
-        """What the run will have in common with siblings that share a limit."""
+        """The group of siblings that will share a limit with the run."""
         return group_of(self.parent_id, self.parent_location)
 
 
 class Fence(Value, frozen=True, array_like=True):
-    """What of a run decides whether its holder may write, and what he is told of it. Read for every step there is."""
+    """The fields of a run that decide if its holder may write, and that its verdict needs. Read for every step."""
 
     id: str
     token: int
@@ -98,15 +98,14 @@ class Fence(Value, frozen=True, array_like=True):
 
 
 class Run(Value, frozen=True, kw_only=True):
-    """One durable execution, as it stands.
+    """One durable execution, in its current state.
 
-    `worker` set means *held*: only the holder of `token` may write. `ready_at` is the one queue column:
-    the instant from which the run may be claimed, which for a held run is the end of its lease.
-    `rollback` set means that its code is over: it undoes what it did, and ends so. `is_pausing` asks the holder
-    to let go at the next standstill. `continued` is the payload of a generation after the first. `slots` are those it
-    has of the limits of its type, which it gives back when it neither is held nor could be claimed any more.
-    `deleted_at` set means that people no longer see it; `purge_at` is when it is removed, if not when its type says:
-    `retention` after its end, if that was asked for.
+    `worker` set means *held*: only the holder of `token` may write. `ready_at` is the only queue column: the instant
+    from which the run may be claimed. For a held run it is the end of the lease. `rollback` set means that the code is
+    over: the run undoes its steps and ends in that state. `is_pausing` asks the holder to release the run at the next
+    standstill. `continued` is the payload of a generation after the first. `slots` are the slots it owns under the
+    limits of its type. It gives them back when it is neither held nor claimable. `deleted_at` set means that the run is
+    hidden. `purge_at` is when it is removed, if its type does not decide that: `retention` after its end, if set.
     """
 
     id: str
@@ -155,28 +154,28 @@ class Run(Value, frozen=True, kw_only=True):
 
     @property
     def input(self) -> str:
-        """The payload its code is called with: what it was started with, or what its last generation handed on."""
+        """The payload of the current generation: that of the start, or that of the last `continue_as_new`."""
         return self.payload if self.continued is None else self.continued
 
     @property
     def end_by(self) -> Micros | None:
-        """When it is cancelled at the latest."""
+        """The instant at which `max_run` cancels the run; None without that option."""
         return None if self.options.max_run is None else self.start_at + self.options.max_run
 
     @property
     def group(self) -> str | None:
-        """What siblings that share a limit have in common: the operation of their parent that made them."""
+        """The group of siblings that share a limit: the children that one operation of the parent created."""
         return group_of(self.parent_id, self.parent_location)
 
 
 def group_of(parent_id: str | None, location: str | None) -> str | None:
-    """What the children have in common that one operation of their parent made, at locations below its own."""
+    """Return the name of a group: the children that one operation created, at locations below its own."""
     scope = (location or "").rpartition("/")[0]
     return f"{parent_id}/{scope}" if scope else None
 
 
 class EntryKind(StrEnum):
-    """What kind of operation an entry records."""
+    """The kind of operation that an entry records."""
 
     STEP = "step"
     TX = "tx"
@@ -197,7 +196,7 @@ class EntryKind(StrEnum):
 
 
 class EntryState(StrEnum):
-    """How far an operation is. Only the settled ones have a position and never change again."""
+    """The progress of an operation. Only settled entries have a position. They never change again."""
 
     STARTED = "started"
     RETRYING = "retrying"
@@ -209,9 +208,9 @@ class EntryState(StrEnum):
 class Entry(Value, frozen=True, kw_only=True):
     """The record at a location. `position` is its place in commit order; 0 while it is not settled.
 
-    `ref` names the other side: the child's run id, the message's id, the event's number. `since` is the position
-    of the last fact before it was asked for. `has_undo`: there is something to undo, should the run roll back.
-    `retry_at` is when it is tried again; of a settled one, when the run went back to it: time goes on from then.
+    `ref` names the other side: the child's run id, the message's id, the event's number. `since` is the position of the
+    last fact before the code asked for it. `has_undo`: a rollback has to undo it. `retry_at` is the time of the next
+    attempt. On a settled entry, it is when a rewind, recover or fork went back to it: time continues from then.
     """
 
     location: str
@@ -234,7 +233,7 @@ class Entry(Value, frozen=True, kw_only=True):
 
 
 class WaitKind(StrEnum):
-    """What a suspended run waits for."""
+    """The kind of thing that a suspended run waits for."""
 
     TIME = "time"
     RETRY = "retry"
@@ -248,9 +247,9 @@ class WaitKind(StrEnum):
 class Wait(Value, frozen=True, kw_only=True):
     """A named reason to be suspended. `names`: message names (none: any), the topic, the child's id, the group.
 
-    `after` is, for an event, the number of the last one of this topic the run has had; for a slot, the priority: of
-    those who wait for the same, the lowest goes first, then who has waited longest. `count` is, for a group of
-    children, how many have to end before the run is woken.
+    `after` is, for an event, the number of the last event of this topic that the run has received. For a slot, it is
+    the level (priority and rank): the lowest goes first, then the longest wait. `count` is, for a group of children,
+    how many have to end before the run is woken.
     """
 
     location: str
@@ -263,10 +262,10 @@ class Wait(Value, frozen=True, kw_only=True):
 
 
 class Arrival(Value, frozen=True, kw_only=True):
-    """What reached a run from outside and waits in its inbox, under the run's next arrival number.
+    """An input from outside that waits in the run's inbox, under the run's next arrival number.
 
     `name`: the message's name, the topic, the child's run id. `ref`: the message's id, the event's number.
-    `state` and `error` tell how a child ended; its result is the payload, `group` what it shares with siblings.
+    `state` and `error` are those of an ended child; its result is the payload, `group` its group of siblings.
     `is_exclusive`: an event of a queue, which no other run gets.
     """
 
@@ -283,7 +282,7 @@ class Arrival(Value, frozen=True, kw_only=True):
 
 
 class MessageToRun(Value, frozen=True, kw_only=True):
-    """Addressed to one run, by its id or by its key."""
+    """A message to one run, addressed by id or by key."""
 
     id: str
     name: str
@@ -293,7 +292,7 @@ class MessageToRun(Value, frozen=True, kw_only=True):
 
 
 class Event(Value, frozen=True, kw_only=True):
-    """Published on a topic. The id makes a repeated emit harmless."""
+    """An event published on a topic. The id makes a repeated emit harmless."""
 
     id: str
     topic: str
@@ -308,7 +307,7 @@ class Reply(Value, frozen=True, kw_only=True):
 
 
 class Topic(Value, frozen=True, kw_only=True):
-    """How events of a topic are delivered and kept. A name that ends in `*` covers a family of topics."""
+    """Rules for the delivery and retention of a topic's events. A name that ends in `*` covers a family of topics."""
 
     name: str
     mode: TopicMode = "fanout"
@@ -317,18 +316,18 @@ class Topic(Value, frozen=True, kw_only=True):
 
 
 class Rate(Value, frozen=True, kw_only=True):
-    """So many in any stretch of time of this length."""
+    """A rate limit: at most `count` in any period of this length."""
 
     count: int
     period: Micros
 
 
 class TypeRule(Value, frozen=True, kw_only=True):
-    """What is known and was said of a type of runs.
+    """The settings of a type, and what workers reported about it.
 
-    At most `concurrency` of its runs are worked on at once, and of those with the same value of a tag as many as
-    `per_key` says for that tag; at most so many begin as `rate` allows. `seen_by` is the worker that last offered to
-    do them, `runtime` what that is made of.
+    At most `concurrency` of its runs execute at once. `per_key` limits, by tag name, the runs that have the same value
+    of that tag. `rate` limits how many begin. `seen_by` is the worker that last offered the type, `runtime` is that
+    worker's runtime.
     """
 
     name: str
@@ -348,11 +347,11 @@ class TypeRule(Value, frozen=True, kw_only=True):
 
     @property
     def limits(self) -> tuple[int | None, dict[str, int], Rate | None]:
-        """What has to be the same for nobody to be concerned by a change."""
+        """The limits. A change that leaves them equal affects no run."""
         return self.concurrency, self.per_key, self.rate
 
     def offered(self, offer: TypeOffer, worker: str, now: Micros) -> TypeRule:
-        """The rule after a worker has said that it is ready. What a person has said stays."""
+        """Return the rule after a worker offered the type. A description that is already set stays."""
         return msgspec.structs.replace(
             self,
             runtime=offer.runtime,
@@ -363,7 +362,7 @@ class TypeRule(Value, frozen=True, kw_only=True):
 
 
 class TypeChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is to be otherwise about a type; whatever is not named stays as it is."""
+    """A change to the settings of a type. Unset fields stay as they are."""
 
     name: str
     runtime: str | msgspec.UnsetType = msgspec.UNSET
@@ -375,13 +374,13 @@ class TypeChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     retention: Micros | msgspec.UnsetType | None = msgspec.UNSET
 
     def applied_to(self, rule: TypeRule) -> TypeRule:
-        """The rule with what is to be otherwise."""
+        """Return the rule with this change applied."""
         named = {name: getattr(self, name) for name in self.__struct_fields__}
         return msgspec.structs.replace(rule, **{n: value for n, value in named.items() if value is not msgspec.UNSET})
 
 
 class TypeOffer(Value, frozen=True, kw_only=True):
-    """What a worker says of a type it is ready to work on."""
+    """A worker's report about a type that it can execute."""
 
     name: str
     runtime: str
@@ -389,10 +388,10 @@ class TypeOffer(Value, frozen=True, kw_only=True):
 
 
 class DeadLetter(Value, frozen=True, kw_only=True):
-    """What could not be delivered: a queue event that expired or overflowed, or a message to a run that ended.
+    """An undeliverable item: a queue event that expired or overflowed, or a message to a run that ended.
 
-    `topic` is set for an event, `run_id` and `name` for a message; `id` is the event's or message's own. `at` is when
-    it was given up, `reason` is `expired`, `overflow` or `undelivered`.
+    `topic` is set for an event, `run_id` and `name` for a message. `id` is that of the event or message. `at` is when
+    it became a dead letter.
     """
 
     number: int
@@ -406,12 +405,12 @@ class DeadLetter(Value, frozen=True, kw_only=True):
 
 
 class Schedule(Value, frozen=True, kw_only=True):
-    """A rule that makes runs over time: at the fire times of `cron` in `zone`, or `every` so often since `anchor`.
+    """A rule that creates runs over time: at the fire times of `cron` in `zone`, or every `every` from `anchor` on.
 
-    Of what users say `jitter` is the most by which a run starts later than its slot, and `is_declared` that it stands
-    in their code. All else is how it stands: `next_at` is the next slot that nobody has looked after, none while it is
-    paused; `open_run_ids` are those of its runs that may not have ended, kept if that matters to it; `skipped` counts
-    the slots it left out because of them.
+    The fields down to `is_declared` are settings. `jitter` is the maximum delay of a run after its slot. `is_declared`
+    means that the schedule is declared in code. The other fields are state. `next_at` is the next slot that no
+    scheduler has handled; None while paused. `open_run_ids` are its runs that may not have ended, kept only if
+    `overlap` is `skip`. `skipped` counts the slots skipped because of them.
     """
 
     name: str
@@ -441,7 +440,7 @@ class Schedule(Value, frozen=True, kw_only=True):
 
 
 class Firing(Value, frozen=True, kw_only=True):
-    """What a scheduler found to be due: the slots to make runs for, and the next one. Void if it is not as it was."""
+    """A scheduler's request to fire a schedule: the due slots, and the next one. Void if the schedule has changed."""
 
     schedule: Schedule
     slots: tuple[Micros, ...]
@@ -449,7 +448,7 @@ class Firing(Value, frozen=True, kw_only=True):
 
 
 class Lease(Value, frozen=True, kw_only=True):
-    """The sole right to write a run for a while, with all its holder needs to continue it."""
+    """A time-limited exclusive right to write a run, with everything its holder needs to continue it."""
 
     run: Run
     entries: tuple[Entry, ...] = ()
@@ -457,7 +456,7 @@ class Lease(Value, frozen=True, kw_only=True):
 
 
 class Holding(Value, frozen=True, kw_only=True):
-    """What a holder says of a run it holds: its token, and the last arrival it knows of."""
+    """A holder's statement about a run it holds: its token, and the last arrival it has seen."""
 
     run_id: str
     token: int
@@ -476,11 +475,11 @@ class WorkerRecord(Value, frozen=True, kw_only=True):
     started_at: Micros = 0
     heartbeat_at: Micros = 0
     is_dead: bool = False
-    """Whether the store sees that its process has ended, however lately it was heard of. Not every store can."""
+    """True if the store sees that the process has ended, even after a recent heartbeat. Not every store can see it."""
 
 
 class Backlog(Value, frozen=True, kw_only=True):
-    """Runs of a type that may be claimed now: how many, and since when the first of them could have been."""
+    """The runs of a type that may be claimed now: their number, and since when the first one has been ready."""
 
     type: str
     count: int

@@ -1,8 +1,8 @@
-"""An outage: a time in which something fails that is tried again until it works.
+"""An outage: a time in which calls to a store fail and are retried until they work.
 
-Whatever repeats a call to a store has an `Outage`. It logs the first failure and the end, so that a store that is away
-for an hour costs two lines and not thousands. Loops call `retry`; parts that are driven by callbacks and timers report
-with `failed` and `worked`, and take the lengths of their pauses from `pauses` if these are to grow.
+Every part that retries store calls has an `Outage`. It logs the first failure and the end, so that an outage of an hour
+costs two log lines, not thousands. Loops call `retry`. Parts that are driven by callbacks and timers report with
+`failed` and `worked`, and take growing pauses from `pauses`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def pauses(first: float = FIRST_PAUSE_SECONDS, last: float = LAST_PAUSE_SECONDS) -> Iterator[float]:
-    """The seconds to wait after each attempt that fails: each time twice as long, up to a limit."""
+    """Yield the seconds to wait after each failed attempt. They double up to a limit."""
     pause = first
     while True:
         yield pause
@@ -30,10 +30,10 @@ def pauses(first: float = FIRST_PAUSE_SECONDS, last: float = LAST_PAUSE_SECONDS)
 
 
 class Outage:
-    """Logs that something fails, and that it works again, once each.
+    """Logs the start and the end of an outage, once each.
 
-    `fails` and `works` are what it logs: `cannot claim; trying again`, `claiming works again`. The reason and the
-    duration follow. Any thread may report; of two that report at the same instant both may log.
+    `fails` and `works` are the log messages: `cannot claim; trying again`, `claiming works again`. The reason or the
+    duration follows. Any thread may report. If two report at the same instant, both may log.
     """
 
     __slots__ = ("_began_at", "_fails", "_level", "_log", "_now", "_works")
@@ -50,33 +50,33 @@ class Outage:
 
     @property
     def is_ongoing(self) -> bool:
-        """Whether the last attempt failed."""
+        """True if the last attempt failed."""
         return self._began_at is not None
 
     def failed(self, error: BaseException) -> None:
-        """An attempt failed. Only the first one is logged, unless a later one is worse."""
+        """Report a failed attempt. Only the first one is logged, unless a later one is worse."""
         if self._began_at is None:
             self._began_at = self._now()
             self._level = logging.NOTSET
         level = _level_of(error)
-        # Worse: the database is back, say, which the store has logged, but now a table is missing.
+        # Example: the database is back, which the store itself logs, but now a table is missing.
         if level > self._level:
             self._level = level
-            # Errors of holdfast say what to do. A traceback may quote values, so only a bug is logged with it.
+            # Errors of holdfast say what to do. A traceback may quote user values, so it is logged only for bugs.
             bug = error if level >= logging.ERROR else None
             self._log.log(level, "%s: %s", self._fails, error, exc_info=bug)
 
     def worked(self) -> None:
-        """An attempt worked."""
+        """Report an attempt that worked."""
         if (began_at := self._began_at) is not None:
             self._began_at = None
             level = min(self._level, logging.WARNING)
             self._log.log(level, "%s after %.1f s", self._works, self._now() - began_at)
 
     async def retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Call until the store answers, however long that takes. Raises any other error than `StoreUnavailable`.
+        """Call until the store answers, without a time limit. Errors other than `StoreUnavailable` are raised.
 
-        Several may share an outage. A call that works at once does not end it: another one may still fail.
+        Several callers may share an outage. A call that works at once does not end it, because another may still fail.
         """
         try:
             return await call()
@@ -85,10 +85,10 @@ class Outage:
         try:
             answer = await self._repeat(call)
         except Exception:
-            self.worked()  # the store has answered, though it refuses what was asked
+            self.worked()  # the store answered, although it refused the call
             raise
         except asyncio.CancelledError:
-            self._began_at = None  # nobody is left to find out that it works again
+            self._began_at = None  # no call is left that could notice the end of the outage
             raise
         self.worked()
         return answer

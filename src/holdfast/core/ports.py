@@ -1,7 +1,7 @@
 """The store port: the operations that a store offers, and the rules it keeps.
 
-`create`, `claim`, `checkpoint`, `renew` and `prune` are hot or take long. Every other write is a command of a closed
-union (`core.commands`), every other read a question (`core.questions`). What only some stores can do is a capability:
+`create`, `claim`, `checkpoint`, `renew` and `prune` are hot or long-running. Every other write is a command of a closed
+union (`core.commands`), every other read a question (`core.questions`). Features of only some stores are capabilities:
 `Database` and `Transfer`.
 
 S1  one key makes at most one run.
@@ -13,7 +13,7 @@ S6  a lost answer is safe: any operation may be repeated.
 S7  the store's clock decides leases and due times.
 S8  claim cost does not grow with runs that sleep, wait, are held or have ended, nor with runs of other types.
 
-`holdfast.testing.contract` checks them on any store.
+`holdfast.testing.contract` checks these rules on any store.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ A = TypeVar("A")
 
 
 class Pruned(Value, frozen=True, kw_only=True):
-    """How much a pruning removed. `has_more`: there is more to be done.
+    """The numbers of items that a pruning removed. `has_more`: more items are due.
 
-    `runs` are counted by type. `events` went because nobody may get them any more, `dead_letters` are those of a
-    queue that were given up.
+    `runs` are counted by type. `events` had expired or overflowed. `dead_letters` are queue events that became dead
+    letters, `taken` are queue events that a run had taken.
     """
 
     runs: dict[str, int] = {}
@@ -51,7 +51,7 @@ class Pruned(Value, frozen=True, kw_only=True):
     has_more: bool = False
 
     def plus(self, other: Pruned) -> Pruned:
-        """Both together; whether there is more is for the other to say."""
+        """Return the sum of both. `has_more` is that of `other`."""
         return Pruned(
             runs={type: self.runs.get(type, 0) + other.runs.get(type, 0) for type in sorted({*self.runs, *other.runs})},
             events=self.events + other.events,
@@ -64,14 +64,14 @@ class Pruned(Value, frozen=True, kw_only=True):
 
 
 class SchemaStatus(Value, frozen=True, kw_only=True):
-    """The number of a store's schema, 0 if the store is empty, and the one that this code needs."""
+    """The schema number of a store (0 if it is empty), and the number that this code needs."""
 
     current: int
     wanted: int
 
 
 class Finding(Value, frozen=True, kw_only=True):
-    """Something a store's self-check noticed. `level`: ok, warning or problem."""
+    """One result of a store's self-check. `level`: ok, warning or problem."""
 
     level: str
     subject: str
@@ -91,36 +91,36 @@ class Finding(Value, frozen=True, kw_only=True):
 
 
 class Reader(Protocol):
-    """The read side. Nothing here takes a lock that a writer could wait for."""
+    """The read side of a store. No read takes a lock that a writer could wait for."""
 
     async def get(self, run_id: str | None = None, *, key: str | None = None) -> Details | None:
-        """A run by its id, or the run that has a key, unless it was deleted."""
+        """Return a run by id or by key, unless it was deleted."""
         ...
 
     async def list(self, query: Query) -> Sequence[Details]: ...
 
     async def history(self, run_id: str) -> Sequence[Entry]:
-        """Entries in commit order, those that are not settled last."""
+        """Return the entries in commit order, open ones last."""
         ...
 
     async def audit(self, run_id: str) -> Sequence[AuditFact]: ...
 
     async def stats(self, question: Stat[A]) -> A:
-        """Numbers about runs: counts, backlog, leases, slots."""
+        """Return numbers about runs: counts, backlog, leases, slots."""
         ...
 
     async def catalog(self, question: Listing[A]) -> A:
-        """What there is besides runs: topics, types, schedules, dead letters."""
+        """Return things other than runs: topics, types, schedules, dead letters."""
         ...
 
     async def changes(self, question: Awaited[A]) -> A:
-        """What has become of something that a process waits for: ends, leases, replies."""
+        """Return news that a process waits for: ends, leases, replies."""
         ...
 
     async def workers(self) -> Sequence[WorkerRecord]: ...
 
     async def check(self) -> Sequence[Finding]:
-        """What the store knows about its own health and surroundings."""
+        """Check the store's health and environment."""
         ...
 
 
@@ -129,7 +129,7 @@ class Store(Reader, Protocol):
 
     @property
     def flushes(self) -> int:
-        """How many calls of `checkpoint` one worker may usefully have under way at once.
+        """Useful number of concurrent `checkpoint` calls of one worker.
 
         They never have a run in common, and may be answered in any order.
         """
@@ -139,26 +139,26 @@ class Store(Reader, Protocol):
 
     @property
     def database(self) -> Database | None:
-        """The store as a database for users' own tables, if it is one."""
+        """The capability to hold users' own tables; None if the store lacks it."""
         ...
 
     @property
     def transfer(self) -> Transfer | None:
-        """The store as a place that runs can be exported from and imported into, if it is one."""
+        """The capability to export and import runs; None if the store lacks it."""
         ...
 
     # Lifetime
 
     async def open(self) -> None:
-        """Make ready for use. An empty store gets its schema; one of another number is refused and left as it is."""
+        """Open the store. An empty store gets its schema. One with another schema number is refused, unchanged."""
         ...
 
     async def close(self) -> None: ...
 
     def twin(self) -> Store:
-        """Another store on the same runs, not open yet, for another event loop that runs at the same time.
+        """Return another store on the same data, not open yet, for a second event loop that runs at the same time.
 
-        It may be this one, if several loops can use it at once.
+        It may be this store, if several loops can use it at once.
         """
         ...
 
@@ -169,32 +169,34 @@ class Store(Reader, Protocol):
     # Writing
 
     async def create(self, intents: Sequence[Intent], lease: LeaseRequest | None = None) -> Created:
-        """Make runs, all or none. Raises `KeyConflict` with the index of the intent that was refused."""
+        """Create runs, all or none. Raises `KeyConflict` with the index of the refused intent."""
         ...
 
     async def claim(self, request: ClaimRequest) -> Claimed: ...
 
     def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> Awaitable[Verdicts]:
-        """Write what turns gained, one verdict each. The hot path: a future will do where a coroutine costs a task.
+        """Write checkpoints and return one verdict each.
 
-        At most one of each run, and in any order: what one does to another run of the batch may be before or after it.
+        This is the hot path. It may return a plain future, because a coroutine would cost a task. A batch has at most
+        one checkpoint per run. The store applies them in any order, so an effect on another run of the batch may come
+        before or after that run's own checkpoint.
         """
         ...
 
     def renew(self, worker: WorkerRecord, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
-        """Prolong leases and note that the worker lives. Blocking and thread-safe, as the heartbeat calls it."""
+        """Extend leases and record the worker's heartbeat. Blocking and thread-safe: the heartbeat thread calls it."""
         ...
 
     async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
-        """Remove what nobody needs any more, at most `limit` of each kind; or only say how much that would be.
+        """Remove expired data, at most `limit` of each kind, or only count it.
 
-        `retention` is how long ended runs are kept if neither they nor their type say so. A run with many rows takes
-        several calls; nobody sees it any more after the first. A dry run counts all runs that would go.
+        `retention` applies to ended runs that have none, nor does their type. A run with many rows takes several calls;
+        after the first one it is hidden. A dry run counts all runs that would be removed.
         """
         ...
 
     async def apply(self, command: Command[A]) -> A:
-        """Carry out a command and return its answer. It raises before it writes."""
+        """Carry out a command and return its answer. If it raises, nothing was written."""
         ...
 
     # Hints
@@ -211,43 +213,43 @@ class Transfer(Protocol):
     """A store that runs can be exported from and imported into."""
 
     async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
-        """Those of the runs that are at rest, each with all that belongs to it as it is at one instant."""
+        """Return those runs that are at rest, each with everything that belongs to it at one instant."""
         ...
 
     async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
-        """The events beyond a number that some run may still receive, in the order of their numbers."""
+        """Return the events after a number that a run may still receive, in order of number."""
         ...
 
     async def last_event(self) -> int:
-        """A number that no event is above, and every event to come is."""
+        """Return a number that is at least that of every event, and below that of every future event."""
         ...
 
     async def restore(self, restoration: Restoration) -> Restored:
-        """Write what comes from another store as it was there, each run or not at all.
+        """Write data from another store unchanged. Each run is written whole or not at all.
 
-        Events to come get higher numbers than any that its runs know. A run that is not at rest is refused with
-        `InvalidRequest`, and with it the whole restoration. What was restored before is left alone.
+        Future events get higher numbers than any that the restored runs know. If a run is not at rest, the whole
+        restoration is refused with `InvalidRequest`. Data that was restored before is not changed.
         """
         ...
 
     async def restore_schedules(self, schedules: Sequence[Schedule]) -> int:
-        """Continue schedules here as they stood in another store, unless they exist; how many did not."""
+        """Add schedules with their state in another store, unless they exist. Return the number added."""
         ...
 
 
 Transaction = Callable[[Any, Micros], Entry]
-"""A user's function in a transaction of the store: given a connection and the time, the entry that records it.
+"""A user's function in a transaction of the store. It takes a connection and the time, and returns its entry.
 
-It blocks, so it is called on a thread of the store's, with a sync connection of its driver.
+It blocks, so the store calls it on a thread of its own, with a sync connection of its driver.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transacted:
-    """What became of a checkpoint with a transaction.
+    """The result of a checkpoint with a transaction.
 
-    `entry` is set if the transaction is committed, be it by an earlier call; `error` if its function raised, and then
-    nothing of it is left. Neither is if the run was lost, and then nothing at all was written.
+    `entry` is set if the transaction is committed, perhaps by an earlier call. `error` is set if its function raised;
+    its writes are then rolled back. If the run was lost, neither is set and nothing was written.
     """
 
     verdict: Verdict
@@ -257,29 +259,29 @@ class Transacted:
 
 
 class Database(Protocol):
-    """A store that is a database in which users keep tables of their own. Connections are those of its driver."""
+    """A store that can hold users' own tables. Connections are those of its driver."""
 
     async def transact(self, checkpoint: Checkpoint, location: str, transaction: Transaction) -> Transacted:
-        """Write a checkpoint and carry out a transaction, with its entry, in one commit.
+        """Write a checkpoint and run a transaction, with its entry, in one commit.
 
-        If the run is no longer the caller's nothing is left of either. If the transaction raises, only the checkpoint
-        is written. If an entry is settled at `location` it is given back, and the transaction not carried out. For
-        several runs it may be called at once. A caller who stops waiting leaves it to its fate, and may ask again.
+        If the caller no longer holds the run, nothing is written. If the transaction raises, only the checkpoint is
+        written. If the entry at `location` is already settled, it is returned and the transaction does not run. Calls
+        for several runs may be concurrent. If the caller stops waiting, the call continues; the caller may repeat it.
         """
         ...
 
     def serve(self) -> Callable[[], None]:
-        """For workers: carry out what producers ask for in plain SQL, until the returned function is called."""
+        """For workers: carry out the requests of SQL producers until the returned function is called."""
         ...
 
     def connection(self, *, readonly: bool = False) -> AbstractContextManager[Any]:
-        """A connection with a transaction open, which is committed at the end, or rolled back if that is an error."""
+        """Return a connection with an open transaction. It commits at the end, or rolls back after an error."""
         ...
 
-    # In a transaction that is open on a connection of a user's. They are like the store's own operations, and what
-    # they write is committed, or rolled back, with it; after a commit listeners are told soon. A refusal leaves the
-    # transaction as it was before. `InvalidRequest` if the connection cannot be used for it. Connections may be of
-    # several kinds, and some of them have to be awaited.
+    # Operations in an open transaction of a user's connection. They work like the store's own operations. Their writes
+    # are committed or rolled back with the transaction; after a commit, listeners soon get a hint. A refusal leaves the
+    # transaction as it was. They raise `InvalidRequest` if the connection is not usable. Connections may be of several
+    # kinds, some of which have to be awaited.
 
     def create_in(self, connection: object, intents: Sequence[Intent]) -> Awaitable[Created]: ...
 

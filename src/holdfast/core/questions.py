@@ -1,7 +1,7 @@
-"""Questions: everything that a store is asked about runs and what surrounds them, and the answers.
+"""Questions: every query that a store answers, besides reading one run, and the answers.
 
 `Store.list` takes a `Query`. `Store.stats`, `Store.catalog` and `Store.changes` each take one of a closed union of
-questions, so a new view is a new question and the port stays as small as it is.
+questions. So a new view is a new question, and the port stays small.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ A_co = TypeVar("A_co", covariant=True)
 
 
 class Query(Value, frozen=True, kw_only=True):
-    """Which runs to list, newest first. `type` may end in `.*`; `before` is the last run of the page before.
+    """A filter for runs to list, newest first. `type` may end in `.*`; `before` is the last run of the previous page.
 
-    Runs that were deleted are listed only if `is_deleted`, and then no others.
+    With `is_deleted`, only deleted runs are listed; without it, only the others.
     """
 
     states: frozenset[RunState] = frozenset()
@@ -39,7 +39,7 @@ class Query(Value, frozen=True, kw_only=True):
     limit: int = 100
 
     def admits(self, run: Run) -> bool:
-        """Whether a run is one of those asked for."""
+        """True if a run matches the filter."""
         return (
             (not self.states or run.state in self.states)
             and (self.type is None or matches_type(run.type, self.type))
@@ -55,9 +55,9 @@ class Query(Value, frozen=True, kw_only=True):
 
 
 class Details(Value, frozen=True, kw_only=True):
-    """Everything about one run that a person asks for.
+    """Everything about one run that a person may want to see.
 
-    `unreadable` names the fields that cannot be decoded, and are None; and why.
+    `unreadable` names the fields that cannot be decoded, with the reasons. Those fields are None.
     """
 
     run: Run
@@ -66,30 +66,30 @@ class Details(Value, frozen=True, kw_only=True):
     unreadable: str | None = None
 
 
-# Stats: how much there is of something
+# Stats: numbers about runs
 
 
 class Stat(Value, Generic[A_co], frozen=True, kw_only=True):
-    """A question about numbers; the type parameter is its answer."""
+    """A question about numbers. The type parameter is the type of the answer."""
 
 
 class CountRuns(Stat[dict[str, dict[RunState, int]]], frozen=True, kw_only=True):
-    """How many runs there are, by type and state, without those that were deleted."""
+    """The number of runs by type and state, without deleted ones."""
 
 
 class CountReady(Stat[Sequence[Backlog]], frozen=True, kw_only=True):
-    """What may be claimed now, by type: runs that are ready, and those whose lease ran out.
+    """The runs that may be claimed now, by type: those that are ready, and those whose lease has expired.
 
-    It costs no more for runs that sleep, wait or have ended.
+    The cost does not grow with runs that sleep, wait or have ended.
     """
 
 
 class CountLeases(Stat[dict[str, int]], frozen=True, kw_only=True):
-    """How many runs each worker holds, by its id; a worker that is gone may still hold some."""
+    """The number of runs that each worker holds, by worker id. A dead worker may still hold some."""
 
 
 class SlotUse(Value, frozen=True, kw_only=True):
-    """How many runs have a slot of this name, and how many wait in its queue. `core.limits` has the names."""
+    """The number of runs that have a slot of this name, and that wait in its queue. `core.limits` defines the names."""
 
     name: str
     used: int
@@ -97,13 +97,13 @@ class SlotUse(Value, frozen=True, kw_only=True):
 
 
 class CountSlots(Stat[Sequence[SlotUse]], frozen=True, kw_only=True):
-    """The slots of limits that runs have or wait for, by name; of one type, or of all."""
+    """The slots that runs have or wait for, by name; of one type, or of all."""
 
     type: str | None = None
 
 
 class FindOrphans(Stat[Sequence[str]], frozen=True, kw_only=True):
-    """Live runs that are neither held, nor ready at some time, nor waiting for something named: there are none."""
+    """Live runs that are not held, never become ready and wait for nothing named. Any such run is a bug."""
 
     limit: int
 
@@ -111,19 +111,19 @@ class FindOrphans(Stat[Sequence[str]], frozen=True, kw_only=True):
 AnyStat = CountRuns | CountReady | CountLeases | CountSlots | FindOrphans
 
 
-# Catalog: what there is besides runs
+# Catalog: things other than runs
 
 
 class Listing(Value, Generic[A_co], frozen=True, kw_only=True):
-    """A question about one kind of thing that is not a run; the type parameter is its answer."""
+    """A question about one kind of thing other than runs. The type parameter is the type of the answer."""
 
 
 class ListTopics(Listing[Sequence[Topic]], frozen=True, kw_only=True):
-    """The rules that were set for topics, by name."""
+    """The rules set for topics, by name."""
 
 
 class ListTypes(Listing[Sequence[TypeRule]], frozen=True, kw_only=True):
-    """What is known of types, by name: those that somebody set rules for or a worker offered."""
+    """The known types, by name: those that have settings or that a worker offered."""
 
 
 class ListMessages(Listing[Sequence[Arrival]], frozen=True, kw_only=True):
@@ -133,7 +133,7 @@ class ListMessages(Listing[Sequence[Arrival]], frozen=True, kw_only=True):
 
 
 class ListDeadLetters(Listing[Sequence[DeadLetter]], frozen=True, kw_only=True):
-    """Dead letters, oldest first. `topic` may end in `*`; `after` is the last one of the page before."""
+    """Dead letters, oldest first. `topic` may end in `*`; `after` is the last one of the previous page."""
 
     topic: str | None = None
     after: int = 0
@@ -141,7 +141,7 @@ class ListDeadLetters(Listing[Sequence[DeadLetter]], frozen=True, kw_only=True):
 
 
 class ListSchedules(Listing[Sequence[Schedule]], frozen=True, kw_only=True):
-    """Schedules by name. `type` may end in `.*`; `after` is the last name of the page before."""
+    """Schedules by name. `type` may end in `.*`; `after` is the last name of the previous page."""
 
     name: str | None = None
     type: str | None = None
@@ -149,7 +149,7 @@ class ListSchedules(Listing[Sequence[Schedule]], frozen=True, kw_only=True):
     limit: int = 100
 
     def admits(self, schedule: Schedule) -> bool:
-        """Whether a schedule is one of those asked for."""
+        """True if a schedule matches the filter."""
         return (
             (self.name is None or schedule.name == self.name)
             and (self.type is None or matches_type(schedule.type, self.type))
@@ -158,7 +158,7 @@ class ListSchedules(Listing[Sequence[Schedule]], frozen=True, kw_only=True):
 
 
 class Due(Value, frozen=True, kw_only=True):
-    """Schedules with a slot that has come, earliest first, and when the next slot comes that has not."""
+    """The schedules with a due slot, earliest first, and the time of the next slot that is not due."""
 
     schedules: tuple[Schedule, ...]
     next_at: Micros | None
@@ -166,9 +166,9 @@ class Due(Value, frozen=True, kw_only=True):
 
 
 class ListDueSchedules(Listing[Due], frozen=True, kw_only=True):
-    """The first schedules that are due; `after` is the slot and the name of the last one of the page before.
+    """The first schedules that are due. `after` is the slot and the name of the last one of the previous page.
 
-    It costs no more for schedules that are not due.
+    The cost does not grow with schedules that are not due.
     """
 
     limit: int
@@ -178,20 +178,20 @@ class ListDueSchedules(Listing[Due], frozen=True, kw_only=True):
 AnyListing = ListTopics | ListTypes | ListMessages | ListDeadLetters | ListSchedules | ListDueSchedules
 
 
-# Changes: what has become of something that somebody waits for
+# Changes: news that a process waits for
 
 
 class Awaited(Value, Generic[A_co], frozen=True, kw_only=True):
-    """A question about something that somebody waits for; the type parameter is its answer."""
+    """A question about something that a process waits for. The type parameter is the type of the answer."""
 
     @property
     def size(self) -> int:
-        """How many things it asks about."""
+        """The number of things it asks about."""
         raise NotImplementedError
 
 
 class EndsOf(Awaited[Sequence[Run]], frozen=True, kw_only=True):
-    """Those of the runs that have ended, including deleted ones."""
+    """The runs out of these that have ended, including deleted ones."""
 
     run_ids: Sequence[str]
 
@@ -201,7 +201,7 @@ class EndsOf(Awaited[Sequence[Run]], frozen=True, kw_only=True):
 
 
 class VerdictsOn(Awaited[Verdicts], frozen=True, kw_only=True):
-    """What a renewal of these leases would answer, without renewing them."""
+    """The verdicts that a renewal of these leases would return, without renewing them."""
 
     holdings: Sequence[Holding]
 

@@ -1,7 +1,7 @@
-"""What a run has received: the form in which messages and events stand in its history.
+"""Receptions: the form in which received messages and events are recorded in a history.
 
-A reception records all it took, each with name, payload, instant and id, so that whoever reads the history (or takes
-it back) finds everything that arrived.
+A reception records everything it took, each item with name, payload, instant and id. So a reader of the history, or a
+revision that takes it back, finds everything that arrived.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Received(Value, frozen=True, kw_only=True):
     is_exclusive: bool = False
 
     def arrival(self, kind: EntryKind, number: int) -> Arrival:
-        """It, back in the inbox under another number."""
+        """Return it as an arrival in the inbox, under another number."""
         return Arrival(
             number=number,
             kind=WaitKind.MESSAGE if kind is EntryKind.MESSAGE else WaitKind.EVENT,
@@ -48,7 +48,7 @@ _decode = msgspec.json.Decoder(list[_Record]).decode
 
 
 def record_of(arrivals: Iterable[Arrival]) -> str:
-    """The result of a reception that took these."""
+    """Return the result of a reception that took these arrivals."""
     records = [
         _Record(one.name, msgspec.Raw((one.payload or "null").encode()), one.at, one.ref, one.is_exclusive)
         for one in arrivals
@@ -57,7 +57,7 @@ def record_of(arrivals: Iterable[Arrival]) -> str:
 
 
 def received_in(entry: Entry) -> list[Received]:
-    """What an entry says was received. One that is not settled has received nothing: it is a table of events had."""
+    """Return the messages or events that an entry received. An open entry is the table of event cursors: nothing."""
     if not entry.is_settled:
         return []
     return [
@@ -73,7 +73,7 @@ def received_in(entry: Entry) -> list[Received]:
 
 
 def patched(entry: Entry, payload: str) -> str:
-    """The result of a reception as if the first thing it took had another payload."""
+    """Return the result of a reception with another payload for its first item."""
     first, *rest = _decode(entry.result or "[]")
     first.payload = msgspec.Raw(payload.encode())
     return msgspec.json.encode([first, *rest]).decode()

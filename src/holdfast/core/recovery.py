@@ -1,7 +1,7 @@
-"""A recovery: another chance for a run that failed, was cancelled or is blocked. Pure decisions; stores carry them out.
+"""A recovery: another try of a run that failed, was cancelled or is blocked. Pure decisions; stores carry them out.
 
-It forgets what the run failed at and what followed from that, and all since the first thing that was undone. Children
-are never started twice: those that failed are reopened, and the others are taken as they are.
+It drops the failed entries and everything that followed from them. If steps were undone, it also drops everything since
+the first of these. Children are never started twice: failed ones are reopened, the others are taken as they are.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ RECOVERABLE = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.BLOCKED})
 
 
 def is_willed(facts: Iterable[AuditFact]) -> bool:
-    """Whether a person cancelled a run, and nobody reopened it since; the facts are those that name a request."""
+    """True if a person cancelled a run and it was not reopened since. Only facts that name a request matter."""
     events = [fact.event for fact in facts if REQUEST in fact.data]
     relevant = ("cancelled", "rolling_back", "recovered", "rewound")
     return next((event for event in reversed(events) if event in relevant), "") in ("cancelled", "rolling_back")
 
 
 class Recovery:
-    """What a recovery makes of one run, read from its history.
+    """The recovery of one run, decided from its history.
 
-    First it says which children decide how it goes on, then which of them are `lost` and have to be reopened. When that
-    is done, its `revision` takes all of them as they are.
+    `concerned` names the children whose state matters. `lost` then names those that have to be reopened. After that,
+    `revision` takes all children as they are.
     """
 
     def __init__(self, run: Run, entries: Sequence[Entry]) -> None:
@@ -57,7 +57,7 @@ class Recovery:
         self._faults = [by_location[at] for at in _locations_of(run) if at in by_location]
         self._aftermath = Consequences(set(), set())
         self._gone: set[str] = set()
-        if run.rollback is None:  # else it goes on undoing, and keeps the rest
+        if run.rollback is None:  # otherwise the rollback continues, and the other entries stay
             self._forget()
 
     def _forget(self) -> None:
@@ -66,15 +66,15 @@ class Recovery:
         again = [entry.location for entry in (*self._faults, *self._undone)]
         self._gone = self._aftermath.gone | {mark.location for mark in marks_past(again, self._entries)}
         if self._undone:
-            # What came after something that was undone relied on it, or would be told before it could be done again.
+            # Entries after an undone step relied on it, or would be fed before the step can run again.
             first = min(self._undone, key=lambda entry: entry.position)
-            instead = "what was undone there cannot be done again, start another run"
+            instead = "what was undone there cannot run again, start another run"
             check_pruned(first, self._cut, self._entries, instead=instead)
             self._gone |= {entry.location for entry in self._entries if is_after(entry, self._cut)}
 
     @cached_property
     def _last_kept(self) -> int:
-        """The last position that is not forgotten."""
+        """The last position that is not dropped."""
         kept = (one.position for one in self._entries if one.location not in self._gone and not is_undoing(one))
         return max(kept, default=0)
 
@@ -82,16 +82,17 @@ class Recovery:
 
     @property
     def concerned(self) -> list[str]:
-        """The children of whom it has to be known how they are: a success that is recorded stands."""
+        """The ids of the children whose state must be known. A recorded success stands."""
         return [entry.ref for entry in self._open_children() if entry.ref is not None and not is_done(entry)]
 
     def lost(self, children: Mapping[str, Run], willed: Container[str]) -> Iterator[tuple[str, str]]:
-        """The children to reopen, and where: awaited ones that failed, and those cancelled for this run's sake.
+        """Yield the children to reopen, with their locations.
 
-        `willed` are those that a person cancelled.
+        These are awaited children that failed, and children that were cancelled because of this run. `willed` are the
+        children that a person cancelled. They stay cancelled.
         """
         if not self.run.state.is_end:
-            return  # it was not told of their ends yet: its code decides what becomes of them
+            return  # a blocked run: its code was not fed their ends yet, and decides itself
         cancelled = {entry.ref for entry in cancelled_children(self._entries, self._gone, children)}
         at_fault = {entry.location for entry in self._faults}
         for entry in self._open_children():
@@ -104,26 +105,26 @@ class Recovery:
                 yield child.id, entry.location
 
     def check_undone(self, children: Mapping[str, Run]) -> None:
-        """Refuse while a child that was cancelled for this run's sake still undoes what it did: it ends cancelled."""
+        """Refuse while a child that was cancelled because of this run is still rolling back: it would end cancelled."""
         cancelled = {entry.ref for entry in cancelled_children(self._entries, self._gone, children)}
         for child in children.values() if self.run.state.is_end else ():
             is_ours = rules.is_cancelled_as(child, rules.CLOSING) or child.id in cancelled
             if is_ours and not child.state.is_end:
                 raise RunBusy(
-                    f"run {child.id}, a child of run {self.run.id}, still undoes what it did, as it was cancelled "
-                    "with its parent; recover the parent when that is over"
+                    f"run {child.id}, a child of run {self.run.id}, still undoes its steps, because it was cancelled "
+                    "with its parent; recover the parent when that rollback is over"
                 )
 
     def _open_children(self) -> Iterator[Entry]:
-        """The children whose end is not recorded, or is forgotten."""
+        """Yield the entries of children whose end is not recorded, or is dropped."""
         for entry in self._entries:
             if entry.kind is EntryKind.CHILD and (not entry.is_settled or entry.location in self._gone):
                 yield entry
 
-    # What becomes of the run
+    # The run itself
 
     def revision(self, children: Mapping[str, Run], told: Container[str], now: Micros) -> Revision:
-        """What changes about the run, now that its lost children are reopened; `told` are ends in its inbox."""
+        """Return the changes to the run, after its lost children were reopened. `told` have their ends in its inbox."""
         if self.run.rollback is not None:
             reason = next((entry.error for entry in self._entries if entry.kind is EntryKind.ROLLBACK), None)
             attempts = (e.location for e in self._entries if e.kind is EntryKind.UNDO and not is_done(e))
@@ -136,14 +137,14 @@ class Recovery:
         for entry in self._open_children():
             child = children.get(entry.ref or "")
             if child is None and not is_done(entry):
-                dropped += [] if entry.ref in told else [entry]  # it is started again, if the code comes there
-            elif entry.is_settled or self.run.state.is_end:  # else it has told its end, or will
+                dropped += [] if entry.ref in told else [entry]  # started again, if the code gets there
+            elif entry.is_settled or self.run.state.is_end:  # otherwise its end has arrived, or will
                 kept.append(entry)
                 if (end := self._end_of(entry, child)) is not None:
                     unread.append((entry.position, end))
                 elif child is not None:
                     attached[child.id] = entry.location
-        # What was read comes first again, in its order; what nobody was there to be told comes last.
+        # Arrivals that were read come first again, in their order. Ends from after the end of this run come last.
         arrivals = [arrival for _, arrival in sorted(unread, key=lambda one: (not one[0], one[0]))]
         revision = Revision(
             dropped=tuple(entry.location for entry in dropped),
@@ -157,16 +158,16 @@ class Recovery:
         return restamped(revision, self._entries, min(since), now) if since else revision
 
     def _end_of(self, entry: Entry, child: Run | None) -> Arrival | None:
-        """The end of a child, for the run to be told; None if it is alive."""
+        """Return the end of a child as an arrival; None if the child is alive."""
         if is_done(entry) or child is None:
             return end_of(self.run, entry)
         return rules.child_end(child, 0, child.finished_at or 0) if child.state.is_end else None
 
     def _again(self, entry: Entry) -> Entry:
-        """The record of a child whose end is forgotten.
+        """Return the entry of a child whose end is dropped.
 
-        Where the code comes only after something that it does anew, it may as well go another way: it does not have to
-        come to such a child, whose record is `retrying`, and if it does it finds the one there is.
+        If the code gets to the child only after something that it repeats, it may take another path this time. The
+        entry is then `retrying`: the code need not get there, and if it does, it finds the existing child.
         """
         is_sure = entry.location not in self._aftermath.followed and (not self._cut or entry.since < self._cut)
         if is_sure and entry.state is not EntryState.RETRYING:
@@ -174,17 +175,17 @@ class Recovery:
         return replace(unsettled(entry), state=EntryState.RETRYING, since=min(entry.since, self._last_kept))
 
     def _reset(self, kept: Iterable[Entry], unread: Iterable[Arrival]) -> Iterator[Entry]:
-        """The entries that are otherwise than before: of children, and of which events the run has had."""
+        """Yield the changed entries: those of children, and the event cursors."""
         for entry in kept:
             if (again := self._again(entry)) != entry:
                 yield again
         yield from (rewound(entry, unread) for entry in self._entries if entry.location == EVENTS_LOCATION)
 
     def _begins_again(self, entry: Entry, child: Run | None) -> bool:
-        """Whether waits beside a child get their full time again, because the child goes on where it had stopped.
+        """True if waits beside a child get their full time again, because the child was stopped and continues.
 
-        A child that never stopped has gone on meanwhile, and so has the time of everything beside it. A child that
-        nobody awaits (it has no attempts) moves no time: the waits of the run are as long as they were.
+        For a child that never stopped, time went on, and so it did for everything beside it. A child that the code
+        does not await (its entry has no attempts) changes no waits.
         """
         if entry.is_settled:
             return entry.location in self._aftermath.gone
@@ -194,14 +195,14 @@ class Recovery:
 
 
 def _read_in(entry: Entry) -> list[Arrival]:
-    """What an entry tells that the run has received."""
+    """Return the arrivals that an entry records as received."""
     if entry.kind not in (EntryKind.MESSAGE, EntryKind.EVENT) or not is_done(entry):
         return []
     return [one.arrival(entry.kind, 0) for one in received.received_in(entry)]
 
 
 def _locations_of(run: Run) -> tuple[str, ...]:
-    """What a run failed at. One that is blocked has not failed: only its code has to be mended."""
+    """Return the locations of a run's failures. A blocked run has none: only its code has to be fixed."""
     return run.error.locations if run.error is not None and run.state.is_end else ()
 
 
@@ -209,11 +210,11 @@ def _locations_of(run: Run) -> tuple[str, ...]:
 
 
 def lost_key(run: Run, facts: Iterable[AuditFact]) -> str | None:
-    """The key that another run has taken over from an ended one, which takes it again when it is reopened."""
+    """Return the key that another run took over after this run ended. A reopened run takes its key again."""
     lost = [str(fact.data["key"]) for fact in facts if fact.event == KEY_REUSED]
     return lost[-1] if lost and run.key is None else None
 
 
 def key_conflict(run: Run, key: str, holder: str) -> KeyConflict:
-    """The refusal to reopen a run whose key belongs to another one now."""
+    """The refusal to reopen a run whose key now belongs to another run."""
     return KeyConflict(f"run {run.id} cannot be reopened: its key {key!r} now belongs to run {holder}", run_id=holder)

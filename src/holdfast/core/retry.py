@@ -1,4 +1,4 @@
-"""Retry: how often a step is tried and how long is waited in between."""
+"""Retry policies: the number of attempts of a step, and the delays between them."""
 
 from __future__ import annotations
 
@@ -18,32 +18,38 @@ from holdfast.core.intent import is_count
 _Kinds = type[BaseException] | tuple[type[BaseException], ...]
 
 _FINAL = (Fatal, Rollback, NotSerializable, PayloadTooLarge)
-"""Errors of which another attempt would make nothing better, whatever the policy."""
+"""Errors that no policy retries, because another attempt would not help."""
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy: `max_attempts` tries in total; seconds `initial * factor**n`, at most `max_delay`, ± `jitter`.
+    """A policy for retries: how many attempts a step has, how far apart, and after which errors.
 
-    `retry_on` names the errors worth another attempt (default: every `Exception`), `give_up_on` those
-    that are not. `Fatal` and `Rollback` are never retried. `delay`, a function of the attempt just made, replaces the
-    growing delay altogether; to what it says jitter is only added, so an attempt never comes earlier. A length of time
-    may be a `timedelta`, too, and errors a class, or a tuple or list of them.
+    `Fatal`, `Rollback` and values that cannot be stored are never retried.
     """
 
     max_attempts: int = 4
+    """Number of attempts in total."""
     initial: float | timedelta = 0.1
+    """Seconds or a timedelta between the first two attempts."""
     factor: float = 2.0
+    """The delay is multiplied by this after each attempt."""
     max_delay: float | timedelta = 30.0
+    """The longest delay between two attempts, in seconds or as a timedelta."""
     jitter: float = 0.1
+    """Random variation of the delay, as a fraction: 0.1 is up to 10 percent more or less."""
     retry_on: _Kinds | list[type[BaseException]] = Exception
+    """The errors that are tried again: a class, or several. Default: every `Exception`."""
     give_up_on: _Kinds | list[type[BaseException]] = ()
+    """The errors that are not tried again, even if `retry_on` has them."""
     delay: Callable[[int], float | timedelta] | None = None
+    """A function from the number of the attempt just made to the delay in seconds.
+
+    It replaces the growing delay; jitter only makes it longer.
+    """
 
     def __post_init__(self) -> None:
         if not is_count(self.max_attempts):
-            raise InvalidRequest(
-                f"Retry(max_attempts={self.max_attempts!r}): it is a whole number; a step has at least one attempt"
-            )
+            raise InvalidRequest(f"Retry(max_attempts={self.max_attempts!r}): expected a whole number of at least 1")
         for name in ("initial", "max_delay"):
             force_setattr(self, name, _checked_number(name, in_seconds(getattr(self, name), f"Retry: {name}")))
         for name in ("factor", "jitter"):
@@ -52,12 +58,12 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
             force_setattr(self, name, _checked_kinds(name, getattr(self, name)))
         if self.delay is not None and not callable(self.delay):
             raise InvalidRequest(
-                f"Retry(delay={self.delay!r}): it is a function that takes the number of the attempt just made and "
-                "gives seconds; a delay that begins with so many seconds is initial="
+                f"Retry(delay={self.delay!r}): expected a function that takes the number of the attempt just made and "
+                "returns seconds; for a first delay of some seconds use initial="
             )
 
     def allows(self, error: BaseException, attempts: int) -> bool:
-        """Whether the error of attempt number `attempts` is worth another one."""
+        """True if the error of attempt number `attempts` is retried."""
         return (
             attempts < self.max_attempts
             and isinstance(error, cast("_Kinds", self.retry_on))
@@ -66,12 +72,12 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def pause(self, attempts: int) -> Micros:
-        """How long to wait after attempt number `attempts`. The jitter need not replay: what is drawn is stored."""
+        """Return the delay after attempt number `attempts`. Jitter need not replay: the result is stored."""
         if self.delay is not None:
             seconds = in_seconds(self.delay(attempts), f"Retry: delay({attempts})")
             return micros(seconds * (1 + random.uniform(0, self.jitter)))
-        # In seconds since it was made; and the exponent is capped: factor ** 2000 is an OverflowError, and far beyond
-        # any max_delay.
+        # `__post_init__` has converted both to seconds. The exponent is capped, because factor ** 2000 would be an
+        # OverflowError, and is far beyond any max_delay.
         initial, max_delay = cast("float", self.initial), cast("float", self.max_delay)
         seconds = min(max_delay, initial * self.factor ** min(attempts - 1, 64))
         return micros(seconds * (1 + random.uniform(-self.jitter, self.jitter)))
@@ -80,27 +86,27 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 def _checked_number(name: str, number: object) -> float:
     if isinstance(number, (int, float)) and not isinstance(number, bool) and 0 <= number < math.inf:
         return number
-    raise InvalidRequest(f"Retry({name}={number!r}): it is a number that is not negative")
+    raise InvalidRequest(f"Retry({name}={number!r}): expected a number that is not negative")
 
 
 def _checked_kinds(name: str, given: object) -> Any:
-    """Classes of errors as `isinstance` takes them: one, or a tuple, in which there may be others."""
+    """Return error classes in the form that `isinstance` takes: a class or a (nested) tuple."""
     if isinstance(given, (list, tuple, set, frozenset)):
         return tuple(_checked_kinds(name, each) for each in given)
     if isinstance(given, type) and issubclass(given, BaseException):
         return given
     raise InvalidRequest(
-        f"Retry({name}=…): {given!r} is no class of exceptions; give one, such as ConnectionError, or a tuple of them"
+        f"Retry({name}=…): {given!r} is not an exception class; pass one, such as ConnectionError, or a tuple of them"
     )
 
 
 NO_RETRY = Retry(max_attempts=1)
 TASK_RETRY = Retry(max_attempts=3, delay=lambda attempt: attempt**2 * 60.0, jitter=0.1)
-"""The default of a task: three attempts, attempt² minutes apart and up to a tenth more."""
+"""The default of a task: three attempts, attempt² minutes apart plus up to 10 % jitter."""
 
 
 def worker_lost(attempts: int) -> ErrorRecord:
-    """The error of a step whose attempts were used up by workers that died in it."""
+    """The error of a step that has no attempt left, because workers died in it."""
     return ErrorRecord(
         type="WorkerLost",
         message="the worker died while this step ran; no attempt is left",

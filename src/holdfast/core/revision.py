@@ -1,7 +1,7 @@
-"""A revision: how a person changes the history of a run. Pure decisions; stores carry them out.
+"""A revision: a requested change to the history of a run. Pure decisions; stores carry them out.
 
-`rewind` forgets everything from a location on, `fork` gives another run the beginning; `recovery` has the third way.
-What was forgotten did happen: messages it took become unread, children it started are cancelled.
+`rewind` drops everything from a location on. `fork` gives the beginning to a new run. `recovery` has the third kind.
+Dropped entries did happen, so the messages they took become unread, and the children they started are cancelled.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _SHOWN = 20
 
 
 class Revision(Value, frozen=True, kw_only=True):
-    """What a store has to change about a run.
+    """The changes that a store makes to a run.
 
-    `dropped` are locations, `reset` entries to be written over what stands there, `unread` what goes back into the
-    inbox, without numbers. `cancelled` are children to be cancelled and detached, `attached` those that are to tell
-    of their end again, with the location at which they are awaited. `is_from_start`: time begins anew as well.
-    `reason` is why a run rolls back that goes on with it.
+    `dropped` are locations. `reset` are entries that replace those at their locations. `unread` are arrivals that go
+    back into the inbox, without numbers. `cancelled` are children to cancel and detach. `attached` are children that
+    report their end again, with the location at which they are awaited. `is_from_start`: the run's time starts again
+    too. `reason` is the reason of a rollback that continues.
     """
 
     dropped: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Revision(Value, frozen=True, kw_only=True):
 
 
 class Revised(Value, frozen=True, kw_only=True):
-    """A run after a revision: its row, its whole inbox, and the rest as a `Revision` says it."""
+    """A run after a revision: its row, its whole inbox, and the other changes of the `Revision`."""
 
     run: Run
     inbox: tuple[Arrival, ...]
@@ -69,16 +69,16 @@ class Revised(Value, frozen=True, kw_only=True):
 
 
 def check_free(run: Run, *, is_forced: bool) -> None:
-    """Refuse to change the history of a run that a worker is changing."""
+    """Refuse to change the history of a run that a worker holds."""
     if run.is_held and not is_forced:
         raise RunBusy(
-            f"worker {run.worker} holds run {run.id}; try again when it has let go (pausing the run makes it), or use "
-            "force, which takes the run away from it"
+            f"worker {run.worker} holds run {run.id}; pause the run and try again when it is released, or use force, "
+            "which takes the run from the worker"
         )
 
 
 def open_children(entries: Iterable[Entry]) -> tuple[str, ...]:
-    """The children whose end is not recorded; a revision asks how they are."""
+    """Return the ids of children whose end is not recorded. A revision needs their state."""
     return tuple(e.ref for e in entries if e.kind is EntryKind.CHILD and not e.is_settled and e.ref is not None)
 
 
@@ -91,14 +91,14 @@ def revised(
     *,
     parent_location: str | None,
 ) -> Revised:
-    """The run after a rewind or recovery, which its parent knows at this location, if at all."""
+    """Return the run after a rewind or recovery. `parent_location` is its location in its parent's history, if any."""
     if isinstance(request, Rewind):
         fact = audit.of_control(
             run.id, "rewound", request, now, location=request.location, dropped=len(revision.dropped)
         )
     else:
         fact = audit.of_control(run.id, "recovered", request, now, dropped=len(revision.dropped))
-    # With new numbers, as nobody has seen this inbox yet: what was read comes first again.
+    # Renumbered, because no holder has seen this inbox yet. Arrivals that were read come first again.
     left = (one for one in inbox if not (one.kind is WaitKind.CHILD and one.name in revision.cancelled))
     unread = tuple(
         replace(arrival, number=number)
@@ -128,9 +128,9 @@ def rewind(
     *,
     told: Container[str] = (),
 ) -> Revision:
-    """Forget the entry at a location and everything that came later. In a loop, the whole loop is forgotten.
+    """Drop the entry at a location and everything that came later. Inside a loop, drop the whole loop.
 
-    `children` are the open ones that there are, `told` those whose ends are in the inbox.
+    `children` are the open children that exist, `told` those whose ends are in the inbox.
     """
     by_location = {entry.location: entry for entry in entries}
     target = _found(by_location, location)
@@ -140,11 +140,11 @@ def rewind(
         members = [entry for entry in entries if is_within(entry.location, loop)]
         if any(entry.ref == PRUNED for entry in members if entry.kind is EntryKind.LOOP):
             raise InvalidRequest(
-                f"{location!r} belongs to the loop {loop!r}, whose first iterations are pruned; it can only be rewound "
-                "to a location outside of it"
+                f"{location!r} belongs to the loop {loop!r}, whose first iterations are pruned; rewind to a "
+                "location outside the loop"
             )
         cut = min(beginning(member) for member in members)
-    # What was undone is not done any more, whatever the history says.
+    # Undone steps have no effect, although the history says done. So go back to before the first of them.
     cut = min((cut, *(by_location[at].position for at in undone(entries) if at in by_location)))
     check_pruned(target, cut, entries)
     gone = [entry for entry in entries if entry is target or is_after(entry, cut) or is_undoing(entry)]
@@ -153,7 +153,7 @@ def rewind(
 
 
 def fork(run: Run, entries: Sequence[Entry], request: Fork, now: Micros) -> tuple[Run, tuple[Entry, ...]]:
-    """The run that a fork makes, and its history. What it copies is not its own to undo."""
+    """Return the run that a fork creates, and its history. Copied steps have no undo: the fork did not do them."""
     by_location = {entry.location: entry for entry in entries}
     target = _found(by_location, request.location)
     cut = beginning(target)
@@ -181,7 +181,7 @@ def fork(run: Run, entries: Sequence[Entry], request: Fork, now: Micros) -> tupl
         priority=run.priority,
         ready_at=now,
         tags=run.tags,
-        token=1 if history else 0,  # one that has a history is as one that was claimed before
+        token=1 if history else 0,  # with a history, it ranks like a run that was claimed before
         first_claimed_at=run.first_claimed_at if latest is not None else None,
         python=run.python if history else None,
         generation=run.generation,
@@ -198,14 +198,14 @@ def fork(run: Run, entries: Sequence[Entry], request: Fork, now: Micros) -> tupl
 
 
 def _check_forkable(target: Entry, cut: int, entries: Sequence[Entry], kept: Sequence[Entry]) -> None:
-    """Refuse a fork that would share a child, or find that what it relies on is undone or pruned."""
+    """Refuse a fork that would share a child, or rely on steps that are undone or pruned."""
     where = f"at {target.location!r}"
     children = [e for e in entries if e.kind is EntryKind.CHILD and e is not target]
     if is_open := [e.location for e in children if e.since < cut <= (e.position or cut)]:
         raise InvalidRequest(f"{where} the children {_listed(is_open)} are open; a fork cannot share them")
     if was_undone := sorted(set(undone(entries)).intersection(entry.location for entry in kept)):
         raise InvalidRequest(
-            f"before {target.location!r} {_listed(was_undone)} was undone, so a fork would not find what it did; "
+            f"{_listed(was_undone)} before {target.location!r} was undone, so a fork cannot rely on it; "
             "recover the run, or fork it at an earlier location"
         )
     check_pruned(target, cut, entries)
@@ -221,9 +221,10 @@ def _revision(
     anew: str,
     told: Container[str],
 ) -> Revision:
-    """What it means that entries are gone; that at `anew` wholly.
+    """Return the revision that drops the entries in `gone`.
 
-    Of another child that was started before the cut only the end is forgotten, unless that came of what is gone.
+    The entry at `anew` is dropped wholly. Of another child that was started before the cut, only the end is dropped,
+    unless a dropped entry cancelled that child.
     """
     dropped: list[str] = []
     reset: list[Entry] = []
@@ -249,9 +250,9 @@ def _revision(
             continue
         child = children.get(entry.ref or "")
         if child is None or entry.location in restarted or rules.is_cancelled_as(child, rules.CLOSING):
-            dropped.append(entry.location)  # it is to be started anew
+            dropped.append(entry.location)  # the code starts it again
             cancelled.append(entry.ref or "")
-        elif run.state.is_end and child.state.is_end:  # nobody was there to be told
+        elif run.state.is_end and child.state.is_end:  # the run had ended, so this end never reached it
             unread.append(rules.child_end(child, 0, child.finished_at or 0))
         elif run.state.is_end:
             attached[child.id] = entry.location
@@ -266,7 +267,7 @@ def _revision(
 
 
 def _open_entries(entries: Iterable[Entry], children: Mapping[str, Run], told: Container[str]) -> Iterator[Entry]:
-    """The children whose end is not recorded, but for those that are gone and have told their end."""
+    """Yield the entries of open children, except removed ones whose end is in the inbox."""
     for entry in entries:
         is_open = entry.kind is EntryKind.CHILD and not entry.is_settled
         if is_open and (entry.ref in children or entry.ref not in told):
@@ -274,7 +275,7 @@ def _open_entries(entries: Iterable[Entry], children: Mapping[str, Run], told: C
 
 
 def with_rounds(revision: Revision, entries: Iterable[Entry], now: Micros) -> Revision:
-    """Count the completed undos, which every revision but that of a run that goes on undoing drops."""
+    """Count the completed undos in `~rounds`, because the revision drops their entries."""
     was_undone = list(undone(entries))
     if not was_undone:
         return revision
@@ -283,7 +284,7 @@ def with_rounds(revision: Revision, entries: Iterable[Entry], now: Micros) -> Re
 
 
 def rewound(cursors: Entry, unread: Iterable[Arrival]) -> Entry:
-    """The record of which events a run has had, without those that are unread again."""
+    """Return the event cursors of a run, set back to before the events that are unread again."""
     had = msgspec.json.decode(cursors.result or "{}", type=dict[str, int])
     for arrival in unread:
         if arrival.kind is WaitKind.EVENT and not arrival.is_exclusive and arrival.name in had:
@@ -292,7 +293,7 @@ def rewound(cursors: Entry, unread: Iterable[Arrival]) -> Entry:
 
 
 def restamped(revision: Revision, entries: Iterable[Entry], last: int, now: Micros) -> Revision:
-    """Let time go on from now after the last fact up to a position, so that what is awaited again has its full time."""
+    """Let time continue from now after the last fact up to a position, so that repeated waits get their full time."""
     gone = {*revision.dropped, *(entry.location for entry in revision.reset)}
     latest = latest_fact((entry for entry in entries if entry.location not in gone), last)
     if latest is None:
@@ -316,7 +317,7 @@ def _enclosing_loop(entry: Entry) -> str | None:
 
 
 def _patched(entry: Entry, value: str) -> Entry:
-    """An entry with another result, as if it had succeeded with it."""
+    """Return an entry with another result, as if the operation had succeeded with it."""
     if entry.kind in (EntryKind.MESSAGE, EntryKind.EVENT) and is_done(entry):
         return replace(entry, result=received.patched(entry, value))
     if entry.kind in (EntryKind.STEP, EntryKind.TX, EntryKind.CHILD, EntryKind.VERSION):

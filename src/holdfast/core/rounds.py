@@ -1,7 +1,7 @@
-"""Rounds: how often each step of a run was undone in this generation.
+"""Rounds: the number of times that each step of a run was undone in this generation.
 
-A step that was undone has no effect any more. Its next execution needs another idempotency key: a provider would answer
-the old key with the old effect. One entry counts the completed undos by location. Code never meets it.
+An undone step has no effect. Its next execution needs another idempotency key, because a provider would answer the old
+key with the old effect. One entry counts the completed undos by location. Workflow code never sees it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _decode = msgspec.json.Decoder(dict[str, int]).decode
 
 
 def rounds_in(entry: Entry | None) -> dict[str, int]:
-    """The completed undos by the location of the step, as the entry `~rounds` counts them."""
+    """Return the number of completed undos by location, from the entry `~rounds`."""
     return {} if entry is None or entry.result is None else _decode(entry.result)
 
 
 def rounds_after(entry: Entry | None, undone: Iterable[str], now: Micros) -> Entry:
-    """The entry `~rounds` after the undos of these locations were dropped from the history.
+    """Return the entry `~rounds` after the undos of these locations were dropped from the history.
 
-    It has no position: it is no fact that code is told, and a replay never asks for it.
+    It has no position: it is not a fact, and a replay never asks for it.
     """
     rounds = rounds_in(entry)
     for location in undone:

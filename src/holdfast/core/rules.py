@@ -1,7 +1,7 @@
-"""What follows from what: pure decisions that every store makes in the same way.
+"""Rules: pure decisions about runs, the same for every store.
 
-A store loads values, asks here what becomes of them, and writes the answer. Nothing in this file
-does I/O or reads a clock; `now` always comes in.
+A store loads values, calls these functions for the new values, and writes the result. Nothing in this file
+does I/O or reads a clock; `now` is always a parameter.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ ROLLBACK_LOCATION = "~rollback"
 CLOSING = Cancellation(reason="its parent ended")
 BY_PARENT = Cancellation(reason="cancelled by its parent")
 FORGOTTEN = Cancellation(reason="its parent was taken back to before it started it")
-"""Cancels of children: because their parent ended, because its code says so, because it knows of them no more."""
+"""Cancels of children: the parent ended, its code cancelled them, or it was rewound to before their start."""
 
 
 # Starting
 
 
 def new_run(intent: Intent, now: Micros) -> Run:
-    """The run an intent becomes."""
+    """Return the run that an intent creates."""
     start_at = max(now, intent.start_at or 0) + intent.delay
     return Run(
         id=intent.id,
@@ -74,9 +74,9 @@ def new_run(intent: Intent, now: Micros) -> Run:
 
 
 def seated(intents: Iterable[Intent], taken: Callable[[Intent], int]) -> Iterator[Intent]:
-    """Intents as they are to be made: one with a limit is parked if so many of its siblings have a slot.
+    """Yield the intents to create. One with a limit is parked if that many of its siblings have a slot.
 
-    `taken` tells how many of the siblings that exist have one.
+    `taken` returns the number of existing siblings that have a slot.
     """
     seats: dict[str | None, int] = {}
     for intent in intents:
@@ -90,24 +90,24 @@ def seated(intents: Iterable[Intent], taken: Callable[[Intent], int]) -> Iterato
 
 
 def parking(run: Run) -> Wait:
-    """What a run waits for that was created without a slot of its group."""
+    """Return the wait of a run that has no slot of its group."""
     return Wait(location=SLOT_LOCATION, kind=WaitKind.SLOT, since=run.created_at, names=(run.group or "",))
 
 
 def is_parked(waits: Iterable[Wait]) -> bool:
-    """Whether a run waits for a slot of its group, so that nothing else makes it ready."""
+    """True if a run waits for a slot of its group. Nothing else makes it ready."""
     return any(wait.location == SLOT_LOCATION for wait in waits)
 
 
 def unparked(run: Run, now: Micros) -> Run:
-    """The run that got its slot. One that is paused goes on when it is resumed."""
+    """Return the run that got its slot. A paused run continues when it is resumed."""
     if run.state is not RunState.PENDING:
         return run
     return replace(run, ready_at=max(now, run.start_at), updated_at=now)
 
 
 def key_verdict(holder: Run, intent: Intent) -> Literal["free", "same", "conflict"]:
-    """What an intent finds whose key a run already holds: a key it may take over, itself, or a stranger."""
+    """Compare an intent with the run that has its key: it may take the key over, is the same start, or conflicts."""
     if holder.state.is_end and (
         intent.reuse == "after_end" or (intent.reuse == "after_failure" and holder.state is not RunState.SUCCEEDED)
     ):
@@ -117,7 +117,7 @@ def key_verdict(holder: Run, intent: Intent) -> Literal["free", "same", "conflic
 
 
 def key_conflict(key: str, run_id: str, index: int) -> KeyConflict:
-    """The refusal of an intent, in the same words on every store."""
+    """The refusal of an intent, with the same message on every store."""
     return KeyConflict(
         f"key {key!r} already belongs to run {run_id}, which has another type or payload; "
         "use another key, or the same payload to get that run",
@@ -130,14 +130,14 @@ def key_conflict(key: str, run_id: str, index: int) -> KeyConflict:
 
 
 def is_suspect(run: Run) -> bool:
-    """Whether a claim of this run would find it to have crashed at least twice."""
+    """True if a claim of this run would count at least the second crash."""
     return run.crashes + run.is_held >= SUSPECT_CRASHES
 
 
 def claimed(run: Run, by: ClaimRequest | LeaseRequest, now: Micros) -> Run:
-    """The run as its new holder has it. Finding a worker on it means that worker died with it."""
+    """Return the run after a claim. If `worker` was still set, that worker died: the claim counts a crash."""
     is_crash = run.is_held
-    # A run that was blocked while it undid what it had done goes on undoing.
+    # A run that was blocked during its rollback continues the rollback.
     state = RunState.RUNNING if run.rollback is None else RunState.ROLLING_BACK
     return replace(
         run,
@@ -158,10 +158,10 @@ def claimed(run: Run, by: ClaimRequest | LeaseRequest, now: Micros) -> Run:
 
 
 def judge(run: Run | Fence | None, checkpoint: Checkpoint) -> Literal["apply", "applied", "lost"]:
-    """Whether a checkpoint still has the right to be written.
+    """Decide if a checkpoint may still be written.
 
-    Whoever takes a held run away also raises its token; so a run under the same token that nobody holds
-    was let go by this very checkpoint, whose answer got lost.
+    Taking a held run away raises its token. So if the token is the same and no worker holds the run, this very
+    checkpoint released it before, and its answer got lost.
     """
     if run is None or run.token != checkpoint.token:
         return "lost"
@@ -169,21 +169,21 @@ def judge(run: Run | Fence | None, checkpoint: Checkpoint) -> Literal["apply", "
 
 
 def _suspended_since(checkpoint: Checkpoint, now: Micros) -> Micros:
-    """Since when a run is suspended: from when on its holder counts `max_suspend`, if it has one.
+    """Return the start of a suspension: the instant from which the holder counts `max_suspend`, if it is set.
 
-    Counted from another instant, its time would not be up yet when it is woken because of it, and begin anew.
+    With a later instant, the time would not be up when the deadline wakes the run, and would start again.
     """
     limits = (wait.since for wait in checkpoint.waits or () if wait.location == MAX_SUSPEND_LOCATION)
     return next(limits, now)
 
 
 def supersedes(entry: Entry, recorded: Entry) -> bool:
-    """Whether an entry may replace what stands at its location: a settled one never changes again."""
+    """True if an entry may replace the recorded one. A settled entry never changes again."""
     return not recorded.is_settled and (entry.is_settled or entry.attempts > recorded.attempts)
 
 
 def advanced(run: Run, checkpoint: Checkpoint, now: Micros) -> Run:
-    """The run after a checkpoint. To be called last, when all arrivals of the transaction are counted."""
+    """Return the run after a checkpoint. Call it last, when all arrivals of the transaction are counted."""
     crashes = 0 if checkpoint.charged else run.crashes
     step = checkpoint.next
     match step:
@@ -211,13 +211,13 @@ def advanced(run: Run, checkpoint: Checkpoint, now: Micros) -> Run:
 
 
 def rolling_back(run: Run, start: StartRollback, now: Micros) -> Run:
-    """The run whose code is over and which is to undo what it did, as soon as a worker takes it."""
+    """Return the run with its rollback started: its code is over, and it is ready for a worker to undo its steps."""
     marked = replace(run, rollback=start.end)
     return replace(_let_go(marked, RunState.ROLLING_BACK, now, ready_at=now), error=start.error)
 
 
 def rollback_entry(start: StartRollback, position: int, now: Micros) -> Entry:
-    """The record of the start of a rollback: everything before its position is undone."""
+    """Return the entry that starts a rollback. Everything before its position is undone."""
     return Entry(
         location=ROLLBACK_LOCATION,
         kind=EntryKind.ROLLBACK,
@@ -230,7 +230,7 @@ def rollback_entry(start: StartRollback, position: int, now: Micros) -> Entry:
 
 
 def continued_as_new(run: Run, step: ContinueAsNew, now: Micros) -> Run:
-    """The run as its next generation, which nobody has claimed yet."""
+    """Return the run as its next generation, not claimed yet."""
     fresh = replace(
         run,
         generation=run.generation + 1,
@@ -244,7 +244,7 @@ def continued_as_new(run: Run, step: ContinueAsNew, now: Micros) -> Run:
 
 
 def _let_go(run: Run, state: RunState, now: Micros, *, ready_at: Micros | None) -> Run:
-    """The run, no longer held and not ended. One that is to pause does so now, whatever else it would have done."""
+    """Return the run, released but not ended. A requested pause takes effect now and overrides `state`."""
     if run.rollback is not None and state is not RunState.BLOCKED:
         state = RunState.ROLLING_BACK
     if run.is_pausing:
@@ -277,12 +277,12 @@ def _ended(run: Run, state: RunState, now: Micros) -> Run:
 
 
 def next_deadline(waits: Iterable[Wait]) -> Micros | None:
-    """The earliest instant at which one of the waits ends by itself."""
+    """Return the earliest deadline of the waits."""
     return min((wait.deadline for wait in waits if wait.deadline is not None), default=None)
 
 
 def blocked_retry(previous: ErrorRecord | None) -> tuple[int, Micros]:
-    """The number of the next block in a row, and how long until the run is tried again."""
+    """Return the number of the next block in a row, and the delay until the run is tried again."""
     count = previous.attempts + 1 if previous is not None else 1
     return count, min(BLOCKED_LAST_RETRY, BLOCKED_FIRST_RETRY * 2 ** min(count - 1, 16))
 
@@ -291,7 +291,7 @@ def blocked_retry(previous: ErrorRecord | None) -> tuple[int, Micros]:
 
 
 def accepts(wait: Wait, arrival: Arrival) -> bool:
-    """Whether an arrival is what a wait waits for."""
+    """True if an arrival matches a wait."""
     if wait.kind is WaitKind.CHILDREN:
         return arrival.kind is WaitKind.CHILD and arrival.group in wait.names
     if wait.kind is not arrival.kind:
@@ -302,16 +302,16 @@ def accepts(wait: Wait, arrival: Arrival) -> bool:
 
 
 def is_asleep(run: Run, now: Micros) -> bool:
-    """Whether an arrival may wake a run, so that its waits have to be looked at.
+    """True if an arrival may wake a run, so that its waits have to be checked.
 
-    A run that is ready already needs no second wake-up, and tells anew what it waits for once it was claimed. So when
-    thousands of children end one after the other, not each of them goes through thousands of waits of their parent.
+    A run that is already ready needs no second wake-up, and registers its waits again after its claim. So when
+    thousands of children end one after the other, not every end has to search thousands of waits of the parent.
     """
     return run.state is RunState.SUSPENDED and not run.is_held and not is_due(run, now)
 
 
 def counted_down(waits: Sequence[Wait], arrival: Arrival) -> tuple[Sequence[Wait], bool]:
-    """The waits after an arrival, and whether one of them is over. Those for a group are, when it was the last."""
+    """Return the waits after an arrival, and True if one is over. A wait for a group is over at the last end."""
     is_over = False
     after = waits
     for index, wait in enumerate(waits):
@@ -325,17 +325,17 @@ def counted_down(waits: Sequence[Wait], arrival: Arrival) -> tuple[Sequence[Wait
 
 
 def is_in_race(run: Run, now: Micros) -> bool:
-    """Whether a run is worked on, or could be by whoever claims next; if not, it needs no slots."""
+    """True if a run is held, or could be claimed now. If not, it needs no slots."""
     return run.is_held or is_due(run, now)
 
 
 def is_due(run: Run, now: Micros) -> bool:
-    """Whether the instant has come from which a run may be claimed; for a held one, the end of its lease."""
+    """True if a run may be claimed now. A held run may be claimed when its lease has expired."""
     return run.ready_at is not None and run.ready_at <= now
 
 
 def delivered(run: Run, now: Micros, *, is_awaited: bool) -> Run:
-    """The run after something reached it. A held run is never touched but for the count of arrivals."""
+    """Return the run after an arrival. Of a held run, only the count of arrivals changes."""
     run = replace(run, arrivals=run.arrivals + 1)
     if is_awaited and run.state is RunState.SUSPENDED and not run.is_held:
         return woken(run, now)
@@ -343,14 +343,14 @@ def delivered(run: Run, now: Micros, *, is_awaited: bool) -> Run:
 
 
 def woken(run: Run, now: Micros) -> Run:
-    """The run, ready now, but never before its own start time. One that is ready already keeps its place."""
+    """Return the run, ready now, but never before its own start time. A run that is already ready keeps its place."""
     if run.ready_at is not None and run.ready_at <= now:
         return run
     return replace(run, ready_at=max(now, run.start_at), updated_at=now)
 
 
 def message_arrival(message: MessageToRun, run: Run, now: Micros) -> Arrival:
-    """A message as the run it is addressed to gets it."""
+    """Return a message as an arrival at its run."""
     return Arrival(
         number=run.arrivals + 1,
         kind=WaitKind.MESSAGE,
@@ -362,7 +362,7 @@ def message_arrival(message: MessageToRun, run: Run, now: Micros) -> Arrival:
 
 
 def event_arrival(number: int, topic: str, payload: str, at: Micros, *, is_exclusive: bool = False) -> Arrival:
-    """The event of this number as a run gets it, but for the number it has in that run's inbox."""
+    """Return an event as an arrival. Its number in the run's inbox is still to be set."""
     return Arrival(
         number=0,
         kind=WaitKind.EVENT,
@@ -375,7 +375,7 @@ def event_arrival(number: int, topic: str, payload: str, at: Micros, *, is_exclu
 
 
 def child_end(child: Run, number: int, now: Micros) -> Arrival:
-    """The end of a child as its parent gets it."""
+    """Return the end of a child as an arrival at its parent."""
     return Arrival(
         number=number,
         kind=WaitKind.CHILD,
@@ -392,47 +392,47 @@ def child_end(child: Run, number: int, now: Micros) -> Arrival:
 
 
 def is_orphan(run: Run, *, has_waits: bool) -> bool:
-    """Whether nothing would ever move a run: not held, not ready at any time, not waiting for something named."""
+    """True if nothing would ever move a run: not held, not ready at any time, not waiting for something named."""
     is_waiting = run.state in (RunState.BLOCKED, RunState.PAUSED) or has_waits
     return not (run.state.is_end or run.is_held or run.ready_at is not None or is_waiting)
 
 
 def cancelled(run: Run, reason: str, now: Micros) -> Run:
-    """The run, ended. The token grows, so that a holder's later writes are refused."""
+    """Return the run, cancelled. The token grows, so that later writes of a holder are refused."""
     ended = replace(_ended(run, RunState.CANCELLED, now), token=run.token + 1)
     return replace(ended, error=cancellation(reason))
 
 
 def deletion(request: Delete) -> Cancellation:
-    """How a run ends that is deleted while it lives."""
+    """Return the cancellation of a live run that is deleted."""
     return Cancellation(reason="deleted", force=True, request=request.id, by=request.by)
 
 
 def cancellation(reason: str) -> ErrorRecord:
-    """The record of a cancel; it has no classes, unlike an error of that name."""
+    """Return the error record of a cancel. It has no `types`, unlike an exception of that name."""
     return ErrorRecord(type="Cancelled", message=reason)
 
 
 def is_cancellation(error: ErrorRecord) -> bool:
-    """Whether an error is the record of a cancel."""
+    """True if an error is the record of a cancel."""
     return error.type == "Cancelled" and not error.types
 
 
 def is_cancelled_as(child: Run, cancel: Cancellation) -> bool:
-    """Whether a child was cancelled for this reason and for no other; it may still have to undo what it did."""
+    """True if a child was cancelled for exactly this reason. It may still be rolling back."""
     is_cancelled = child.state is RunState.CANCELLED or child.rollback is RunState.CANCELLED
     return is_cancelled and child.error == cancellation(cancel.reason)
 
 
 def cancel_by_undoing(run: Run, reason: str, now: Micros) -> tuple[Run, StartRollback]:
-    """The run that has something to undo before it is cancelled. A holder is fenced off."""
+    """Return the run with the rollback that precedes its cancel, and the start of it. A holder is fenced off."""
     start = StartRollback(end=RunState.CANCELLED, error=cancellation(reason))
     freed = replace(run, token=run.token + 1, is_pausing=False)
     return rolling_back(freed, start, now), start
 
 
 def paused(run: Run, now: Micros) -> Run | None:
-    """The run, paused, or to be paused by its holder; None if there is nothing to change."""
+    """Return the run, paused, or marked for its holder to pause; None if nothing changes."""
     if run.state.is_end or run.state is RunState.PAUSED or run.is_pausing:
         return None
     asked = replace(run, is_pausing=True, updated_at=now)
@@ -440,20 +440,20 @@ def paused(run: Run, now: Micros) -> Run | None:
 
 
 def resumed(run: Run, waits: Iterable[Wait], now: Micros) -> Run | None:
-    """The run, ready to go on; None if it was not paused."""
+    """Return the run, resumed; None if it was not paused."""
     if run.is_pausing:
         return replace(run, is_pausing=False, updated_at=now)
     if run.state is not RunState.PAUSED:
         return None
     ready_at = None if is_parked(waits) else max(now, run.start_at)
-    # The time it was paused is none that it was suspended.
+    # Paused time does not count towards max_suspend.
     return replace(_let_go(run, RunState.PENDING, now, ready_at=ready_at), suspended_at=None)
 
 
 def roused(run: Run, waits: Iterable[Wait], now: Micros) -> Run | None:
-    """The run, made ready because a person wishes it; None if it is held, ready, or must not go on by itself.
+    """Return the run, made ready by a `Wake`; None if it is held, ready, or must not continue by itself.
 
-    Nor if it is parked by a limit: it is awake, and would only be parked again.
+    Also None if a limit has parked it: it is awake, and would only be parked again.
     """
     if any(wait.location == LIMIT_LOCATION for wait in waits):
         return None
@@ -465,10 +465,10 @@ def roused(run: Run, waits: Iterable[Wait], now: Micros) -> Run | None:
 
 
 def reopened(run: Run, now: Micros, *, parent_location: str | None, is_from_start: bool = False) -> Run:
-    """The run, ready to go on from a history that was changed. Whoever held it is fenced off.
+    """Return the run, ready to continue from a changed history. A holder is fenced off.
 
-    `parent_location` is where its parent knows it, if it does. Its time, `max_run`, begins anew; `is_from_start`: so
-    does what its code takes for the time.
+    `parent_location` is its location in its parent's history, if any. `max_run` counts from now. `is_from_start`: the
+    time that its code sees starts again too.
     """
     start_at = max(now, run.start_at)
     free = replace(
@@ -492,6 +492,6 @@ def reopened(run: Run, now: Micros, *, parent_location: str | None, is_from_star
 
 
 def undoing_again(run: Run, now: Micros) -> Run:
-    """The run, blocked while it undid what it had done, ready to go on with that."""
+    """Return a run that was blocked during its rollback, ready to continue it."""
     freed = replace(run, token=run.token + 1, crashes=0, attempt=run.attempt + 1)
     return _let_go(freed, RunState.ROLLING_BACK, now, ready_at=now)

@@ -1,7 +1,7 @@
-"""Schedules: which slots are due, what is made of them, and how a schedule stands afterwards. Pure decisions.
+"""Schedules: the due slots, the runs they create, and the state of a schedule afterwards. Pure decisions.
 
-A slot is an instant at which a schedule fires. The id of its run follows from the schedule's name and the slot, so
-whoever fires a slot again makes no second run.
+A slot is an instant at which a schedule fires. The id of its run is derived from the schedule's name and the slot, so
+firing a slot again creates no second run.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from holdfast.core.commands import Fired
 from holdfast.core.cron import check_cron, check_zone, next_fire
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.ids import derived_id
-from holdfast.core.intent import check_priority, check_tags, check_text, described, run_options
+from holdfast.core.intent import check_priority, check_tags, check_text, described, refuse_options, run_options
 from holdfast.core.model import DEFAULT_PRIORITY, CatchUp, Firing, Intent, Overlap, Schedule, Undelivered
 
 GRACE: Micros = 60 * SECOND
-"""A slot that nobody fired for longer than this was missed, and falls under the catch-up rule."""
+"""A slot that is overdue by more than this counts as missed, and the catch-up rule applies."""
 
 SLOTS_LIMIT = 1_000
-"""So many slots of a schedule are made up for at once."""
+"""Maximum number of missed slots of a schedule that are fired at once."""
 
 EVERY_LEAST: Micros = SECOND
 UPCOMING = 5
 
 NAME_TAG = "schedule"
 SLOT_TAG = "slot"
-"""Tags of each run of a schedule: whose it is, and of which slot."""
+"""Tags on each run of a schedule: the name of the schedule, and the slot."""
 
 _STANDING = ("is_paused", "created_at", "updated_at", "anchor", "next_at", "last_slot", "last_run_id", "open_run_ids",
              "skipped", "last_skipped_slot")  # fmt: skip
-"""What tells how a schedule stands, not what it is to do."""
+"""The fields that hold the state of a schedule, not its settings."""
 
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 def next_slot(schedule: Schedule, after: Micros) -> Micros | None:
-    """The first slot after an instant; None if there is none any more."""
+    """Return the first slot after an instant; None if the schedule never fires again."""
     if schedule.every is not None:
         return schedule.anchor + max(1, (after - schedule.anchor) // schedule.every + 1) * schedule.every
     assert schedule.cron is not None
@@ -55,7 +55,7 @@ def next_slot(schedule: Schedule, after: Micros) -> Micros | None:
 
 
 def next_slots(schedule: Schedule, after: Micros, count: int = UPCOMING) -> list[Micros]:
-    """The first slots after an instant."""
+    """Return the first slots after an instant."""
     slots: list[Micros] = []
     while len(slots) < count and (slot := next_slot(schedule, slots[-1] if slots else after)) is not None:
         slots.append(slot)
@@ -63,7 +63,7 @@ def next_slots(schedule: Schedule, after: Micros, count: int = UPCOMING) -> list
 
 
 def firing(schedule: Schedule, now: Micros, limit: int = SLOTS_LIMIT) -> Firing:
-    """What is to be made of a schedule that is due."""
+    """Return the firing of a schedule that is due, by its catch-up rule."""
     first = schedule.next_at
     assert first is not None
     assert first <= now
@@ -79,7 +79,7 @@ def firing(schedule: Schedule, now: Micros, limit: int = SLOTS_LIMIT) -> Firing:
 
 
 def _each(schedule: Schedule, first: Micros, now: Micros, limit: int) -> tuple[list[Micros], Micros | None]:
-    """All slots that are due, and the first that is not, or is too many."""
+    """Return the due slots up to a limit, and the slot after them."""
     slots: list[Micros] = []
     slot: Micros | None = first
     while slot is not None and slot <= now and len(slots) < limit:
@@ -89,7 +89,7 @@ def _each(schedule: Schedule, first: Micros, now: Micros, limit: int) -> tuple[l
 
 
 def _latest(schedule: Schedule, first: Micros, now: Micros) -> Micros:
-    """The last slot that is due. By halving: after a year there may be half a million of them."""
+    """Return the last slot that is due, by binary search: after a year there may be half a million due slots."""
     latest, beyond = first, now
     while latest < beyond:
         middle = (latest + beyond) // 2
@@ -105,7 +105,7 @@ def _latest(schedule: Schedule, first: Micros, now: Micros) -> Micros:
 
 
 def fired(firing: Firing, open_run_ids: Sequence[str], now: Micros) -> tuple[Schedule, list[Intent], Fired]:
-    """The schedule afterwards, the runs to make, and what to tell of it. Of its runs those have not ended."""
+    """Return the schedule afterwards, the runs to create, and the answer. `open_run_ids` have not ended."""
     schedule = firing.schedule
     intents: list[Intent] = []
     skipped: list[Micros] = []
@@ -127,13 +127,13 @@ def fired(firing: Firing, open_run_ids: Sequence[str], now: Micros) -> tuple[Sch
 
 
 def triggered(schedule: Schedule, open_run_ids: Sequence[str], run_id: str, now: Micros) -> tuple[Schedule, Intent]:
-    """The schedule after a person wished for a run of it, and that run."""
+    """Return the schedule after a manual trigger, and the run to create."""
     intent = replace(_intent(schedule), id=run_id, tags={**schedule.tags, NAME_TAG: schedule.name})
     return replace(having_made(schedule, open_run_ids, [run_id]), updated_at=now), intent
 
 
 def having_made(schedule: Schedule, open_run_ids: Sequence[str], run_ids: Sequence[str]) -> Schedule:
-    """The schedule after it made runs. Only one that must not overlap remembers all that go on."""
+    """Return the schedule after it created runs. It remembers open runs only if they must not overlap."""
     return replace(
         schedule,
         last_run_id=run_ids[-1] if run_ids else schedule.last_run_id,
@@ -142,7 +142,7 @@ def having_made(schedule: Schedule, open_run_ids: Sequence[str], run_ids: Sequen
 
 
 def intent_of(schedule: Schedule, slot: Micros) -> Intent:
-    """The run of a slot, the same each time."""
+    """Return the intent of a slot, the same each time."""
     return replace(
         _intent(schedule),
         id=run_id_of(schedule, slot),
@@ -152,12 +152,12 @@ def intent_of(schedule: Schedule, slot: Micros) -> Intent:
 
 
 def run_id_of(schedule: Schedule, slot: Micros) -> str:
-    """The id of the run of a slot, whoever makes it, and however often."""
+    """Return the id of the run of a slot, the same in every process and each time."""
     return derived_id(f"schedule {schedule.name}@{slot}", slot)
 
 
 def jitter_of(schedule: Schedule, slot: Micros) -> Micros:
-    """By how much the run of a slot starts later: chance, but the same each time."""
+    """Return the delay of the run of a slot: pseudo-random, but the same each time."""
     noise = hashlib.blake2b(f"{schedule.name}@{slot}".encode(), digest_size=8).digest()
     return schedule.jitter * int.from_bytes(noise, "big") // (1 << 64)
 
@@ -169,7 +169,7 @@ def _intent(schedule: Schedule) -> Intent:
 
 
 def slot_text(slot: Micros) -> str:
-    """A slot as the tag of its run tells it."""
+    """Return a slot as text, for the tag of its run."""
     return moment(slot).isoformat().replace("+00:00", "Z")
 
 
@@ -177,9 +177,9 @@ def slot_text(slot: Micros) -> str:
 
 
 def planned(before: Schedule | None, wanted: Schedule, now: Micros) -> Schedule:
-    """A schedule that somebody set, as it stands then. One that is set as it is does not change at all.
+    """Return a schedule after it is put. If nothing differs, it does not change at all.
 
-    Who changes the rule begins with the next slot; who changes anything else disturbs no slot.
+    After a change of the fire times, it continues with the next slot. Any other change affects no slot.
     """
     if before is None:
         fresh = replace(wanted, created_at=now, updated_at=now, anchor=now)
@@ -201,12 +201,12 @@ def _is_same(a: Schedule, b: Schedule) -> bool:
 
 
 def paused(schedule: Schedule, now: Micros) -> Schedule | None:
-    """The schedule, firing no more; None if it is so already."""
+    """Return the schedule, paused; None if it already is."""
     return None if schedule.is_paused else replace(schedule, is_paused=True, next_at=None, updated_at=now)
 
 
 def resumed(schedule: Schedule, now: Micros) -> Schedule | None:
-    """The schedule, firing again; None if it does. Slots of the time in between are not made up for."""
+    """Return the schedule, resumed; None if it is not paused. Slots of the pause are not made up for."""
     if not schedule.is_paused:
         return None
     return replace(schedule, is_paused=False, next_at=next_slot(schedule, now), updated_at=now)
@@ -216,29 +216,33 @@ def resumed(schedule: Schedule, now: Micros) -> Schedule | None:
 
 
 def check_schedule_name(name: object) -> str:
-    """Return the name of a schedule if it is one."""
+    """Return the name of a schedule if it is valid."""
     return check_text(name, "schedule's name")
 
 
 class ScheduleOptions(TypedDict, total=False):
-    """What can be said about a schedule, beside its cron expression.
-
-    `every`: seconds, instead of cron; `zone`: the time zone of cron, default UTC. `catch_up`: what becomes of slots
-    that nobody fired in time: `one` run for all of them (the default), `all` of them, or `skip`. `overlap="skip"`
-    leaves a slot out while an earlier run has not ended. `jitter` spreads the starts over so many seconds. The others
-    are options of each run, as for `hf.start`.
-    """
+    """The options of a schedule: keywords of `hf.schedules.put` and `@hf.schedule`, besides its cron expression."""
 
     every: float | timedelta | None
+    """Seconds or a timedelta between two runs, instead of a cron expression. At least 1 second."""
     zone: str | None
+    """The time zone of the cron expression, such as `Europe/Paris`. Default: UTC."""
     catch_up: CatchUp
+    """Handling of times that passed while no worker ran: `one` run for all of them (default), `all`, or `skip`."""
     overlap: Overlap
+    """`allow` (default), or `skip`, which starts no run while an earlier one has not ended."""
     jitter: float | timedelta
+    """Spreads the starts: each run begins up to this many seconds, or this timedelta, later. Default: 0."""
     priority: int
+    """0 to 255, lower first. Default: 100."""
     tags: Mapping[str, str] | None
+    """Tags of each run. `schedule` and `slot` are added."""
     max_run: float | timedelta | None
+    """Seconds or a timedelta after which a run is cancelled. Default: no limit."""
     max_suspend: float | timedelta | None
+    """Seconds or a timedelta after which one suspension of a run cancels it. Default: no limit."""
     undelivered: Undelivered
+    """Handling of messages that a run never received: `discard` (default), or `dead_letter`."""
 
 
 def checked_schedule(
@@ -250,16 +254,17 @@ def checked_schedule(
     *,
     is_declared: bool = False,
 ) -> Schedule:
-    """The schedule that somebody wants. Refuses what makes no sense, and shows where."""
-    if unknown := options.keys() - ScheduleOptions.__annotations__.keys():
-        known = ", ".join(ScheduleOptions.__annotations__)
-        raise InvalidRequest(f"unknown option {', '.join(sorted(unknown))}; a schedule has {known}")
+    """Return the schedule that these arguments describe. `InvalidRequest` shows where a mistake is."""
+    if options.keys() - ScheduleOptions.__annotations__.keys():
+        refuse_options(options, ScheduleOptions.__annotations__, workflow, of="a schedule")
     type, payload, _ = described(workflow, args)
     every, zone = options.get("every"), options.get("zone")
     if (cron is None) == (every is None):
-        raise InvalidRequest(f"schedule {name!r} needs a cron expression or every=…, and not both")
+        raise InvalidRequest(f"schedule {name!r} needs a cron expression or every=…, but not both")
     if every is not None and zone is not None:
-        raise InvalidRequest(f"schedule {name!r}: zone={zone!r} is for cron; an interval is the same everywhere")
+        raise InvalidRequest(
+            f"schedule {name!r}: zone={zone!r} is for cron; an interval does not depend on a time zone"
+        )
     return Schedule(
         name=check_schedule_name(name),
         type=type,
@@ -283,21 +288,21 @@ def checked_schedule(
 
 def _checked_choice(what: str, value: T, choices: tuple[str, ...]) -> T:
     if value not in choices:
-        raise InvalidRequest(f"{what}={value!r}: it is {' or '.join(map(repr, choices))}")
+        raise InvalidRequest(f"{what}={value!r}: expected {' or '.join(map(repr, choices))}")
     return value
 
 
 def _checked_every(every: float | timedelta) -> Micros:
     length = micros(every, "every")
     if length < EVERY_LEAST:
-        raise InvalidRequest(f"every={every!r}: an interval is at least {EVERY_LEAST // SECOND} second")
+        raise InvalidRequest(f"every={every!r}: the interval must be at least {EVERY_LEAST // SECOND} second")
     return length
 
 
 def _checked_jitter(jitter: float | timedelta) -> Micros:
     length = micros(jitter, "jitter")
     if length < 0:
-        raise InvalidRequest(f"jitter={jitter!r}: no run starts earlier than its slot")
+        raise InvalidRequest(f"jitter={jitter!r}: must not be negative, because no run starts earlier than its slot")
     return length
 
 

@@ -1,7 +1,7 @@
-"""Signals: what happens to runs, steps and workers, told in the process that wrote it, once it is written.
+"""Signals: notifications about runs, steps and workers, in the process that wrote the change, after the write.
 
-They are not durable: a process that dies between the write and the call has told nobody. They never carry what
-belongs to users: no payload, no result, no text of an error. While nobody listens, nothing is made and nothing called.
+They are not durable: if the process dies between the write and the call, the signal is lost. They never carry user
+data: no payload, no result, no error text. Without listeners, no signal is created and nothing is called.
 """
 
 from __future__ import annotations
@@ -20,77 +20,92 @@ from holdfast.core.states import RunState
 SIGNALS = {
     "run.started": "a run was created",
     "run.claimed": "a worker took a run, for the first time or again",
-    "run.suspended": "a run waits, and no worker holds it any more",
-    "run.continued": "a run began anew, as its next generation",
-    "run.released": "a worker that stops gave a run back",
+    "run.suspended": "a run waits, and no worker holds it",
+    "run.continued": "a run began its next generation",
+    "run.released": "a worker that stops released a run",
     "run.lost": "a worker lost a run: it was cancelled, rewound or taken over",
-    "run.blocked": "a run cannot go on by itself",
-    "run.rolling_back": "a run begins to undo what it did",
+    "run.blocked": "a run cannot continue by itself",
+    "run.rolling_back": "a run begins to undo its steps",
     "run.succeeded": "a run returned",
     "run.failed": "a run raised",
-    "run.cancelled": "a run was cancelled, or took too long",
+    "run.cancelled": "a run was cancelled, or exceeded max_run or max_suspend",
     "run.paused": "a run was paused",
-    "run.resumed": "a paused run may go on",
-    "run.woken": "somebody had a run look again",
-    "run.recovered": "a run got another chance at what it failed at",
-    "run.rewound": "a run was taken back to a location",
-    "run.forked": "another run was made from the history of a run",
-    "run.deleted": "a run was taken out of sight",
+    "run.resumed": "a paused run continues",
+    "run.woken": "a run was made to check its waits now",
+    "run.recovered": "a run retries what it failed at",
+    "run.rewound": "a run continues from an earlier location",
+    "run.forked": "a new run was started with the history of this one",
+    "run.deleted": "a run was deleted",
     "step.started": "an attempt at a step begins",
     "step.succeeded": "the result of a step is recorded",
     "step.failed": "the failure of a step is recorded, and it is not tried again",
     "step.retried": "an attempt at a step failed, and another one follows",
     "worker.started": "a worker begins to claim",
-    "worker.flushed": "a worker has written what a number of runs gained",
+    "worker.flushed": "a worker has written a batch of checkpoints",
     "worker.stopped": "a worker has stopped in an orderly way",
 }
-"""Every signal there is, and when it is given."""
+"""Every signal, with a description of when it is sent."""
 
 _log = logging.getLogger("holdfast.signals")
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One thing that has happened. Whatever does not apply to it is None.
+    """Something that happened to a run, a step or a worker: the argument of a function that `@hf.on` registered.
 
-    `state` is that of the run afterwards, `location`, `kind` and `attempt` are those of the step (of `run.claimed`, the
-    attempt at the run), `error` is the name of the error's class, `count` how many runs a flush wrote. `seconds` is how
-    long it took: an attempt at a step, a whole run that ends, a flush; of `run.claimed`, how long the run was ready.
+    A field that does not apply is None.
     """
 
     name: str
+    """The name of the signal, such as `run.failed`."""
     at: datetime
+    """The time at which it happened."""
     run_id: str | None = None
+    """The run."""
     type: str | None = None
+    """The type of the run."""
     state: RunState | None = None
+    """The state of the run afterwards."""
     location: str | None = None
+    """The location of the step."""
     kind: str | None = None
+    """The kind of the operation, such as `step` or `tx`."""
     attempt: int | None = None
+    """The number of the attempt at the step; of `run.claimed`, at the run."""
     seconds: float | None = None
+    """How long it took: the attempt at a step, the whole run, the flush.
+
+    Of `run.claimed`, how long the run was ready before.
+    """
     error: str | None = None
+    """The name of the error's class."""
     worker: str | None = None
+    """The name of the worker."""
     parent_id: str | None = None
+    """The parent of the run."""
     trace: str | None = None
+    """The trace that the run belongs to, as a `traceparent` of W3C Trace Context."""
     count: int | None = None
+    """Number of runs that a flush wrote."""
 
 
 Tap = Callable[[Signal], object]
-"""What is called at once, on the event loop, for each signal it is there for: it must be quick."""
+"""A listener. It is called at once, on the event loop, for each signal it listens to, so it must be quick."""
 
 
 class Tracing(Protocol):
-    """What knows the trace that code belongs to, as a `traceparent` of W3C Trace Context."""
+    """A source of trace contexts, as a `traceparent` of W3C Trace Context."""
 
     def of_start(self, type: str, run_id: str) -> str | None:
-        """The trace that a run carries on which is about to be started here."""
+        """Return the trace for a run that is about to be started here."""
         ...
 
     def of_run(self, run_id: str) -> str | None:
-        """The trace that children of a run carry on which is held here."""
+        """Return the trace for children of a run that is held here."""
         ...
 
 
 class Signals:
-    """Where signals are given, and to whom they go. `is_used` is all that is looked at while nobody listens."""
+    """Sends signals to listeners. Without listeners, `is_used` is False, and callers check nothing else."""
 
     def __init__(self) -> None:
         self.is_used = False
@@ -99,11 +114,11 @@ class Signals:
         self._lock = threading.RLock()
 
     def wants(self, name: str) -> bool:
-        """Whether anybody listens to a signal, so that it is worth making."""
+        """True if a signal has a listener, so that it has to be created."""
         return name in self._taps
 
     def tap(self, tap: Tap, *patterns: str) -> Callable[[], None]:
-        """Have something called once for each signal that one of the patterns names; undone by what is returned."""
+        """Call `tap` once for each signal that matches a pattern. The returned function removes it."""
         names = tuple(dict.fromkeys(name for pattern in patterns for name in named(pattern)))
         for name in names:
             self._taps[name] = (*self._taps.get(name, ()), tap)
@@ -119,22 +134,22 @@ class Signals:
         return untap
 
     def give(self, signal: Signal) -> None:
-        """Tell everybody who listens. What one of them makes of it is no concern of whoever gives it."""
-        with self._lock:  # event loops of several threads may give them, and those who listen count
+        """Call the listeners of a signal. An error in a listener is logged and does not reach the caller."""
+        with self._lock:  # event loops of several threads may send signals, and listeners keep counts
             for tap in self._taps.get(signal.name, ()):
                 try:
                     tap(signal)
-                except Exception:  # noqa: BLE001 - it must not change what becomes of a run
-                    _log.exception("something that listens to %s failed", signal.name, extra={"run_id": signal.run_id})
+                except Exception:  # noqa: BLE001 - a listener must not affect the run
+                    _log.exception("a listener for the signal %s failed", signal.name, extra={"run_id": signal.run_id})
 
 
 def named(pattern: str) -> tuple[str, ...]:
-    """The signals a pattern names: one, or with `.*` at its end a family, or with `*` all."""
+    """Return the signals that match a pattern: one name, a family such as `run.*`, or `*` for all."""
     family = pattern.removesuffix("*")
     is_family = pattern.endswith(".*") or pattern == "*"
     names = tuple(name for name in SIGNALS if name == pattern or (is_family and name.startswith(family)))
     if not names:
         raise InvalidRequest(
-            f"there is no signal {pattern!r}; there are {', '.join(SIGNALS)}, and run.*, step.*, worker.*"
+            f"unknown signal {pattern!r}; the signals are {', '.join(SIGNALS)}, and run.*, step.*, worker.*"
         )
     return names

@@ -1,4 +1,4 @@
-"""A signature: a function's parameters as one JSON object, so that any language can start anything."""
+"""A signature: a function's parameters as one JSON object, so that any language can start a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.core.suggestion import refuse_unknown
 class Signature:
     """The parameters of a function as one JSON object, by name. Build it once per function.
 
-    `skip` leading parameters, such as the context, belong to holdfast and are no part of the object.
+    The first `skip` parameters, such as the context, belong to holdfast and are not part of the object.
     """
 
     __slots__ = (
@@ -47,8 +47,8 @@ class Signature:
         self._required = [each.name for each in parameters if each.default is each.empty]
         self._leading = sum(name in self._positional for name in self._required)
         self._is_positional = self._leading == len(self._required)
-        # UNSET is neither written nor read: it tells an argument left to its default from one that is given. Arguments
-        # without a default come first, as a struct wants them; positional ones keep their order by that.
+        # UNSET is neither encoded nor decoded. It marks an argument that is left to its default. A struct needs fields
+        # without a default first. Positional parameters keep their order, because Python has the same rule.
         hinted = {each.name: self._hint(each, hints) for each in parameters}
         fields: list[Any] = [(name, hint) for name, hint in hinted.items() if name in self._required]
         fields += [(name, hint, UNSET) for name, hint in hinted.items() if name not in self._required]
@@ -63,7 +63,7 @@ class Signature:
         *,
         kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """The JSON object of arguments; those left to their defaults are left out."""
+        """Return the arguments as a JSON object. Arguments left to their defaults are omitted."""
         if not kwargs and self._is_positional and self._leading <= len(args) <= len(self._positional):
             return self._codec.encode(self._arguments(*args), what, limit)
         kwargs = kwargs or {}
@@ -73,7 +73,7 @@ class Signature:
         )
 
     def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Refuse arguments that the function could not be called with, judged by their number and names."""
+        """Refuse arguments whose number or names do not fit the function."""
         if not kwargs.keys() <= set(self.names):
             refuse_unknown("parameter", kwargs, self.names, of=self.name)
         if len(args) > len(self._positional):
@@ -85,7 +85,7 @@ class Signature:
             raise InvalidRequest(self._missing(missing))
 
     def decode(self, text: str, what: str = "payload") -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments that a JSON object stands for: the positional ones, and keyword-only ones that are given."""
+        """Return the arguments in a JSON object: all positional ones, and the keyword-only ones that are given."""
         arguments = self._codec.decode(text, what)
         args = [
             default if (given := getattr(arguments, name)) is UNSET else given
@@ -96,7 +96,7 @@ class Signature:
 
     def _hint(self, parameter: inspect.Parameter, hints: dict[str, Any]) -> Any:
         hint = hints.get(parameter.name, Any)
-        if parameter.default is None:  # `x: int = None` is common, and None must pass when it is given
+        if parameter.default is None:  # `x: int = None` is common, so None must be accepted
             hint = typing.Union[hint, None]  # noqa: UP007 - `|` does not take every hint, such as a forward reference
         try:
             Codec(hint)
@@ -105,7 +105,7 @@ class Signature:
         return hint
 
     def _missing(self, missing: list[str]) -> str:
-        text = f"{self.name} misses arguments: {', '.join(missing)}"
+        text = f"{self.name} is missing arguments: {', '.join(missing)}"
         by_name = [name for name in missing if name in self._keywords]
         return f"{text}; pass {', '.join(by_name)} by name, with bind({by_name[0]}=…)" if by_name else text
 
@@ -116,7 +116,7 @@ class Signature:
 
 
 def result_codec(function: Callable[..., Any]) -> Codec[Any]:
-    """The codec of what `function` returns, by its annotation."""
+    """Return the codec for the result of `function`, by its annotation."""
     try:
         return Codec(hints_of(function).get("return", Any))
     except InvalidRequest as error:
@@ -124,7 +124,7 @@ def result_codec(function: Callable[..., Any]) -> Codec[Any]:
 
 
 def hints_of(function: Any) -> dict[str, Any]:
-    """The annotations of a function, each resolved on its own; those that cannot be are left out."""
+    """Return the annotations of a function, each resolved on its own. Those that cannot be resolved are omitted."""
     if isinstance(function, type):
         return {**hints_of(vars(function).get("__init__")), "return": function}
     while isinstance(function := inspect.unwrap(function), partial):
@@ -152,7 +152,7 @@ def _own_parameters(function: Callable[..., Any], name: str, skip: int) -> list[
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"the parameters of {name} cannot be known: {error}") from error
+        raise InvalidRequest(f"the parameters of {name} cannot be determined: {error}") from error
     for each in parameters:
         if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
             stars = "*" if each.kind is each.VAR_POSITIONAL else "**"

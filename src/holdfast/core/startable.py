@@ -1,4 +1,4 @@
-"""What can be started: a decorated function, or a call of one whose arguments are bound."""
+"""Startables: decorated functions, and calls of them with bound arguments."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ Bind_co = TypeVar("Bind_co", covariant=True)
 class Startable(Protocol[Bind_co]):
     """A workflow, a task, or a bound call: anything that `hf.start` takes besides the name of a type.
 
-    It is generic over its own `bind`, because that is the function's signature as both mypy and pyright see it: with
-    `Startable[Callable[[*Ts], Call[R]]]` they check positional arguments, let those with defaults be left out, and know
-    the result.
+    In this reference `Startable[R]` is one that returns an `R`. In annotations, write `Startable[Callable[[*Ts],
+    Call[R]]]`: type checkers then check the positional arguments and know the result.
     """
 
     @property
     def bind(self) -> Bind_co:
-        """Give arguments, by position or by name, and get a `Call`."""
+        """Give it arguments, by position or by name, to get a `Call`."""
         ...
 
 
 class Call(Generic[R_co]):
-    """A workflow, task or step with its arguments: `checkout.bind(order="A-1")`.
+    """A workflow, task or step together with its arguments: `checkout.bind(order="A-1")`.
 
-    Pass it to `start`, `start_in`, `start_many`, `execute`, `ctx.start`, `ctx.call` or `ctx.step`, without any further
-    arguments.
+    Pass it to `hf.start`, `hf.start_in`, `hf.start_many`, `hf.execute`, `ctx.start`, `ctx.call` or `ctx.step`, without
+    further arguments. `target` is what is called, `args` and `kwargs` are the arguments.
     """
 
     __slots__ = ("args", "kwargs", "target")
@@ -38,7 +37,7 @@ class Call(Generic[R_co]):
         self.kwargs = kwargs
 
     def bind(self) -> Call[R_co]:
-        """The call itself: it takes no further arguments."""
+        """Return the call itself. It takes no further arguments."""
         return self
 
     def __repr__(self) -> str:

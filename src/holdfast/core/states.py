@@ -1,4 +1,4 @@
-"""The states of a run and the one table of moves between them."""
+"""The states of a run, and the table of all moves between them."""
 
 from __future__ import annotations
 
@@ -6,20 +6,30 @@ from enum import StrEnum
 
 
 class RunState(StrEnum):
-    """Where a run stands. Whether a worker holds it is another matter: *held* means `worker` is set."""
+    """The state of a run, also usable as a string: `info.state == "failed"`."""
 
     PENDING = "pending"
+    """Ready to begin or continue, or waiting for its start time. No worker has it yet."""
     RUNNING = "running"
+    """A worker executes it."""
     SUSPENDED = "suspended"
+    """It waits for time, a message, an event, a child or a next attempt. No worker holds it."""
     PAUSED = "paused"
+    """Paused by a person or program until it is resumed."""
     BLOCKED = "blocked"
+    """It cannot continue by itself: its code diverged, broke a rule, or crashed its workers. `explain` says why."""
     ROLLING_BACK = "rolling_back"
+    """It undoes its finished steps, before it ends."""
     SUCCEEDED = "succeeded"
+    """Ended: the workflow returned."""
     FAILED = "failed"
+    """Ended: the workflow raised."""
     CANCELLED = "cancelled"
+    """Ended: it was cancelled, or exceeded `max_run` or `max_suspend`."""
 
     @property
     def is_end(self) -> bool:
+        """True if the run has ended: succeeded, failed or cancelled."""
         return self in ENDS
 
 
@@ -78,18 +88,18 @@ TRANSITIONS: dict[RunState, dict[RunState, str]] = {
     RunState.FAILED: {RunState.PENDING: _REOPENED},
     RunState.CANCELLED: {RunState.PENDING: _REOPENED},
 }
-"""From each state, where a run may go and what takes it there. Nothing else moves a run."""
+"""The allowed moves from each state, with their causes. A run makes no other moves."""
 
 
 def check_move(before: RunState, after: RunState) -> RunState:
-    """Return `after` if the table allows the move; a move it does not know is a bug of holdfast."""
+    """Return `after` if the table allows the move. Any other move is a bug in holdfast."""
     if after not in TRANSITIONS[before]:
-        raise AssertionError(f"no run moves from {before} to {after}")
+        raise AssertionError(f"a run cannot move from {before} to {after}")
     return after
 
 
 def diagram() -> str:
-    """The table as a Mermaid state diagram, for the architecture page."""
+    """Return the table as a Mermaid state diagram, for the architecture page."""
     lines = ["stateDiagram-v2", f"    [*] --> {RunState.PENDING}: start"]
     for before, moves in TRANSITIONS.items():
         lines += [f"    {before} --> {after}: {why}" for after, why in moves.items()]

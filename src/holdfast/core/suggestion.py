@@ -1,4 +1,4 @@
-"""Suggestions: the message for a name that does not exist, with the valid name that is nearest to it."""
+"""Suggestions: the error message for an unknown name, with the nearest valid name."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from holdfast.core.errors import InvalidRequest
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that a misspelt one most likely stands for, if one is near enough."""
-    import difflib  # here, as it takes long to load and is needed only for a mistake
+    """Return the known name that is most similar to a misspelt one, if one is similar enough."""
+    import difflib  # imported here, because it is slow to load and needed only for mistakes
 
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)), None)
 
@@ -18,9 +18,9 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 def refuse_unknown(
     kind: str, given: Iterable[str], known: Iterable[str], *, of: str = "", advice: str = ""
 ) -> NoReturn:
-    """Raise `InvalidRequest` for the names among those given that are not known.
+    """Raise `InvalidRequest` for the given names that are not known.
 
-    `kind` says what they would be (`option`, `filter`, `parameter`), `of` whose, and `advice` what to do instead.
+    `kind` says what they are (`option`, `filter`, `parameter`), `of` names their owner, and `advice` says what to do.
     """
     names = list(known)
     unknown = [name for name in given if name not in names]

@@ -1,9 +1,9 @@
-"""Characters that names, keys, topics and tags must not have: one list for Python, SQL, the command line and imports.
+"""Characters that names, keys, topics and tags must not contain: one list for Python, SQL, the CLI and imports.
 
-They are refused because nobody can see them, or because they change how the text around them is shown: two names
-that look alike would be different names. Payloads are the user's own, and may hold any of them.
+They are invisible, or they change how the text around them is displayed, so two different names could look the same.
+Payloads may contain any of them.
 
-Which characters Unicode calls printable grows from version to version, so that is not the rule: two processes with
+Unicode's own notion of printable characters is not the rule, because it grows from version to version. Processes with
 different versions of Python would disagree.
 """
 
@@ -30,9 +30,9 @@ REFUSED_CHARACTERS: tuple[tuple[int, int, str], ...] = (
     *((plane + 0xFFFE, plane + 0xFFFF, "noncharacters") for plane in range(0, 0x110000, 0x10000)),
     (0xE0000, 0xE007F, "tags"),
 )
-"""The first and the last of each range, and what is in it.
+"""The first and last character of each range, and a description.
 
-The zero width joiner and non-joiner (U+200C, U+200D) are not among them: Persian, Hindi and emoji need them.
+The zero width non-joiner and joiner (U+200C, U+200D) are allowed: Persian, Hindi and emoji need them.
 """
 
 
@@ -45,7 +45,7 @@ def _ranges(characters: tuple[tuple[int, int, str], ...]) -> str:
 
 
 REFUSED_RANGE = _ranges(REFUSED_CHARACTERS)
-"""All of them as the inside of brackets in a regular expression, of Python."""
+"""The refused characters as the inside of brackets in a Python regular expression."""
 
 POSTGRES_REFUSED_RANGE = _ranges(
     tuple((max(1, first), last, what) for first, last, what in REFUSED_CHARACTERS if not 0xD800 <= first <= 0xDFFF)
@@ -53,14 +53,14 @@ POSTGRES_REFUSED_RANGE = _ranges(
 """The same for Postgres, whose text can have neither NUL nor surrogates."""
 
 NOT_IN_TYPES_RANGE = r" \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000,*'\"/#"
-"""What the names of types must not have besides, in the same form: blanks, which other names may have, and marks."""
+"""Characters that type names must not contain in addition, in the same form: spaces and some punctuation marks."""
 
 _REFUSED = re.compile(f"[{REFUSED_RANGE}]")
 
 
 def refused_character(text: str) -> str | None:
-    """The first character of a text that a name must not have, in words; None if it has none."""
-    # None of them is printable, and this test takes a tenth of the time.
+    """Return a description of the first refused character in a text; None if it has none."""
+    # No refused character is printable, and `isprintable` takes a tenth of the time of the search.
     if text.isprintable() or (found := _REFUSED.search(text)) is None:
         return None
     code = ord(found[0])

@@ -1,4 +1,4 @@
-"""Topics: which rules an event falls under, and who may get one of a queue. Pure decisions; stores carry them out."""
+"""Topics: the rules that apply to an event, and the runs that may get a queue event. Pure decisions for stores."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from holdfast.core.model import Run, Topic, TopicMode
 from holdfast.core.states import RunState
 
 EventState = Literal["open", "pending", "handed", "taken"]
-"""`open` for all; of a queue: `pending`, `handed` to one run that waits, `taken` by it for good."""
+"""A fanout event is `open`. A queue event is `pending`, `handed` to one waiting run, or `taken` by it for good."""
 
 TAKEN_RETENTION: Micros = DAY
 REPLY_RETENTION: Micros = DAY
 HANDED_EXPIRY: Micros = NEVER
-"""When an event expires that a run has in its inbox."""
+"""Expiry of an event that is in the inbox of a run: never."""
 
 FAMILY = "*"
 
 
 def topic_of(name: str, known: Mapping[str, Topic]) -> Topic:
-    """The rules for a topic: its own, those of the closest family that covers it, or the usual ones."""
+    """Return the rules for a topic: its own, those of the closest family that covers it, or the defaults."""
     if not known:
         return Topic(name=name)
     if (exact := known.get(name)) is not None:
@@ -34,23 +34,23 @@ def topic_of(name: str, known: Mapping[str, Topic]) -> Topic:
 
 
 def covers(pattern: str, topic: str) -> bool:
-    """Whether a name stands for a topic: exactly, or as a family such as `orders.*`."""
+    """True if a pattern covers a topic: exactly, or as a family such as `orders.*`."""
     return topic == pattern or (pattern.endswith(FAMILY) and topic.startswith(pattern[:-1]))
 
 
 def may_be_handed(run: Run) -> bool:
-    """Whether a run that waits may get an event of a queue. One that is paused would only keep it from others."""
+    """True if a waiting run may get a queue event. A paused run would only keep it from others."""
     return not run.state.is_end and run.state is not RunState.PAUSED
 
 
 def checked_topic(
     before: Topic, mode: TopicMode | None, retention: float | timedelta | None, max_pending: int | None
 ) -> Topic:
-    """The rules as somebody wants them; what is not said stays as it is. Refuses what makes no sense."""
+    """Return the changed rules of a topic, if they are valid. None leaves a setting as it is."""
     check_topic(before.name)
     mode = before.mode if mode is None else mode
     if mode not in get_args(TopicMode):
-        raise InvalidRequest(f"mode={mode!r}: a topic is 'fanout' (every run that waits) or 'queue' (exactly one)")
+        raise InvalidRequest(f"mode={mode!r}: expected 'fanout' (for every waiting run) or 'queue' (for exactly one)")
     return Topic(
         name=before.name,
         mode=mode,
@@ -62,11 +62,11 @@ def checked_topic(
 def _checked_retention(retention: float | timedelta) -> Micros:
     length = micros(retention, "retention")
     if length <= 0:
-        raise InvalidRequest(f"retention={retention!r}: an event is kept for some time; give more than 0 seconds")
+        raise InvalidRequest(f"retention={retention!r}: expected more than 0 seconds")
     return length
 
 
 def _checked_max_pending(max_pending: int) -> int:
     if type(max_pending) is not int or not 1 <= max_pending < 2**62:
-        raise InvalidRequest(f"max_pending={max_pending!r}: it is a whole number of events, at least 1")
+        raise InvalidRequest(f"max_pending={max_pending!r}: expected a whole number of events, at least 1")
     return max_pending

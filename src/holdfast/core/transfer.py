@@ -1,8 +1,8 @@
-"""Transfer: what moves from one store to another, and what a store makes of it. Pure decisions; stores carry them out.
+"""Transfer: the data that moves from one store to another, and how it is imported. Pure decisions for stores.
 
-A run moves only while it is *at rest*: nothing but a person's hand can move it on, so it never goes on in two places.
-Events keep their numbers, because the histories of runs name them; where a store has given such a number to another
-event before, the move gives way. What a store has to remember of an export it takes in is its `Origin`: so every
+A run moves only while it is *at rest*: only a request can make it continue, so it never runs in two places. Events keep
+their numbers, because the histories of runs name them. If the target store has given a number to another event before,
+the imported event is skipped or renumbered. For each export that it imports, a store remembers an `Origin`. So every
 restoration may be repeated, in part or as a whole.
 """
 
@@ -34,23 +34,23 @@ from holdfast.core.received import received_in, record_of
 from holdfast.core.states import RunState
 
 EXPORT = "export:"
-"""How the ids of requests begin by which an export pauses runs."""
+"""Prefix of the ids of requests with which an export pauses runs."""
 
 IMPORT = "import:"
-"""How the ids of requests begin by which an import resumes them."""
+"""Prefix of the ids of requests with which an import resumes them."""
 
 LAST_EVENT_LIMIT = 2**53
-"""No event has a number so high."""
+"""Event numbers are below this."""
 
 _TOLD = 20
 
 Outcome = Literal["restored", "known", "newer", "stranger", "key"]
-"""What became of a run: it is written; it was there already; the file has more of it than was there; there is another
-run with its id; its key belongs to another run. Only the first of them changes anything."""
+"""The result for a run: `restored` (it was written), `known` (it already exists), `newer` (the file has more of it than
+the store), `stranger` (another run has its id), `key` (another run has its key). Only `restored` changes anything."""
 
 
 class Dump(Value, frozen=True, kw_only=True):
-    """A run with all that belongs to it, as it was at one instant. `replies` are payloads and instants."""
+    """A run with everything that belongs to it, at one instant. `replies` are payloads and instants."""
 
     run: Run
     entries: tuple[Entry, ...] = ()
@@ -63,7 +63,7 @@ class Dump(Value, frozen=True, kw_only=True):
 
 
 class KeptEvent(Value, frozen=True, kw_only=True):
-    """An event that a store keeps for whoever begins to wait, or, in a queue, for whoever takes it."""
+    """An event that a store keeps for runs that begin to wait, or, in a queue, for the run that takes it."""
 
     number: int
     topic: str
@@ -75,9 +75,9 @@ class KeptEvent(Value, frozen=True, kw_only=True):
 
 
 class Restoration(Value, frozen=True, kw_only=True):
-    """Some of what an export brings, to be written as it was. Events and letters come in the order of their numbers.
+    """A part of an export, to be written unchanged. Events and letters are in order of number.
 
-    `last_event` is the highest number an event had where it comes from. `is_last`: there is no more.
+    `last_event` is the highest event number in the source store. `is_last`: this is the last part.
     """
 
     export_id: str
@@ -89,7 +89,7 @@ class Restoration(Value, frozen=True, kw_only=True):
 
 
 class Fate(Value, frozen=True, kw_only=True):
-    """What became of a run. `other` is the run that its key belongs to."""
+    """The result for one run. `other` is the run that has its key."""
 
     run_id: str
     outcome: Outcome
@@ -97,10 +97,10 @@ class Fate(Value, frozen=True, kw_only=True):
 
 
 class Restored(Value, frozen=True, kw_only=True):
-    """What became of a restoration: of its runs in order, of its events and letters in numbers.
+    """The result of a restoration: one result per run, in order, and the numbers of events and letters.
 
-    `skipped` events had a number that is another's here. `is_finished`: all of this export was restored before, so
-    that nothing was done.
+    `skipped` events could not keep their number or their place in time. `is_finished`: all of this export was restored
+    before, so nothing was done.
     """
 
     fates: tuple[Fate, ...] = ()
@@ -111,10 +111,10 @@ class Restored(Value, frozen=True, kw_only=True):
 
 
 class Origin(Value, frozen=True, kw_only=True):
-    """What a store remembers of an export.
+    """A store's memory of an export.
 
-    When it first heard of it, its own events had numbers up to `high` and times up to `since`. `event` and `letter`
-    are the last ones it took in, `at` is the time of that event.
+    At the first restoration, the store's own events had numbers up to `high` and times up to `since`. `event` and
+    `letter` are the numbers of the last ones it imported, `at` is the time of that event.
     """
 
     high: int
@@ -126,18 +126,18 @@ class Origin(Value, frozen=True, kw_only=True):
 
 
 def is_at_rest(run: Run) -> bool:
-    """Whether nothing but a person's hand can move a run on."""
+    """True if only a request can make a run continue."""
     is_given_up = run.state is RunState.BLOCKED and run.ready_at is None
     return not run.is_held and (run.state.is_end or run.state is RunState.PAUSED or is_given_up)
 
 
 def is_ruled(rule: TypeRule) -> bool:
-    """Whether a person has said something of a type, and not only workers."""
+    """True if a type has settings of its own, not only reports of workers."""
     return ruling(rule) != ruling(TypeRule(name=rule.name))
 
 
 def ruling(rule: TypeRule) -> TypeChange:
-    """What a person may say of a type, as this rule has it."""
+    """Return the settings of a type, without the reports of workers, as a change."""
     return TypeChange(
         name=rule.name,
         description=rule.description,
@@ -150,20 +150,20 @@ def ruling(rule: TypeRule) -> TypeChange:
 
 
 def check_restorable(dump: Dump) -> None:
-    """Refuse a run that could go on where it comes from."""
+    """Refuse a run that could continue in the store it comes from."""
     run = dump.run
     if not is_at_rest(run):
         held = f", held by worker {run.worker}" if run.is_held else ""
         raise InvalidRequest(
-            f"run {run.id} is {run.state}{held}: a run is moved only while it is paused or has ended, so that it never "
-            "goes on in two places; `holdfast export` pauses it first"
+            f"run {run.id} is {run.state}{held}: a run can be moved only while it is paused or has ended, so that it "
+            "never runs in two places; `holdfast export` pauses it first"
         )
     if any(fact.run_id != run.id for fact in dump.audit):
-        raise InvalidRequest(f"run {run.id} comes with facts of another run's life; export it again")
+        raise InvalidRequest(f"run {run.id} comes with audit facts of another run; export it again")
 
 
 def values_of(dump: Dump) -> Iterator[tuple[str, str]]:
-    """All values of users that belong to a run, as JSON, each with what it is."""
+    """Yield all user values of a run as JSON, each with a description."""
     run = dump.run
     found = [("payload", run.payload), ("payload of its generation", run.continued), ("result", run.result)]
     found += [(f"value {name!r}", value) for name, value in dump.values.items()]
@@ -174,13 +174,13 @@ def values_of(dump: Dump) -> Iterator[tuple[str, str]]:
 
 
 def flaw_of(dump: Dump) -> str | None:
-    """What is said of a run that cannot be so, and would keep a worker from ever writing it; None if nothing is."""
+    """Return a contradiction in a dump that would keep a worker from ever writing the run; None if there is none."""
     run = dump.run
     if run.state.is_end != (run.finished_at is not None):
-        return f"is {run.state} and " + ("never ended" if run.state.is_end else "has ended")
+        return f"is {run.state} and " + ("has no end time" if run.state.is_end else "has an end time")
     numbers = [arrival.number for arrival in dump.inbox]
     if len(set(numbers)) < len(numbers) or any(not 1 <= number <= run.arrivals for number in numbers):
-        return f"had {run.arrivals} arrivals, but not with the numbers {numbers[:_TOLD]}"
+        return f"had {run.arrivals} arrivals, but its inbox has the numbers {numbers[:_TOLD]}"
     locations = [entry.location for entry in dump.entries]
     if len(set(locations)) < len(locations):
         return "has two entries at one location"
@@ -188,16 +188,16 @@ def flaw_of(dump: Dump) -> str | None:
         refs = [one.ref for one in dump.inbox if one.kind is WaitKind.EVENT]
         refs += [one.ref for entry in dump.entries if entry.kind is EntryKind.EVENT for one in received_in(entry)]
     except msgspec.DecodeError as error:
-        return f"has an event in its history that is none ({error})"
+        return f"has an event in its history that cannot be decoded ({error})"
     wrong = [ref for ref in refs if ref is not None and not (ref.isdecimal() and int(ref) < LAST_EVENT_LIMIT)]
-    return f"has had an event with the number {wrong[0][:_TOLD]!r}" if wrong else None
+    return f"received an event with the invalid number {wrong[0][:_TOLD]!r}" if wrong else None
 
 
 def fate(dump: Dump, known: Run | None, facts: Iterable[AuditFact], key_holder: str | None) -> Fate:
-    """What is to become of a run that may be there already, with these facts, or whose key may be another run's.
+    """Decide about a run that may already exist here (`known`, with these facts), or whose key another run may have.
 
-    Each time a run moves on after it was at rest, a request made it do so, which its audit keeps. So whoever knows all
-    requests of the other is not behind it.
+    A run at rest continues only after a request, and its audit keeps all requests. So the run here is up to date if it
+    has every request of the dump.
     """
     run = dump.run
     if known is not None:
@@ -211,29 +211,29 @@ def fate(dump: Dump, known: Run | None, facts: Iterable[AuditFact], key_holder: 
 
 
 def export_pause(facts: Sequence[AuditFact]) -> str | None:
-    """The request by which an export paused a run, if that is the last thing anybody asked of it."""
+    """Return the id of the request with which an export paused a run, if that is the last request for the run."""
     asked = [fact for fact in facts if REQUEST in fact.data and fact.event != "forked"]  # a fork changes another run
     last = str(asked[-1].data[REQUEST]) if asked else ""
     return last if last.startswith(EXPORT) else None
 
 
 def fresh_letters(origin: Origin, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
-    """Those of the dead letters that were not taken in before."""
+    """Return the dead letters that were not imported before."""
     return [letter for letter in letters if letter.number > origin.letter]
 
 
 def placed(origin: Origin, event: KeptEvent) -> tuple[Origin, KeptEvent | None]:
-    """An event as a store is to keep it, if at all; without a number, 0, if it is to have a new one.
+    """Return the origin afterwards, and the event to keep: None to skip it, number 0 to give it a new number.
 
-    One for everybody needs its own number and its place in time: runs know by numbers what they have had, and later
-    in number is never earlier in time. One of a queue does not, as nobody has had it.
+    A fanout event needs its own number and its place in time: runs remember by number which events they have received,
+    and a higher number is never earlier in time. A queue event does not, because no run has received it.
     """
     origin = replace(origin, event=event.number)
     if event.is_queued:
         return origin, event if event.number > origin.high else replace(event, number=0)
     if event.number <= origin.high or event.at < origin.since:
         return origin, None
-    at = max(event.at, origin.at)  # where it comes from, two that were emitted at once may be the other way round
+    at = max(event.at, origin.at)  # two events emitted at once may have their times in reverse order at the source
     return replace(origin, at=at), replace(event, at=at)
 
 
@@ -243,11 +243,11 @@ def take_in(
     is_known: Callable[[KeptEvent], bool],
     keep: Callable[[KeptEvent], object],
 ) -> tuple[Origin, int, int]:
-    """Have a store keep what is new of the events: how far it is then, and how many it took in and skipped."""
+    """Import the new events. Return the origin afterwards, and the numbers of events imported and skipped."""
     taken = skipped = 0
     for event in events:
         if event.number <= origin.event:
-            continue  # taken in, or skipped, before
+            continue  # imported or skipped before
         origin, kept = placed(origin, event)
         if is_known(event):
             continue
@@ -260,9 +260,10 @@ def take_in(
 
 
 def renumbered(dump: Dump, high: int, next_number: Callable[[], int]) -> Dump:
-    """The run with new numbers for the events of queues it has, or had, if these numbers may be another event's here.
+    """Return the run with new numbers for its queue events, if other events may have these numbers here.
 
-    They could go back to their queue, and must not be taken for that one then. Others are never looked up.
+    A queue event that the run has or had may go back to its queue, and must not be mistaken for another event there.
+    Other events are never looked up.
     """
     given: dict[str, str] = {}
 

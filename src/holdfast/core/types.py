@@ -1,4 +1,4 @@
-"""Types: what may be said of a type of runs, with every mistake found before anything is stored."""
+"""Types: checks of the settings of a type, so that every mistake is found before anything is stored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RUNTIME_LIMIT = 50
 DESCRIPTION_LIMIT = 500
 COUNT_LIMIT = 2**31
 PER_KEY_LIMIT = 10
-"""So many tags may have limits; each of them is a slot that every run has to have."""
+"""Maximum number of tags with limits. A run needs a slot of each one that it has."""
 
 
 def checked_change(
@@ -31,7 +31,7 @@ def checked_change(
     description: str | UnsetType = UNSET,
     runtime: str | UnsetType = UNSET,
 ) -> TypeChange:
-    """What is to be otherwise about a type. Refuses what makes no sense."""
+    """Return a change to the settings of a type. Raises `InvalidRequest` for an invalid value."""
     said: dict[str, Any] = {
         "is_enabled": enabled if enabled is UNSET else _switch(enabled),
         "concurrency": concurrency if concurrency in (UNSET, None) else _count(concurrency, "concurrency"),
@@ -45,22 +45,22 @@ def checked_change(
 
 
 def first_line(text: str | None) -> str:
-    """The first line of a docstring, as the description of a type."""
+    """Return the first line of a docstring, for the description of a type."""
     line = (text or "").strip().partition("\n")[0].strip()
     return "".join(character for character in line if character.isprintable())[:DESCRIPTION_LIMIT]
 
 
 def _switch(enabled: object) -> bool:
     if not isinstance(enabled, bool):
-        raise InvalidRequest(f"enabled={enabled!r}: it is True or False")
+        raise InvalidRequest(f"enabled={enabled!r}: expected True or False")
     return enabled
 
 
 def _count(count: object, what: str) -> int:
     if not is_count(count) or not isinstance(count, int) or count >= COUNT_LIMIT:
         raise InvalidRequest(
-            f"{what}={count!r}: it is a whole number of runs from 1 on, or None for no limit; "
-            "enabled=False keeps runs from being worked on at all"
+            f"{what}={count!r}: expected a whole number of runs, at least 1, or None for no limit; "
+            "use enabled=False to keep all its runs from being claimed"
         )
     return count
 
@@ -69,7 +69,7 @@ def _per_key(per_key: object) -> dict[str, int]:
     if per_key is None:
         return {}
     if not isinstance(per_key, Mapping):
-        raise InvalidRequest(f"per_key={per_key!r}: it is how many runs by the name of a tag, such as {{'tenant': 2}}")
+        raise InvalidRequest(f"per_key={per_key!r}: expected numbers of runs by tag name, such as {{'tenant': 2}}")
     if len(per_key) > PER_KEY_LIMIT:
         raise InvalidRequest(f"per_key has {len(per_key)} tags; at most {PER_KEY_LIMIT} may have limits")
     return {check_text(tag, "tag's name"): _count(count, f"per_key[{tag!r}]") for tag, count in per_key.items()}
@@ -77,11 +77,11 @@ def _per_key(per_key: object) -> dict[str, int]:
 
 def _rate(rate: object) -> Rate:
     if not isinstance(rate, tuple) or len(rate) != 2:
-        raise InvalidRequest(f"rate={rate!r}: it is how many in how many seconds, such as (100, 60), or None")
+        raise InvalidRequest(f"rate={rate!r}: expected (count, seconds), such as (100, 60), or None")
     count, period = rate
     length: Micros = micros(period, "rate: the period")
     if length <= 0:
-        raise InvalidRequest(f"rate={rate!r}: the period is longer than 0 seconds")
+        raise InvalidRequest(f"rate={rate!r}: the period must be longer than 0 seconds")
     return Rate(count=_count(count, "rate: the count"), period=length)
 
 

@@ -1,6 +1,6 @@
-"""Rows that cannot be decoded: what can still be told of them, and why the rest cannot.
+"""Rows that cannot be decoded: their readable columns, and the reasons for the others.
 
-Somebody edited them by hand, or a bug wrote them. One such row must not hide the others.
+Such rows were edited by hand, or a bug wrote them. One such row must not hide the others.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ REASON_LIMIT = 500
 
 _FIELDS = {field.name: field for field in msgspec.structs.fields(Run)}
 _JSON_FIELDS = ("tags", "error", "options", "slots")
-"""What stores keep as JSON text, unless it is what it is by default."""
+"""Fields that stores keep as JSON text, or as null for the default."""
 
 
 @contextmanager
 def readable(what: str, failures: tuple[type[Exception], ...]) -> Iterator[None]:
-    """Raise `Unreadable` for rows that a store cannot decode; `failures` are the errors that say so."""
+    """Raise `Unreadable` for rows that a store cannot decode. `failures` are the errors of the decoder."""
     try:
         yield
     except failures as error:
@@ -31,10 +31,10 @@ def readable(what: str, failures: tuple[type[Exception], ...]) -> Iterator[None]
 
 
 def salvaged(columns: Mapping[str, Any]) -> tuple[Run, str]:
-    """A run of which some columns cannot be decoded, and which, with the reasons. These are `None` in it.
+    """Return a run with None for the columns that cannot be decoded, and the names of these with the reasons.
 
-    `columns` are values by the names of the fields of a run: as JSON that is not decoded yet (`Raw`), or plain. Of
-    plain ones, what is kept as JSON is text.
+    `columns` are values by the field names of a run: either JSON that is not decoded yet (`Raw`), or plain values. As
+    plain values, the JSON fields are text.
     """
     kept: dict[str, Any] = {}
     flaws: dict[str, str] = {}
@@ -50,17 +50,17 @@ def salvaged(columns: Mapping[str, Any]) -> tuple[Run, str]:
 
 
 def told(flaws: Mapping[str, str]) -> str:
-    """What cannot be read, and why, in one line."""
+    """Return the unreadable fields and the reasons, in one line."""
     return _cut("; ".join(f"{name}: {flaw}" for name, flaw in flaws.items()))
 
 
 def joined(reasons: Iterable[str | None]) -> str | None:
-    """Several reasons as one; None if there are none."""
+    """Join several reasons; None if there are none."""
     return _cut("; ".join(reason for reason in reasons if reason)) or None
 
 
 def reason_of(error: BaseException) -> str:
-    """The words of an error, in one line."""
+    """Return the message of an error, in one line."""
     words = " ".join(str(error).split())
     return _cut(f"unknown value {words}" if isinstance(error, KeyError) else words or type(error).__name__)
 

@@ -11,9 +11,12 @@ T = TypeVar("T")
 
 
 class AsyncList(AsyncIterator[T], Generic[T]):
-    """Items that are read from the store as they are needed: `async for run in hf.list()`.
+    """The result of every `list` method: iterate over it with `async for`, or `await` it to get a list.
 
-    Awaiting it reads all of them into a list: `runs = await hf.list(state="failed")`. Use it once.
+        async for info in hf.list(state="failed"): ...
+        failed = await hf.list(state="failed")
+
+    Iterating reads from the store page by page. Use each one once.
     """
 
     def __init__(self, items: AsyncIterator[T]) -> None:

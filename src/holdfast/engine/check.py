@@ -21,11 +21,10 @@ _LOOKS = 5
 
 
 class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """How the code fits one live run: `summary` says why in a line, `report` in as many as it takes.
+    """How the registered code fits one live run. `id`, `type`, `state` and `key` are those of the run.
 
-    If the run diverges, or that is undecided, `recorded` and `requested` are the two operations that differ: what
-    the history has, and what the code asks for instead. `hints` are lines to paste into the code, one of which may let
-    runs like this one go on.
+    If the code diverges, or that is undecided, `recorded` is the operation that the history has, and `requested` is the
+    one that the code asks for instead.
     """
 
     id: str
@@ -33,15 +32,19 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
     state: RunState
     key: str | None
     fit: Fit
+    """The verdict."""
     summary: str
+    """The reason, in one line."""
     report: str
+    """The reason, in full."""
     recorded: str | None = None
     requested: str | None = None
     hints: tuple[str, ...] = ()
+    """Lines to add to the code, one of which may let runs like this one continue."""
 
     @property
     def is_good(self) -> bool:
-        """Whether the code fits. Of a type that is not registered nothing is known."""
+        """Whether the code fits. True also for a type that is not registered here, of which nothing is known."""
         return self.fit.is_good or self.fit is Fit.UNKNOWN
 
 

@@ -10,19 +10,19 @@ from holdfast.core.intent import check_topic
 from holdfast.core.questions import PAGE_LIMIT, ListDeadLetters
 from holdfast.engine.async_list import AsyncList
 from holdfast.engine.controls import check_actor
-from holdfast.engine.info import DeadLetterInfo
 from holdfast.engine.paging import letter_pages
 from holdfast.engine.session import Session
+from holdfast.engine.store_info import DeadLetterInfo
 
 
 class DeadLetters:
-    """`hf.dead_letters`: lists, replays and purges what could not be delivered."""
+    """`hf.dead_letters`: list, replay and purge events and messages that could not be delivered."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def list(self, topic: str | None = None, *, limit: int | None = None) -> AsyncList[DeadLetterInfo]:
-        """What could not be delivered, oldest first; of a topic, or of a family such as `orders.*`."""
+        """List what could not be delivered, oldest first: of one topic, of a family such as `orders.*`, or all."""
         return AsyncList(self._each(topic, limit))
 
     async def _each(self, topic: str | None, limit: int | None) -> AsyncIterator[DeadLetterInfo]:
@@ -34,16 +34,16 @@ class DeadLetters:
                 yield DeadLetterInfo.of(letter)
 
     async def replay(self, numbers: Iterable[int] | None = None, *, topic: str | None = None, by: str = "") -> int:
-        """Deliver dead letters after all: those of these numbers, or of a topic or family; how many were.
+        """Deliver dead letters again, chosen by their `numbers`, or by a topic or family.
 
-        An event of a queue goes to a run that waits, or is pending again. A message is sent again if its run is alive;
-        otherwise it stays.
+        Returns how many were delivered. An event goes back to its queue, for the next run that waits. A message is sent
+        to its run again; if that has ended, the letter stays. `topic="*"` chooses all events.
         """
         actor = check_actor(by)
         return await self._with_letters(numbers, topic, lambda some: ReplayDeadLetters(numbers=some, by=actor))
 
     async def purge(self, numbers: Iterable[int] | None = None, *, topic: str | None = None) -> int:
-        """Forget dead letters: those of these numbers, or of a topic or family; how many there were."""
+        """Remove dead letters, chosen by their `numbers`, or by a topic or family. Returns how many were removed."""
         return await self._with_letters(numbers, topic, lambda some: PurgeDeadLetters(numbers=some))
 
     async def _with_letters(

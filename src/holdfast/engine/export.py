@@ -43,14 +43,17 @@ _MEANWHILE = "it was started or resumed meanwhile"
 
 
 class LeftRun(Value, frozen=True, kw_only=True):
-    """A run that could not be exported, and why."""
+    """A run that was not exported: its `id`, and `why`."""
 
     id: str
     why: str
 
 
 class Export:
-    """Lines, to be iterated over once. Afterwards it tells what they were, and what had to be left."""
+    """The lines of an export, as bytes: `async for line in hf.export(): file.write(line)`. Iterate once.
+
+    The attributes are complete after the last line.
+    """
 
     def __init__(
         self,
@@ -66,13 +69,15 @@ class Export:
         told: Told,
     ) -> None:
         self.id = new_id()
+        """The id of this export."""
         self.counts: Counter[str] = Counter()
-        """How many lines there were of each kind."""
+        """How many lines there were of each kind, such as `run`."""
         self.left: list[LeftRun] = []
+        """Live runs that were left out, because their worker did not release them in time."""
         self.unreadable: list[LeftRun] = []
-        """Runs that cannot be read. The file tells of them, and they stay where they are."""
+        """Runs that cannot be decoded. They stay in the store."""
         self.taken_along: list[str] = []
-        """Live runs that no filter chose, but which belong to one that was chosen."""
+        """Live runs that the filter did not choose, but which are parents or children of chosen ones."""
         self._session = session
         self._chosen = chosen
         self._store_kind = store_kind

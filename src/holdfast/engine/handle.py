@@ -37,7 +37,11 @@ R = TypeVar("R")
 
 
 class RunHandle(Generic[R]):
-    """One run. `created` tells whether the `start` that gave this handle made it, or found it by key or id."""
+    """A handle on one run: wait for its result, look at it, send it messages, control it.
+
+    `hf.start` and `hf.run` return it. Every control takes `by`, the name of who asked, which the audit of the run
+    keeps. A control returns whether it changed something, and is safe to repeat.
+    """
 
     def __init__(
         self,
@@ -54,10 +58,11 @@ class RunHandle(Generic[R]):
         self._codec = codec
         self._is_fresh = created
         self.created = created
+        """Whether the `start` that returned this handle created the run. False if it found it by key or id."""
 
     @property
     def id(self) -> str:
-        """The run's id. Of a handle by key it is known only after the first answer about the run."""
+        """The id of the run. A handle by key knows it only after its first call; before, this raises `RunNotFound`."""
         if self._id is None:
             raise RunNotFound(f"the run with key {self._key!r} has not been looked up yet; await run.info() first")
         return self._id
@@ -67,9 +72,9 @@ class RunHandle(Generic[R]):
         return Controls(self._session)
 
     async def result(self, timeout: float | timedelta | None = None) -> R:
-        """Wait for the end: the typed result, `RunFailed` or `RunCancelled`.
+        """Wait until the run ends and return its result. Raises `RunFailed` or `RunCancelled` if it did not succeed.
 
-        After `timeout` seconds `TimeoutError` is raised, and nothing is changed by it.
+        Raises `TimeoutError` after `timeout` seconds; the run continues.
         """
         patience = _patience(timeout)
         run_id = await self._resolve()
@@ -100,53 +105,64 @@ class RunHandle(Generic[R]):
         return details.run
 
     async def info(self) -> RunInfo:
-        """How the run stands."""
+        """The current state of the run, with its payload, result, error, times and waits."""
         return RunInfo.of(await self._details())
 
     async def history(self) -> Sequence[EntryInfo]:
-        """What the run has done, in the order in which it was recorded."""
+        """The operations of the run, in the order in which they were recorded."""
         run_id = (await self._details()).run.id
         return [EntryInfo.of(entry) for entry in await self._session.store.history(run_id)]
 
     async def audit(self) -> Sequence[AuditInfo]:
-        """The facts of the run's life, from its creation on."""
+        """The events in the life of the run, oldest first: created, claimed, suspended, recovered and more."""
         run = (await self._details()).run
         return [*AuditInfo.created(run), *(AuditInfo.of(fact) for fact in await self._session.store.audit(run.id))]
 
     async def explain(self) -> str:
-        """One sentence saying why the run is where it is."""
+        """One sentence that says why the run is where it is, and what it waits for."""
         store = self._session.store
         details = await self._details()
         return await explanation(store, details, await store.audit(details.run.id), await store.now())
 
     async def cancel(self, reason: str = "", *, force: bool = False, by: str = "") -> bool:
-        """End the run as cancelled, after it has undone what it did unless `force`. False if it had ended already."""
+        """End the run as cancelled. Its steps are undone first, unless `force`. Returns False if it had ended already.
+
+        `reason` is part of `RunCancelled`, which everybody who waits for the result gets.
+        """
         return await self._controls.cancel(await self._resolve(), reason, force=force, by=by)
 
     async def pause(self, reason: str = "", *, by: str = "") -> bool:
-        """Keep the run from going on until it is resumed. Steps that execute right now are not interrupted."""
+        """Stop the run until it is resumed. Returns False if it is paused already or has ended.
+
+        Steps that execute right now are not interrupted. Sleeps and timeouts continue to count. `explain` shows the
+        `reason`.
+        """
         return await self._controls.pause(await self._resolve(), reason, by=by)
 
     async def resume(self, *, by: str = "") -> bool:
-        """Let the run go on that was paused. False if it was not."""
+        """Let a paused run continue. Returns False if it is not paused."""
         return await self._controls.resume(await self._resolve(), by=by)
 
     async def wake(self, *, by: str = "") -> bool:
-        """Have the run look now, if it waits or is blocked and would be tried again. It shortens no sleep."""
+        """Make a suspended run check its waits now, and retry a blocked run now.
+
+        It shortens no sleep and no timeout. Returns False if there is nothing to wake.
+        """
         return await self._controls.wake(await self._resolve(), by=by)
 
     async def rewind(self, location: str, *, force: bool = False, by: str = "") -> bool:
-        """Forget what the run did from a location on, and have it go on from there, also if it had ended.
+        """Forget what the run did from a location on, and continue from there, even if it had ended.
 
-        `RunBusy` while a worker holds it, unless `force`, which takes it away from that worker.
+        The locations are those of `history`. Raises `RunBusy` while a worker holds the run, unless `force`, which takes
+        the run away from that worker.
         """
         return await self._controls.rewind(await self._resolve(), location, force=force, by=by)
 
     async def recover(self, *, force: bool = False, by: str = "") -> bool:
-        """Give the run, which failed, was cancelled or is blocked, another chance at what it failed at.
+        """Retry what a failed, cancelled or blocked run failed at. What succeeded is kept and not executed again.
 
-        Its children that failed, or were cancelled with it, are reopened first. False if it is in another state,
-        `KeyConflict` if another run has its key by now. Repeating a call that raised continues it.
+        Its failed children, and those cancelled with it, are recovered first. Returns False if the run is in another
+        state. Raises `KeyConflict` if another run has its key by now. If a call raised, repeat it to continue.
         """
         return await self._controls.recover(await self._resolve(), force=force, by=by)
 
@@ -159,21 +175,29 @@ class RunHandle(Generic[R]):
         id: str | None = None,
         by: str = "",
     ) -> RunHandle[R]:
-        """Make a new run with the history of this one before a location; `patch` gives other results by location."""
+        """Start a new run with the history of this one before a location.
+
+        `patch` replaces recorded results, by location. `id` is the id of the new run, to make the call safe to repeat.
+        Raises `RunBusy` while a worker holds the run, unless `force`.
+        """
         run_id = await self._resolve()
         made, is_new = await self._controls.fork(run_id, location, patch=patch, force=force, id=id, by=by)
         return RunHandle(self._session, made, self._codec, created=is_new)
 
     async def delete(self, *, force: bool = False, by: str = "") -> bool:
-        """Take the run out of sight at once, and remove it a day later. One that lives is cancelled, nothing undone.
+        """Hide the run at once and remove it a day later. A live run is cancelled, and nothing is undone.
 
-        `RunBusy` while a worker holds it, unless `force`, which takes it away from that worker. Its key is free from
-        then on; whoever waits for the result of a run that lived is told that it was cancelled.
+        Raises `RunBusy` while a worker holds the run, unless `force`, which takes the run away from that worker. Its
+        key is free at once. Waiting for the result of a run that was live raises `RunCancelled`.
         """
         return await self._controls.delete(await self._resolve(), force=force, by=by)
 
     async def send(self, name: str, payload: Any = None, *, id: str | None = None, by: str = "") -> None:
-        """Send the run a message; it is kept until the run receives it. The same `id` twice is one message."""
+        """Send the run a message. It is kept until the run receives it with `ctx.receive`.
+
+        Raises `RunFinished` if the run has ended. With an `id`, sending is safe to repeat: the same id twice is one
+        message.
+        """
         message = self._message(name, payload, id)
         await self._session.open()
         (sent,) = await self._session.store.apply(SendMessages(messages=[message], by=check_actor(by)))
@@ -182,7 +206,7 @@ class RunHandle(Generic[R]):
     async def send_in(
         self, connection: object, name: str, payload: Any = None, *, id: str | None = None, by: str = ""
     ) -> None:
-        """Send the run a message in your own transaction: it arrives when you commit what is open on the connection."""
+        """Send the run a message in your own transaction: it arrives when you commit that transaction."""
         message = self._message(name, payload, id)
         await self._session.open()
         (sent,) = await database_of(self._session.store, "send_in").send_in(connection, [message], by=check_actor(by))
@@ -226,10 +250,10 @@ class RunHandle(Generic[R]):
         id: str | None = None,
         by: str = "",
     ) -> Any:
-        """Send the run a message and wait for its reply. `RunFinished` if the run ends without one.
+        """Send the run a message and wait for its reply (`message.reply`).
 
-        After `timeout` seconds `TimeoutError` is raised, and nothing is changed by it. A request with the same `id` is
-        the same request and gets the same reply, for a day.
+        Raises `RunFinished` if the run ends without one. Raises `TimeoutError` after `timeout` seconds; the message
+        stays sent. A request with the same `id` gets the same reply, for a day.
         """
         message_id = new_id() if id is None else check_text(id, "message id")
         async with asyncio.timeout(_patience(timeout)):
@@ -245,7 +269,7 @@ class RunHandle(Generic[R]):
         return decode_any(text, f"reply to {name!r}")
 
     async def value(self, name: str, default: Any = None) -> Any:
-        """A value the run has published with `ctx.set_value`, or `default`."""
+        """A value that the run published with `ctx.set_value`, or `default` if there is none."""
         text = (await self._details()).values.get(check_string(name, "name"))
         return default if text is None else decode_any(text, f"value {name!r}")
 

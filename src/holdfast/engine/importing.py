@@ -36,34 +36,41 @@ _REFUSALS = {
 
 
 class RefusedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that was not imported, and why."""
+    """A run that was not imported: its `id`, and `why`."""
 
     id: str
     why: str
 
 
 class ImportReport(msgspec.Struct, kw_only=True):
-    """What became of an import.
+    """What an import did. It is safe to repeat.
 
-    `known` runs were there already. `skipped` events have numbers that other events have here. `left` runs did not go
-    out with the export; `unreadable` ones could not be read where they are, and stay there. `was_finished`: all of it
-    was imported before, so nothing was done.
+    `topics`, `types`, `schedules`, `events` and `letters` are how many of them were imported.
     """
 
     export_id: str = ""
+    """The id of the export."""
     restored: int = 0
+    """How many runs were imported."""
     known: int = 0
+    """How many runs were there already, and stayed as they are."""
     resumed: int = 0
+    """How many runs continue here that the export had paused."""
     topics: int = 0
     types: int = 0
     schedules: int = 0
     events: int = 0
     skipped: int = 0
+    """How many events were not imported because others have their numbers here."""
     letters: int = 0
     left: int = 0
+    """How many runs the export left out."""
     refused: list[RefusedRun] = msgspec.field(default_factory=list)
+    """Runs of the file that could not be imported."""
     unreadable: list[RefusedRun] = msgspec.field(default_factory=list)
+    """Runs that the export could not decode."""
     was_finished: bool = False
+    """Whether all of it was imported before, so that nothing was done."""
 
 
 class Import:

@@ -17,20 +17,24 @@ from holdfast.engine.info import RunInfo
 
 
 class Filter(TypedDict, total=False):
-    """Conditions that must all hold; of several states one.
-
-    `type` may end in `.*`; `since` is a moment, or how long ago. Runs that were deleted are meant only if `deleted` is
-    set, and then no others.
-    """
+    """The conditions on runs: keywords of `hf.list`, `hf.runs` and `hf.export`. All of them must hold."""
 
     state: RunState | str | Iterable[RunState | str] | None
+    """A `RunState` or its name, or several of them: `state="failed"`, `state=["pending", "blocked"]`."""
     type: str | None
+    """The name of a type, or a prefix such as `shop.*`."""
     key: str | None
+    """The key of the run."""
     tags: Mapping[str, str] | None
+    """Tags that the run has, with these values."""
     parent_id: str | None
+    """The id of the parent: selects its children."""
     since: datetime | timedelta | None
+    """Started at or after this moment; a timedelta is how long ago."""
     until: datetime | None
+    """Started before this moment."""
     deleted: bool
+    """True: only runs that were deleted and are not removed yet. Only for `hf.list`."""
 
 
 def checked_filter(chosen: Filter) -> Filter:

@@ -19,13 +19,13 @@ from holdfast.core.states import RunState
 from holdfast.core.suggestion import nearest
 from holdfast.engine.async_list import AsyncList
 from holdfast.engine.handle import RunHandle
-from holdfast.engine.info import ScheduleInfo
 from holdfast.engine.paging import schedule_pages
 from holdfast.engine.session import Session
+from holdfast.engine.store_info import ScheduleInfo
 
 
 class Schedules:
-    """`hf.schedules`: sets, lists and controls the schedules that start runs over time."""
+    """`hf.schedules`: create, change, list and control the schedules that start runs over time."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -39,10 +39,12 @@ class Schedules:
         cron: str | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> ScheduleInfo:
-        """Start runs of a workflow or task over time, under a name. A schedule of that name is changed to this one.
+        """Create a schedule, or change the one with this name. It starts runs of `workflow` with `args`.
 
-        It fires at the times of a `cron` expression in a `zone` (default UTC), or `every` that many seconds from now
-        on; for the other options see `ScheduleOptions`. Setting it again unchanged has no effect.
+            await hf.schedules.put("nightly", report, "sales", cron="0 3 * * *", zone="Europe/Paris")
+
+        `workflow` is a workflow, a task, a bound call, or the name of a type followed by a payload. The schedule fires
+        at the times of `cron`, or every `every` seconds (`ScheduleOptions`). Putting it again unchanged has no effect.
         """
         schedule = checked_schedule(name, workflow, args, cron, options)
         if (known := self._session.registry.get(schedule.type)) is not None:
@@ -52,7 +54,7 @@ class Schedules:
         return ScheduleInfo.of(stored)
 
     def list(self, *, type: str | None = None, limit: int | None = None) -> AsyncList[ScheduleInfo]:
-        """All schedules, by name. `type` may end in `.*`."""
+        """List all schedules, by name. `type` is the name of a type, or a prefix such as `shop.*`."""
         return AsyncList(self._each(type, limit))
 
     async def _each(self, type: str | None, limit: int | None) -> AsyncIterator[ScheduleInfo]:
@@ -62,7 +64,7 @@ class Schedules:
                 yield ScheduleInfo.of(schedule)
 
     async def get(self, name: str) -> ScheduleInfo:
-        """The schedule of a name; `ScheduleNotFound` if there is none."""
+        """Return one schedule. Raises `ScheduleNotFound` if there is none with this name."""
         check_schedule_name(name)
         await self._session.open()
         found = await self._session.store.catalog(ListSchedules(name=name))
@@ -71,17 +73,17 @@ class Schedules:
         return ScheduleInfo.of(found[0])
 
     async def next(self, name: str, count: int = UPCOMING) -> Sequence[datetime]:
-        """The next times at which a schedule fires, in its own zone; none while it is paused."""
+        """Return the next `count` times at which a schedule fires, in its own zone. Empty while it is paused."""
         if not is_count(count):
             raise InvalidRequest(f"count={count!r}: it is a whole number of at least 1")
         return (await self.get(name)).next_times(count)
 
     async def pause(self, name: str) -> bool:
-        """Stop a schedule from firing until it is resumed; False if it was paused already."""
+        """Stop a schedule from firing until it is resumed. Returns False if it is paused already."""
         return await self._pause(name, is_paused=True)
 
     async def resume(self, name: str) -> bool:
-        """Let a paused schedule fire again, from its next time on; False if it was not paused."""
+        """Let a paused schedule fire again, from its next time on. Returns False if it is not paused."""
         return await self._pause(name, is_paused=False)
 
     async def _pause(self, name: str, *, is_paused: bool) -> bool:
@@ -90,7 +92,7 @@ class Schedules:
         return is_changed
 
     async def trigger(self, name: str) -> RunHandle[Any]:
-        """Start a run of a schedule now, also if it is paused. Its times stay as they are."""
+        """Start a run of a schedule now, even if it is paused. Its next times do not change."""
         check_schedule_name(name)
         await self._session.open()
         run_id = new_id()
@@ -112,9 +114,9 @@ class Schedules:
             )
 
     async def remove(self, name: str) -> bool:
-        """Remove a schedule, and none of its runs; False if there was none.
+        """Remove a schedule. Its runs stay. Returns False if there was none with this name.
 
-        One that is declared in code comes back when a worker with that code starts.
+        A schedule that code declares with `@hf.schedule` comes back when a worker with that code starts.
         """
         check_schedule_name(name)
         await self._session.open()

@@ -24,7 +24,8 @@ from holdfast.core.questions import Details
 from holdfast.core.recovery import RECOVERABLE
 from holdfast.core.states import RunState
 from holdfast.engine.controls import Controls, check_actor, check_reason
-from holdfast.engine.info import Flaws, RunInfo
+from holdfast.engine.flaws import Flaws
+from holdfast.engine.info import RunInfo
 from holdfast.engine.paging import run_pages
 from holdfast.engine.planned_rewind import planned_rewind
 from holdfast.engine.queries import Filter, checked_filter, query_of
@@ -35,32 +36,35 @@ Progress = Callable[[int, int], object]
 
 
 class SelectedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one run of a selection. `why` is empty if it was changed, or would be.
-
-    `is_refused`: the change was not allowed, as while a worker holds the run; otherwise there was nothing to change.
-    Of a run that does not exist nothing is known but its id.
-    """
+    """What happened to one run of a selection. Of a run that does not exist only the `id` is known."""
 
     id: str
+    """The id of the run."""
     type: str | None = None
+    """Its type."""
     state: RunState | None = None
+    """Its state before the change."""
     created_at: datetime | None = None
+    """When it was started."""
     why: str = ""
+    """Why it was skipped. Empty if it was changed, or would be in a dry run."""
     is_refused: bool = False
+    """The change was not allowed, for example because a worker holds the run. False: there was nothing to change."""
 
 
 class SelectionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a selection: how many runs were changed and skipped, and the reasons of those skipped.
-
-    `reasons` has how many runs were skipped for each reason; `runs` has every run, with its own reason. Of a dry run,
-    `changed` is how many would be.
-    """
+    """What happened to the runs of a selection."""
 
     changed: int
+    """How many runs were changed; in a dry run, how many would be."""
     skipped: int
+    """How many runs were not changed."""
     reasons: dict[str, int]
+    """How many runs were skipped for each reason."""
     runs: Sequence[SelectedRun]
+    """Every run of the selection, with its own reason."""
     is_dry_run: bool = False
+    """Whether this is the report of a dry run, which changed nothing."""
 
 
 async def _nothing(_run_id: str) -> None:
@@ -83,11 +87,13 @@ class _Verb:
 
 
 class Selection:
-    """`hf.runs(…)`: runs to be cancelled, paused, resumed, woken, recovered, rewound or deleted together.
+    """The runs that `hf.runs(…)` selected, to be changed together.
 
-    Every verb takes `by`, who asks for it, which the audit of each run keeps; `dry_run`, which changes nothing and says
-    what would be changed; and `progress`, a function that is called after each run with how many are done and how many
-    there are. A selection without a filter has to be made with `everything=True` before it changes runs.
+    Each run is changed by itself. A run that cannot be changed is skipped, and the report says why. Every verb takes:
+
+    - `by`: the name of who asks, which the audit of each run keeps
+    - `dry_run=True`: change nothing, and report what would be changed
+    - `progress`: a function that is called after each run with the number of runs done and the number of all
     """
 
     def __init__(
@@ -116,7 +122,7 @@ class Selection:
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> SelectionReport:
-        """End the runs as cancelled, each after it has undone what it did unless `force`."""
+        """End the runs as cancelled. The steps of each are undone first, unless `force`."""
         check_reason(reason)
 
         def expect(details: Details, _now: Micros) -> bool:
@@ -131,7 +137,7 @@ class Selection:
     async def pause(
         self, reason: str = "", *, by: str = "", dry_run: bool = False, progress: Progress | None = None
     ) -> SelectionReport:
-        """Keep the runs from going on until they are resumed. Steps that execute right now are not interrupted."""
+        """Stop the runs until they are resumed. Steps that execute right now are not interrupted."""
         check_reason(reason)
 
         def expect(details: Details, now: Micros) -> bool:
@@ -144,7 +150,7 @@ class Selection:
         return await self._each(_Verb("pause", act, expect, unchanged), by, dry_run=dry_run, progress=progress)
 
     async def resume(self, *, by: str = "", dry_run: bool = False, progress: Progress | None = None) -> SelectionReport:
-        """Let the runs that are paused go on."""
+        """Let the paused runs continue."""
 
         def expect(details: Details, now: Micros) -> bool:
             return rules.resumed(details.run, details.waits, now) is not None
@@ -156,7 +162,7 @@ class Selection:
         return await self._each(_Verb("resume", act, expect, unchanged), by, dry_run=dry_run, progress=progress)
 
     async def wake(self, *, by: str = "", dry_run: bool = False, progress: Progress | None = None) -> SelectionReport:
-        """Have the runs that wait, or are blocked and would be tried again, look now. It shortens no sleep."""
+        """Make suspended runs check their waits now, and retry blocked runs now. It shortens no sleep."""
 
         def expect(details: Details, now: Micros) -> bool:
             return rules.roused(details.run, details.waits, now) is not None
@@ -171,9 +177,9 @@ class Selection:
     async def recover(
         self, *, force: bool = False, by: str = "", dry_run: bool = False, progress: Progress | None = None
     ) -> SelectionReport:
-        """Give the runs that failed, were cancelled or are blocked another chance at what they failed at.
+        """Retry what failed, cancelled or blocked runs failed at. What succeeded is kept and not executed again.
 
-        Children that failed are recovered with their parent, so a selection may have parents and children in any order.
+        Failed children are recovered with their parent, so the selection may contain both, in any order.
         """
 
         def expect(details: Details, _now: Micros) -> bool:
@@ -194,9 +200,9 @@ class Selection:
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> SelectionReport:
-        """Forget what the runs did from a location on, and have them go on from there, also those that had ended.
+        """Forget what the runs did from a location on, and continue from there, even those that had ended.
 
-        Runs that have nothing at the location are skipped; and, unless `force`, those that a worker holds.
+        Runs that have nothing at the location are skipped. So are runs that a worker holds, unless `force`.
         """
         check_string(location, "location")
 
@@ -214,9 +220,9 @@ class Selection:
     async def delete(
         self, *, force: bool = False, by: str = "", dry_run: bool = False, progress: Progress | None = None
     ) -> SelectionReport:
-        """Take the runs out of sight at once, and remove them a day later. Live ones are cancelled, and undo nothing.
+        """Hide the runs at once and remove them a day later. Live runs are cancelled, and nothing is undone.
 
-        Unless `force`, runs that a worker holds are skipped.
+        Runs that a worker holds are skipped, unless `force`.
         """
 
         def expect(details: Details, _now: Micros) -> bool:

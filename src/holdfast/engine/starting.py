@@ -36,27 +36,36 @@ from holdfast.engine.session import LocalWorker, Session
 
 
 class StartOptions(TypedDict, total=False):
-    """What can be said about a run to be started.
-
-    `key` makes the start repeatable: the same key with the same payload gives the same run. `reuse` says whether a key
-    may be used again: `never`, `after_failure` or `after_end`. `priority` is 0 to 255, lower first. `delay` (seconds)
-    and `ready_at` hold the run back. `tags` can be searched for. `id` is an id of your own making. `max_run` limits the
-    whole run, from its start time on, and `max_suspend` each of its suspensions; either cancels it. `undelivered` says
-    what becomes of messages it never received: `discard`, or `dead_letter`. `retention` is how long the run is kept
-    after its end, if not as long as others of its type.
-    """
+    """The options of a run: keywords of `hf.start`, `hf.start_many`, `hf.start_in` and `hf.execute`."""
 
     key: str | None
+    """Makes the start safe to repeat. A second start with the same key and payload returns the first run.
+
+    With another type or payload it raises `KeyConflict`.
+    """
     reuse: Reuse
+    """When a new run may have the key of an old one: `never` (default), `after_failure` or `after_end`.
+
+    A cancelled run counts as failed.
+    """
     priority: int
+    """0 to 255, lower first. Default: 100."""
     delay: float | timedelta
+    """Seconds or a timedelta to wait before the run begins."""
     ready_at: datetime | None
+    """The moment before which the run does not begin, instead of `delay`. UTC unless it has a zone."""
     tags: Mapping[str, str] | None
+    """Names and values to search for, and to limit by: `{"tenant": "acme"}`."""
     id: str | None
+    """An id of your own for the run. Default: a new UUID."""
     max_run: float | timedelta | None
+    """Seconds or a timedelta after which the run is cancelled, counted from when it may begin. Default: no limit."""
     max_suspend: float | timedelta | None
+    """Seconds or a timedelta after which one suspension of the run cancels it. Default: no limit."""
     undelivered: Undelivered
+    """What happens to messages that the run never received: `discard` (default), or `dead_letter`."""
     retention: float | timedelta | None
+    """Seconds or a timedelta for which the run is kept after its end. Default: as its type, then as the worker says."""
 
 
 class Starter:

@@ -30,10 +30,11 @@ Ts = TypeVarTuple("Ts")
 
 
 class Sync(Facade):
-    """The blocking version of a Holdfast: starts, finds, lists and controls runs, and blocks meanwhile.
+    """The blocking version of a Holdfast, for code without an event loop. Its methods take the same arguments.
 
-    Any number of threads may use it at once, but not a thread that runs an event loop. It opens its store at the first
-    use; `with hf.sync:` or `hf.sync.close()` closes it, and it may be used again afterwards.
+    Any number of threads may use it at once, but not a thread that runs an event loop. It executes no runs: a worker
+    must run in another thread or process. It opens its store at the first use; `with hf.sync:` or `hf.sync.close()`
+    closes it.
     """
 
     def __init__(self, hf: Any, open_store: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -72,10 +73,10 @@ class Sync(Facade):
     def start(  # type: ignore[misc]  # mypy does not see that *Any takes every *Ts
         self, workflow: Any, /, *args: Any, **options: Unpack[StartOptions]
     ) -> SyncRunHandle[Any]:
-        """Start a run: of a workflow or task with its arguments, of a bound call, or of a type's name with a payload.
+        """Start a run of a workflow or task, of a bound call, or of a type by its name with a payload.
 
-        When it returns the run is durable, whether or not a worker exists. `run.created` is False if the key, or id,
-        was known already.
+        When `start` returns, the run is durable, even if no worker exists yet. `run.created` is False if a run with
+        this key or id existed already.
         """
         return SyncRunHandle(self._call("start", workflow, *args, **options), self._loop)
 
@@ -112,7 +113,7 @@ class Sync(Facade):
         keys: Sequence[str] | None = None,
         **options: Unpack[StartOptions],
     ) -> Sequence[SyncRunHandle[Any]]:
-        """Start many runs in one transaction, all or none; a `KeyConflict` has the `index` of the culprit."""
+        """Start many runs in one transaction, all or none. A `KeyConflict` names the `index` of the run that failed."""
         # Generators are read here: they may block, or use what belongs to this thread.
         workflow, arguments = _read(workflow), _read(arguments)
         started = self._call("start_many", workflow, arguments, keys=keys, **options)
@@ -129,45 +130,45 @@ class Sync(Facade):
     def execute(  # type: ignore[misc]  # as above
         self, workflow: Any, /, *args: Any, **options: Unpack[StartOptions]
     ) -> Any:
-        """Start a run and wait for its result. Needs a worker, in another thread or process."""
+        """Start a run and wait for its result. A worker must run, in another thread or process."""
         return self._call("execute", workflow, *args, **options)
 
     # Finding
 
     def run(self, run_id: str | None = None, /, *, key: str | None = None) -> SyncRunHandle[Any]:
-        """A handle on a run by its id or its key. Whether the run exists shows when the handle is used."""
+        """Make a handle on a run from its id or its key. An unknown run raises `RunNotFound` at the first call."""
         return SyncRunHandle(self._target.run(run_id, key=key), self._loop)
 
     def list(
         self, *, limit: int | None = None, after: RunInfo | str | None = None, **filter: Unpack[Filter]
     ) -> Iterator[RunInfo]:
-        """Runs, newest first. `Filter` has the conditions; `after` is the last run of the page before, or its id."""
+        """List runs, newest first. `Filter` has the conditions; `after` is the last run of the page before."""
         return self._each("list", limit=limit, after=after, **filter)
 
     def runs(
         self, *, ids: Iterable[str] | None = None, everything: bool = False, **filter: Unpack[Filter]
     ) -> SyncSelection:
-        """All runs that match a filter, to be changed together: `hf.sync.runs(state="failed").recover(by="ada")`."""
+        """Select runs to change them together: `hf.sync.runs(state="failed").recover(by="ada")`."""
         return SyncSelection(self._target.runs(ids=ids, everything=everything, **filter), self._loop)
 
     def check(self, *, type: str | None = None, limit: int | None = None) -> Iterator[RunCheck]:
-        """Replay every live run against the code that is registered here, newest first: use it before a deploy."""
+        """Replay every live run against the code that is registered here, newest first. Use it before a deploy."""
         return self._each("check", type=type, limit=limit)
 
     # Publishing
 
     def emit(self, topic: str, payload: Any = None, *, by: str = "") -> int:
-        """Publish an event; the answer is how many waiting runs it reached."""
+        """Publish an event on a topic. Returns how many waiting runs it reached."""
         reached: int = self._call("emit", topic, payload, by=by)
         return reached
 
     # In your own transactions
 
     def connection(self, *, readonly: bool = False) -> AbstractContextManager[Any]:
-        """A transaction in the store's database, for your own tables: `with hf.sync.connection() as connection: …`.
+        """Open a transaction in the store's database for your own tables: `with hf.sync.connection() as connection: …`.
 
-        It is committed at the end of the block, and rolled back if that raises. Nobody else can write meanwhile, so
-        keep it short; one that is `readonly` keeps nobody waiting.
+        It commits at the end of the block, and rolls back if the block raises. Nobody else can write meanwhile, so keep
+        it short; a `readonly` one blocks nobody.
         """
         self._open("hf.connection", "`with hf.connection()`")
         connection: AbstractContextManager[Any] = self._target.connection(readonly=readonly)
@@ -194,7 +195,7 @@ class Sync(Facade):
     def start_in(  # type: ignore[misc]  # as above
         self, connection: object, workflow: Any, /, *args: Any, **options: Unpack[StartOptions]
     ) -> SyncRunHandle[Any]:
-        """Start a run in your own transaction: it exists exactly if you commit what is open on the connection."""
+        """Start a run in your own transaction: it exists if and only if you commit that transaction."""
         return SyncRunHandle(self._call("start_in", connection, workflow, *args, **options), self._loop)
 
     def send_in(
@@ -207,15 +208,16 @@ class Sync(Facade):
         id: str | None = None,
         by: str = "",
     ) -> None:
-        """Send a run a message in your own transaction: it arrives when you commit what is open on the connection.
+        """Send a run a message in your own transaction: it arrives when you commit that transaction.
 
-        The run is a handle, by id or by key, or an id. A run that does not exist or has ended is refused at once.
+        `run` is a handle or an id. Raises `RunNotFound` or `RunFinished` at once if the run does not exist or has
+        ended.
         """
         handle = self.run(run) if isinstance(run, str) else run
         handle.send_in(connection, name, payload, id=id, by=by)
 
     def emit_in(self, connection: object, topic: str, payload: Any = None, *, by: str = "") -> int:
-        """Publish an event in your own transaction: it exists when you commit what is open on the connection."""
+        """Publish an event in your own transaction: it exists when you commit that transaction."""
         reached: int = self._call("emit_in", connection, topic, payload, by=by)
         return reached
 
@@ -223,27 +225,27 @@ class Sync(Facade):
 
     @cached_property
     def schedules(self) -> SyncSchedules:
-        """Schedules: `put`, `list`, `get`, `next`, `pause`, `resume`, `trigger`, `remove`."""
+        """Put, list, pause, resume, trigger and remove schedules, and ask for their next times."""
         return SyncSchedules("hf.schedules", self._target.schedules, self._loop)
 
     @cached_property
     def topics(self) -> SyncTopics:
-        """Topics of events: `set`, `list`."""
+        """Set and list the rules of topics: fan-out or queue, and how long events are kept."""
         return SyncTopics("hf.topics", self._target.topics, self._loop)
 
     @cached_property
     def types(self) -> SyncTypes:
-        """Types of runs: `set` limits, `list`, `enable`, `disable`."""
+        """Limit, enable, disable and list types of runs."""
         return SyncTypes("hf.types", self._target.types, self._loop)
 
     @cached_property
     def dead_letters(self) -> SyncDeadLetters:
-        """Events and messages that could not be delivered: `list`, `replay`, `purge`."""
+        """List, replay and purge events and messages that could not be delivered."""
         return SyncDeadLetters("hf.dead_letters", self._target.dead_letters, self._loop)
 
     @cached_property
     def workers(self) -> SyncWorkers:
-        """The workers of all processes: `list`."""
+        """List the workers of all processes."""
         return SyncWorkers("hf.workers", self._target.workers, self._loop)
 
     def export(
@@ -256,18 +258,18 @@ class Sync(Facade):
         told: Told | None = None,
         **filter: Unpack[Filter],
     ) -> SyncExport:
-        """Runs as lines of JSON, for `import_` on another store; the conditions are those of `list`."""
+        """Export runs as lines of JSON, for `import_` on another store. `Filter` has the conditions."""
         export = self._target.export(live=live, timeout=timeout, reason=reason, by=by, told=told, **filter)
         return SyncExport("hf.export", export, self._loop)
 
     def import_(self, lines: Lines, *, by: str = "", told: Told | None = None) -> ImportReport:
-        """Take in the lines of an export. Runs that are there already are left as they are, so it may be repeated."""
+        """Import the lines of an export. Runs that exist already are left as they are, so it is safe to repeat."""
         report: ImportReport = self._call("import_", lines, by=by, told=told)
         return report
 
 
 class SyncExport(Facade):
-    """The lines of an export, for code that blocks. Iterate over it once; then `report` says what they were."""
+    """The lines of an export, for code that blocks. Iterate once; then `report` says what was exported."""
 
     def __iter__(self) -> Iterator[bytes]:
         return self._each("__aiter__")

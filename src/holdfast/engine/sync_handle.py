@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 class SyncRunHandle(Facade, Generic[R]):
-    """One run, for code that blocks. `created` tells whether the `start` that gave this handle made it."""
+    """A handle on one run, for code that blocks. `hf.sync.start` and `hf.sync.run` return it."""
 
     _target: RunHandle[R]
 
@@ -24,17 +24,18 @@ class SyncRunHandle(Facade, Generic[R]):
 
     @property
     def id(self) -> str:
-        """The run's id. Of a handle by key it is known only after the first answer about the run."""
+        """The id of the run. A handle by key knows it only after its first call; before, this raises `RunNotFound`."""
         return self._target.id
 
     @property
     def created(self) -> bool:
+        """Whether the `start` that returned this handle created the run. False if it found it by key or id."""
         return self._target.created
 
     def result(self, timeout: float | timedelta | None = None) -> R:
-        """Wait for the end: the typed result, `RunFailed` or `RunCancelled`.
+        """Wait until the run ends and return its result. Raises `RunFailed` or `RunCancelled` if it did not succeed.
 
-        After `timeout` seconds `TimeoutError` is raised, and nothing is changed by it.
+        Raises `TimeoutError` after `timeout` seconds; the run continues.
         """
         result: R = self._call("result", timeout)
         return result
@@ -48,7 +49,7 @@ class SyncRunHandle(Facade, Generic[R]):
         id: str | None = None,
         by: str = "",
     ) -> SyncRunHandle[R]:
-        """Make a new run with the history of this one before a location; `patch` gives other results by location."""
+        """Start a new run with the history of this one before a location. `patch` replaces recorded results."""
         return SyncRunHandle(self._call("fork", location, patch=patch, force=force, id=id, by=by), self._loop)
 
     info = blocking(RunHandle.info)
@@ -74,7 +75,7 @@ class SyncRunHandle(Facade, Generic[R]):
 
 
 class SyncSelection(Facade):
-    """`hf.sync.runs(…)`: runs to be changed together, for code that blocks."""
+    """The runs that `hf.sync.runs(…)` selected, to be changed together, for code that blocks."""
 
     def __init__(self, runs: Selection, loop: PrivateLoop) -> None:
         super().__init__("hf.runs(…)", runs, loop)

@@ -14,7 +14,7 @@ from holdfast.engine.workers import Workers
 
 
 class SyncSchedules(Facade):
-    """`hf.sync.schedules`: sets, lists and controls the schedules that start runs over time."""
+    """`hf.sync.schedules`: create, change, list and control the schedules that start runs over time."""
 
     put = blocking(Schedules.put)
     get = blocking(Schedules.get)
@@ -25,19 +25,19 @@ class SyncSchedules(Facade):
     list = iterating(Schedules.list)
 
     def trigger(self, name: str) -> SyncRunHandle[Any]:
-        """Start a run of a schedule now, also if it is paused. Its times stay as they are."""
+        """Start a run of a schedule now, even if it is paused. Its next times do not change."""
         return SyncRunHandle(self._call("trigger", name), self._loop)
 
 
 class SyncTopics(Facade):
-    """`hf.sync.topics`: sets and lists the rules of topics."""
+    """`hf.sync.topics`: set and list how events are delivered and kept."""
 
     set = blocking(Topics.set)
     list = listing(Topics.list)
 
 
 class SyncTypes(Facade):
-    """`hf.sync.types`: limits types, disables and enables them, and lists them."""
+    """`hf.sync.types`: limit, enable, disable and list types of runs."""
 
     set = blocking(Types.set)
     enable = blocking(Types.enable)
@@ -46,7 +46,7 @@ class SyncTypes(Facade):
 
 
 class SyncDeadLetters(Facade):
-    """`hf.sync.dead_letters`: lists, replays and purges what could not be delivered."""
+    """`hf.sync.dead_letters`: list, replay and purge events and messages that could not be delivered."""
 
     replay = blocking(DeadLetters.replay)
     purge = blocking(DeadLetters.purge)
@@ -54,6 +54,6 @@ class SyncDeadLetters(Facade):
 
 
 class SyncWorkers(Facade):
-    """`hf.sync.workers`: lists the workers of all processes."""
+    """`hf.sync.workers`: list the workers of all processes."""
 
     list = listing(Workers.list)

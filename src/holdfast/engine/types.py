@@ -14,12 +14,12 @@ from holdfast.core.model import TypeRule
 from holdfast.core.questions import CountRuns, CountSlots, ListTypes
 from holdfast.core.types import checked_change
 from holdfast.engine.async_list import AsyncList
-from holdfast.engine.info import TypeInfo
 from holdfast.engine.session import Session
+from holdfast.engine.store_info import TypeInfo
 
 
 class Types:
-    """`hf.types`: limits types, disables and enables them, and lists them."""
+    """`hf.types`: limit, enable, disable and list types of runs. All workers on the store obey."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -36,12 +36,15 @@ class Types:
         description: str | UnsetType = UNSET,
         runtime: str | UnsetType = UNSET,
     ) -> None:
-        """Set rules of a type, at once and for all workers; what is not given stays as it is, and None lifts a limit.
+        """Set the rules of a type, at once and for all workers. An option that is left out stays as it is.
 
-        `enabled=False`: no run of it begins or continues, until it is True again. `concurrency`: how many of its runs
-        are worked on at once; `per_key={"tenant": 2}`: how many of those with the same value of this tag. `rate=(100,
-        60)`: at most 100 begin in any 60 seconds. `retention` (seconds or a timedelta): how long its runs are kept
-        after their end.
+        - `enabled`: False keeps its runs from beginning and continuing, until it is True again.
+        - `concurrency`: how many of its runs are executed at once. None: no limit.
+        - `per_key`: how many of them with the same value of a tag, such as `{"tenant": 2}`. None: no limit.
+        - `rate`: how many begin in a time, such as `(100, 60)` for 100 in any 60 seconds. None: no limit.
+        - `retention`: how long its runs are kept after their end, in seconds or as a timedelta. None: as the worker
+          says.
+        - `description` and `runtime`: texts for people; workers set them.
         """
         change = checked_change(
             name,
@@ -61,11 +64,11 @@ class Types:
         await self.set(name, enabled=True)
 
     async def disable(self, name: str) -> None:
-        """Keep runs of a type from beginning and continuing, until it is enabled. Runs can still be started."""
+        """Keep runs of a type from beginning and continuing until it is enabled. New runs are accepted and wait."""
         await self.set(name, enabled=False)
 
     def list(self) -> AsyncList[TypeInfo]:
-        """Every type that has a rule, a run or a worker, by name."""
+        """List every type that has a rule, a run or a worker, by name."""
         return AsyncList.of(self._all)
 
     async def _all(self) -> Sequence[TypeInfo]:

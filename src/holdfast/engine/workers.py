@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 from holdfast.core.questions import CountLeases
 from holdfast.engine.async_list import AsyncList
-from holdfast.engine.info import WorkerInfo
 from holdfast.engine.liveness import is_alive
 from holdfast.engine.session import Session
+from holdfast.engine.store_info import WorkerInfo
 
 
 class Workers:
-    """`hf.workers`: lists the workers of all processes."""
+    """`hf.workers`: list the workers of all processes."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def list(self) -> AsyncList[WorkerInfo]:
-        """All workers: alive ones, and those that died and were not taken over yet."""
+        """List all workers: those alive, and dead ones whose runs no other worker has taken over yet."""
         return AsyncList.of(self._all)
 
     async def _all(self) -> Sequence[WorkerInfo]:

@@ -23,17 +23,32 @@ R = TypeVar("R")
 
 
 class ChildOptions(TypedDict, total=False):
-    """What can be said about a child run. `name` is its name in the parent's history, by default its type."""
+    """The options of a child run: keywords of `ctx.start`, `ctx.call` and `ctx.map`."""
 
     name: str
+    """The name of the child in the parent's history. Default: its type."""
     priority: int
+    """0 to 255, lower first. Default: 100."""
     delay: float | timedelta
+    """Seconds or a timedelta to wait before the child begins."""
     tags: Mapping[str, str] | None
+    """Names and values to search for, and to limit by. The tags of the parent are not inherited."""
     on_close: OnClose
+    """What happens to the child when its parent ends: `cancel`, or `abandon`, which lets it continue.
+
+    The default of `ctx.call` and `ctx.map` is `cancel`, that of `ctx.start` is `abandon`.
+    """
     max_run: float | timedelta | None
+    """Seconds or a timedelta after which the child is cancelled, counted from when it may begin. Default: no limit."""
     max_suspend: float | timedelta | None
+    """Seconds or a timedelta after which one suspension of the child cancels it. Default: no limit."""
     undelivered: Undelivered
+    """What happens to messages that the child never received: `discard` (default), or `dead_letter`."""
     retention: float | timedelta | None
+    """Seconds or a timedelta for which the child is kept after its end.
+
+    Default: as its type, then as the worker says.
+    """
 
 
 def check_options(options: ChildOptions, workflow: object) -> None:
@@ -83,7 +98,10 @@ class Done:
 
 
 class Child(Generic[R]):
-    """A child run, seen from its parent: await it for its result, `cancel` it, `send` it messages."""
+    """A child run as its parent sees it. Await it to get its result.
+
+    `ctx.start` returns it.
+    """
 
     def __init__(
         self, context: Context, requests: CodeRequests, intent: Intent, location: str, codec: Codec[Any]
@@ -91,11 +109,13 @@ class Child(Generic[R]):
         self._context = context
         self._requests = requests
         self.location = location
+        """The location of the child in the parent's history."""
         self.codec = codec
         self._awaiting = 0
         self._end: ChildEnd | None = None
         self.intent = intent
         self.id = intent.id
+        """The id of the child run."""
 
     def create(self, *, is_awaited: bool = False, is_parked: bool = False, limit: int | None = None) -> None:
         """Have the child created by the next checkpoint, unless it was in an earlier turn."""
@@ -110,7 +130,10 @@ class Child(Generic[R]):
         return self.result().__await__()
 
     async def result(self, *, cancels: bool = False) -> R:
-        """The child's result, or `ChildFailed`. `cancels`: being cancelled while waiting cancels the child."""
+        """Wait for the result of the child. Raises `ChildFailed` if it fails or is cancelled.
+
+        With `cancels=True`, cancelling this wait, for example by a timeout, cancels the child too.
+        """
         if self._end is None:
             self._end = ChildEnd(self.location, self.id, self.codec)
         self._awaiting += 1

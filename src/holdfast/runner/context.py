@@ -53,34 +53,45 @@ Ts = TypeVarTuple("Ts")
 
 
 class StepKeywords(TypedDict, total=False):
-    """How a step is executed: see `Context.step`."""
+    """The options of one step: keywords of `ctx.step`. They override those of `@hf.step`."""
 
     retry: Retry
+    """When to try again after an error. Default: 4 attempts, 0.1 seconds apart and growing."""
     timeout: float | timedelta | None
+    """Seconds or a timedelta that one attempt may take. Default: no limit."""
     retry_timeout: bool
+    """Whether an attempt that took too long is tried again. Default: False."""
     ephemeral: bool
+    """Record the result with the next checkpoint instead of at once.
+
+    Faster, but the step may run again after a crash.
+    """
     undo: Callable[[Any], Any] | None
+    """A function that is called with the result of the step if the run rolls back.
+
+    It does so when it fails, is cancelled, or raises `Rollback`.
+    """
 
 
 class Context(Receiving):
-    """Given to a workflow as its first argument."""
+    """The first argument of an `async def` workflow. Its operations are durable, and give the same on every replay."""
 
     def __init__(self, requests: CodeRequests) -> None:
         self._requests = requests
 
     @cached_property
     def run(self) -> RunView:
-        """What is known about this run: its id, key, tags and the like."""
+        """What the workflow may know about its own run: id, type, key, tags, and more."""
         return RunView(self._requests.run)
 
     @property
     def random(self) -> Random:
-        """A source of chance that gives the same numbers on every replay; each iteration of a loop has its own."""
+        """A random generator that gives the same numbers on every replay. Each iteration of a loop has its own."""
         return self._chance("random")
 
     @cached_property
     def logger(self) -> RunLogger:
-        """A logger that names the run and is silent while it is replayed."""
+        """A logger whose records name the run. It is silent while the run is replayed."""
         return RunLogger(self._requests)
 
     def _chance(self, purpose: str) -> Random:
@@ -112,11 +123,13 @@ class Context(Receiving):
     def step(  # type: ignore[misc]  # mypy does not see that *Any takes every *Ts
         self, name: str, function: Any, /, *args: Any, **options: Unpack[StepKeywords]
     ) -> Coroutine[Any, Any, Any]:
-        """Execute a function at least once, record its result exactly once, and give it back ever after.
+        """Execute a function at least once, record its result exactly once, and return that result on every replay.
 
-        An async function runs on the worker's loop, a sync one in a thread. `timeout` (seconds, or a timedelta) applies
-        to each attempt. `ephemeral`: recorded with the next checkpoint instead of its own; may repeat after a crash.
-        `undo` is called with the result if the run rolls back: it fails, is cancelled, or raises `Rollback`.
+            parcel = await ctx.step("pack", pack, order, undo=unpack)
+
+        `name` is its name in the history; the positional arguments after `function` are passed to it. An async function
+        runs on the worker's event loop, a sync one in a thread. `StepKeywords` has the options. Raises `StepFailed`
+        when the attempts are used up, and `StepTimeout` if the last one took too long.
         """
         self._requests.loop.check_inside()
         check_name(name, "step name")
@@ -140,11 +153,11 @@ class Context(Receiving):
         retry: Retry | None = None,
         undo: Callable[[R], Any] | None = None,
     ) -> Coroutine[Any, Any, R]:
-        """Call `function(connection, *args)` in the store's own transaction, together with the record of its result.
+        """Call `function(connection, *args)` in a transaction of the store that also records its result: exactly once.
 
-        What it writes with the connection happens exactly once. What it raises undoes that, and is a failed attempt
-        like that of a step. It is sync, and should take milliseconds: others wait for what it has locked, on SQLite
-        all of them, and then it has 5 seconds.
+        What the function writes with the connection is committed together with its result. If it raises, nothing is
+        written, and it is tried again like a step. The function is sync and should take milliseconds. Others wait for
+        what it has locked; on SQLite that is everything, and it has 5 seconds. Needs a store that is a database.
         """
         self._requests.loop.check_inside()
         check_name(name, "name of a transaction")
@@ -162,11 +175,11 @@ class Context(Receiving):
     # Waiting
 
     def sleep(self, length: float | timedelta) -> Coroutine[Any, Any, None]:
-        """Wait that many seconds, however often the process dies meanwhile. A length that is over returns at once."""
+        """Wait for seconds or a timedelta, even if the process dies meanwhile. No worker is occupied."""
         return self._sleep(self._requests.stamp + micros(length), is_fixed=False)
 
     def sleep_until(self, when: datetime) -> Coroutine[Any, Any, None]:
-        """Wait until a moment (UTC unless it has a zone). A past one returns at once."""
+        """Wait until a moment, in UTC unless it has a zone. A moment in the past returns at once."""
         return self._sleep(instant(when), is_fixed=True)
 
     def _sleep(self, deadline: Micros, *, is_fixed: bool) -> Coroutine[Any, Any, None]:
@@ -185,9 +198,9 @@ class Context(Receiving):
     def start(  # type: ignore[misc]  # as above
         self, workflow: Any, /, *args: Any, **options: Unpack[ChildOptions]
     ) -> Any:
-        """Start a child run and go on; the answer is its handle, and awaiting that is awaiting the child's result.
+        """Start a child run and continue. Returns its handle; await that to get the result of the child.
 
-        `on_close` says what becomes of the child when this run ends: `abandon` (default) or `cancel`.
+        `ChildOptions` has the options. When this run ends, the child continues, unless `on_close="cancel"`.
         """
         child = self._child(workflow, args, {"on_close": "abandon"} | options)
         child.create()
@@ -204,9 +217,10 @@ class Context(Receiving):
     def call(  # type: ignore[misc]  # as above
         self, workflow: Any, /, *args: Any, **options: Unpack[ChildOptions]
     ) -> Any:
-        """Start a child run and wait for its result; `ChildFailed` if it fails or is cancelled.
+        """Start a child run and wait for its result. Raises `ChildFailed` if it fails or is cancelled.
 
-        The child is cancelled when this run ends, and when the call itself is (by a time-out, say).
+        `ChildOptions` has the options. The child is cancelled when this run ends, and when this call is cancelled, for
+        example by a timeout.
         """
         return self._call(self._child(workflow, args, {"on_close": "cancel"} | options))
 
@@ -264,10 +278,11 @@ class Context(Receiving):
     def map(
         self, workflow: Any, items: Iterable[Any], /, *, limit: int | None = None, **options: Unpack[ChildOptions]
     ) -> Coroutine[Any, Any, list[Any]]:
-        """Start a child for each item and wait for all: their results in order, or `JoinFailed` by index.
+        """Start one child for each item and wait for all. Returns their results in order.
 
-        An item is the child's argument, a tuple all of its arguments. With `limit` only so many run at once. However
-        many there are, this run is woken once. The children are cancelled when this run, or the map, ends early.
+        An item is the argument of its child; a tuple is all its arguments. `limit` is how many children run at once.
+        Raises `JoinFailed`, by index, if any child fails, after all have ended. This run is woken only once. The
+        children are cancelled when this run, or the map, ends early.
         """
         check_limit(limit)
         chosen: ChildOptions = {"on_close": "cancel", **options}
@@ -286,23 +301,29 @@ class Context(Receiving):
     def join(
         self, name: str, branches: Mapping[str, Callable[[Context], Awaitable[R]]], *, fail_fast: bool = False
     ) -> Coroutine[Any, Any, dict[str, R]]:
-        """Run branches side by side and wait for all: their results by key, or `JoinFailed` with results and errors.
+        """Run branches side by side and wait for all. Returns their results by key.
 
-        A branch is an `async def branch(ctx)`. `fail_fast` cancels the others as soon as one fails.
+            both = await ctx.join("both", {"pay": pay_branch, "pack": pack_branch})
+
+        A branch is an `async def branch(ctx)`. Raises `JoinFailed`, with results and errors by key, if any of them
+        fails. `fail_fast` cancels the other branches as soon as one fails.
         """
         return self._branches(name, branches).join(fail_fast=fail_fast)
 
     def race(
         self, name: str, branches: Mapping[str, Callable[[Context], Awaitable[R]]]
     ) -> Coroutine[Any, Any, tuple[str, R]]:
-        """Run branches side by side until one succeeds: its key and result. `RaceFailed` if all fail."""
+        """Run branches side by side until one succeeds. Returns its key and result, and cancels the others.
+
+        Raises `RaceFailed` if all of them fail.
+        """
         check_some(name, branches)
         return self._branches(name, branches).race()
 
     def first_settled(
         self, name: str, branches: Mapping[str, Callable[[Context], Awaitable[R]]]
     ) -> Coroutine[Any, Any, tuple[str, R]]:
-        """Run branches side by side until one ends: its key and result, or the error it raised."""
+        """Run branches side by side until one ends. Returns its key and result, or raises its error."""
         check_some(name, branches)
         return self._branches(name, branches).first_settled()
 
@@ -321,19 +342,19 @@ class Context(Receiving):
         keep: int = 10,
         every: int = 10,
     ) -> Coroutine[Any, Any, V]:
-        """Call `body(ctx, state)` again and again until it returns `Break(value)`; `Continue(state)` goes on.
+        """Call `body(ctx, state)` again and again until it returns `Break(value)`, and return that value.
 
-        The state is durable: it is recorded every so many iterations, and what they recorded is pruned except for the
-        last `keep`. So a run may loop for years, and resumes at once.
+        `Continue(state)` calls it again, with that state. The state is recorded every `every` iterations. The history
+        of iterations before the last `keep` is removed, so a run can loop for years and still resumes fast.
         """
         check_name(name, "name of a loop")
         return Looping(self._requests, self._locate(name), body, state, keep=keep, every=every).run()
 
     def continue_as_new(self, *args: Any) -> Coroutine[Any, Any, Never]:
-        """Begin anew with these arguments: the same run, its next generation, without the history so far.
+        """Begin the run again with these arguments, as its next generation with an empty history.
 
-        Use it as `return await ctx.continue_as_new(...)`, in the workflow function itself. Unread messages are kept;
-        everything else that is open ends.
+        Use it in the workflow function itself: `return await ctx.continue_as_new(...)`. Messages that were not received
+        are kept. Everything else that is open ends.
         """
         requests, loop = self._requests, self._requests.loop
         loop.check_inside()
@@ -346,7 +367,7 @@ class Context(Receiving):
     # Telling others
 
     def send(self, run_id: str, name: str, payload: Any = None) -> Done:
-        """Send a message to another run, once, with the next checkpoint. To a run that has ended it is dropped."""
+        """Send a message to another run, exactly once, with the next checkpoint. An ended run does not get it."""
         check_name(name, "message name")
         location = self._locate(name_from("send", name))
         message = MessageToRun(
@@ -359,7 +380,7 @@ class Context(Receiving):
         return Done(self._requests)
 
     def emit(self, topic: str, payload: Any = None) -> Done:
-        """Publish an event, once, with the next checkpoint."""
+        """Publish an event on a topic, exactly once, with the next checkpoint."""
         check_topic(topic)
         location = self._locate(name_from("emit", topic))
         event = Event(
@@ -371,7 +392,7 @@ class Context(Receiving):
         return Done(self._requests)
 
     def set_value(self, name: str, value: Any) -> Done:
-        """Publish a named value that anyone can read while the run lives, such as its progress."""
+        """Publish a named value, such as the progress, that others read with `run.value(name)` while the run lives."""
         self._requests.loop.check_inside()
         check_name(name, "name of a value")
         self._requests.publish(name, encode_any(value, f"value {name!r}"))
@@ -380,9 +401,9 @@ class Context(Receiving):
     # Changing code
 
     def version(self, name: str, latest: int) -> Version:
-        """Which version of a change this run follows: `latest`, or 1 for a run that has been here before the change.
+        """Return the version of a code change that this run follows: `latest`, or 1 if it passed before the change.
 
-        The answer is recorded, so it stays; a run in whose history it stands as more than `latest` is blocked.
+        The answer is recorded, so it stays the same. A run that recorded a version above `latest` is blocked.
         """
         check_name(name, "name of a version")
         check_latest(name, latest)
@@ -390,9 +411,10 @@ class Context(Receiving):
         return Version(self._requests.version(location, self._requests.loop.scope.path, latest))
 
     def removed(self, name: str, kind: str) -> Done:
-        """Say that an operation was here which the code no longer has: what old runs recorded of it is accepted.
+        """Declare that an operation was removed from the code here, so that old runs which recorded it still fit.
 
-        `name` is the name in the history, without a number (`charge`, `sleep`, `receive:approve`); `kind` is the kind.
+        `name` is its name in the history without a number (`charge`, `sleep`, `receive:approve`). `kind` is its kind
+        there.
         """
         removed = check_removed(name, kind)
         self._requests.removed(self._locate(name), removed)
@@ -401,11 +423,11 @@ class Context(Receiving):
     # The world, made repeatable
 
     def now(self) -> datetime:
-        """The time, as of the last thing that happened to this run; the same on every replay."""
+        """The time of the last thing that happened to this run. The same on every replay."""
         return moment(self._requests.stamp)
 
     def uuid(self) -> UUID:
-        """A random UUID; the same on every replay."""
+        """A random UUID. The same on every replay."""
         self._requests.loop.check_inside()
         return UUID(int=self._chance("uuid").getrandbits(128), version=4)
 

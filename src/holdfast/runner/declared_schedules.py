@@ -28,11 +28,11 @@ class DeclaredSchedules:
         args: tuple[Any, ...] = (),
         **options: Unpack[ScheduleOptions],
     ) -> Callable[[D], D]:
-        """Have a workflow or task run over time: put it above `@hf.workflow` or `@hf.task`.
+        """Start runs over time: put `@registry.schedule("0 3 * * *")` above `@registry.workflow` or `@registry.task`.
 
-        At the times of a cron expression in a `zone` (default UTC), or `every` so many seconds. `args` are those of the
-        function, `name` is that of its type by default; for the other options see `ScheduleOptions`. The store learns
-        of it when a worker starts.
+        It fires at the times of the `cron` expression, or every `every` seconds (`ScheduleOptions`). `args` are the
+        arguments of the function. `name` is the name of the schedule, by default the type. A worker puts the schedule
+        into the store when it starts.
         """
 
         def declare(definition: D) -> D:

@@ -26,9 +26,9 @@ Add = Callable[[Definition], None]
 
 
 class WorkflowDecorator:
-    """Registers a function, whose first parameter is the context, as a workflow: `@hf.workflow`.
+    """`@hf.workflow` registers a function, whose first parameter is the context, as a workflow.
 
-    An `async def` function gets a `Context`, a plain `def` one a `SyncContext`, whose operations block.
+    An `async def` function gets a `Context`, a `def` function a `SyncContext`.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class WorkflowDecorator:
         self, type: str | None = None, /, *, crash_limit: int = CRASH_LIMIT, strict: bool = True
     ) -> WorkflowDecorator: ...
     def __call__(self, function: Any = None, /, *, crash_limit: int = CRASH_LIMIT, strict: bool = True) -> Any:
-        """Register a function under its own name; or with the name of a type, or options, get such a decorator.
+        """Register a function under its own name, or under the name `type`.
 
-        `crash_limit`: how many workers may die with a run, without any progress in between, before it is blocked.
-        `strict`: code that does not ask for the next recorded result of a run blocks the run, before it executes
-        anything new. With `strict=False`, steps that new code inserts are executed where they stand, also in old runs.
+        - `crash_limit`: how many workers may die with a run, without progress in between, before the run is blocked
+        - `strict`: True blocks a run whose code does not ask for the next recorded result. With False, new steps that
+          the code inserts before recorded ones are executed, in old runs too.
         """
         if not callable(function):
             return WorkflowDecorator(self._add, function, crash_limit=crash_limit, strict=strict)
@@ -64,9 +64,9 @@ class WorkflowDecorator:
 
 
 class TaskDecorator:
-    """Registers a plain function, sync or async, as a task, which is a run with one implicit step: `@hf.task`.
+    """`@hf.task` registers a plain function, sync or async, as a task: a run with one implicit step.
 
-    A first parameter called `ctx` gets a `TaskContext`, and is no part of the payload.
+    A first parameter named `ctx` gets a `TaskContext`. It is not part of the payload.
     """
 
     def __init__(
@@ -113,10 +113,12 @@ class TaskDecorator:
         retry_timeout: bool = False,
         crash_limit: int = CRASH_LIMIT,
     ) -> Any:
-        """Register a function under its own name; or with the name of a type, or options, get such a decorator.
+        """Register a function under its own name, or under the name `type`.
 
-        `timeout` (seconds, or a timedelta) applies to each attempt; an attempt that takes longer fails, and is tried
-        again only with `retry_timeout`. `crash_limit`: how many workers may die with a run before it is blocked.
+        - `retry`: when to try again after an error. Default: 3 attempts, 1 and then 4 minutes apart.
+        - `timeout`: seconds or a timedelta that one attempt may take
+        - `retry_timeout`: whether an attempt that took too long is tried again
+        - `crash_limit`: how many workers may die with a run before the run is blocked
         """
         if not callable(function):
             options = step_options(DEFAULT_STEP_OPTIONS, retry=retry, timeout=timeout, retry_timeout=retry_timeout)
@@ -129,7 +131,10 @@ class TaskDecorator:
 
 
 class StepDecorator:
-    """Makes a function, sync or async, a step: durable when workflow code calls it, itself elsewhere: `@hf.step`."""
+    """`@hf.step` makes a function, sync or async, a step.
+
+    A step is durable when workflow code calls it. Everywhere else it is a plain function.
+    """
 
     def __init__(self, name: str | None = None, options: StepOptions = DEFAULT_STEP_OPTIONS) -> None:
         self._name = name
@@ -162,11 +167,14 @@ class StepDecorator:
         ephemeral: bool = False,
         undo: Callable[[Any], Any] | None = None,
     ) -> Any:
-        """Make a function a step of its own name; or with a name, or options, get such a decorator.
+        """Make a function a step with its own name, or with the name `name`.
 
-        `timeout` (seconds, or a timedelta) applies to each attempt. `ephemeral`: recorded with the next checkpoint
-        instead of its own, so it may repeat after a crash. `undo` is called with the step's result if the run rolls
-        back.
+        - `retry`: when to try again after an error. Default: `Retry()`, which is 4 attempts.
+        - `timeout`: seconds or a timedelta that one attempt may take
+        - `retry_timeout`: whether an attempt that took too long is tried again
+        - `ephemeral`: record the result with the next checkpoint instead of at once. Faster, but the step may run again
+          after a crash.
+        - `undo`: a function that is called with the result of the step if the run rolls back
         """
         if not callable(function):
             options = step_options(

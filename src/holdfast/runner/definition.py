@@ -32,7 +32,9 @@ class Definition:
 
     def __init__(self, type: str, function: Callable[..., Any], *, skip: int, crash_limit: int = CRASH_LIMIT) -> None:
         self.type = check_type(type)
+        """The name under which it is registered."""
         self.function = function
+        """The plain function."""
         self.skip = skip
         self.signature = Signature(function, skip=skip)
         if not is_count(crash_limit):

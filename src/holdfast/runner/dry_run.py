@@ -25,20 +25,22 @@ from holdfast.runner.turn import Turn
 
 
 class Fit(StrEnum):
-    """How code and history go together.
-
-    `undecided`: the code asks for what is recorded in another order; or it is not strict and does something new before
-    it comes to the rest of the history, on which what follows depends. `fails`: it fits, and raises before anything new
-    happens. `refuses`: the payload is not that of the function.
-    """
+    """How code and history fit together: the verdict of `hf.check`."""
 
     FITS = "fits"
+    """The code fits."""
     UNDECIDED = "undecided"
+    """It depends on new operations, or on an order that differs from the recorded one."""
     FAILS = "fails"
+    """The code fits, and raises before it does anything new."""
     DIVERGES = "diverges"
+    """The code asks for something else than what was recorded. The run would be blocked."""
     VIOLATES = "violates"
+    """The code does what only a step may do. The run would be blocked."""
     REFUSES = "refuses"
+    """The payload does not fit the parameters of the function."""
     UNKNOWN = "unknown"
+    """The type is not registered here."""
 
     @property
     def is_good(self) -> bool:

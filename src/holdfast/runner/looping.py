@@ -29,16 +29,18 @@ V_co = TypeVar("V_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Continue(Generic[S_co]):
-    """Go on with the next iteration, which gets this state."""
+    """Return it from the body of `ctx.loop` to go on with the next iteration."""
 
     state: S_co
+    """The state that the next iteration gets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Break(Generic[V_co]):
-    """End the loop; its value is what `ctx.loop` returns."""
+    """Return it from the body of `ctx.loop` to end the loop."""
 
     value: V_co = None  # type: ignore[assignment]  # `Break()` is a Break[None]
+    """The value that `ctx.loop` returns."""
 
 
 class Looping:

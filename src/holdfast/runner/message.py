@@ -21,18 +21,22 @@ T = TypeVar("T")
 
 
 class Message(Generic[T]):
-    """A message that was received: its `id`, `name`, `payload`, and when it was `sent_at`."""
+    """A received message, as `ctx.receive_message` returns it."""
 
     def __init__(self, requests: CodeRequests, received: Received, payload: T) -> None:
         self._requests = requests
         self._is_answered = False
         self.id = received.ref or ""
+        """The id of the message, made up by the sender or by holdfast."""
         self.name = received.name
+        """Its name."""
         self.payload = payload
+        """Its payload, decoded as `type=` said."""
         self.sent_at: datetime = moment(received.at)
+        """When it was sent."""
 
     def reply(self, value: Any = None) -> Done:
-        """Answer whoever sent it with `run.request`, once, with the next checkpoint."""
+        """Answer the sender, who waits in `run.request`: once, with the next checkpoint."""
         self._requests.loop.check_inside()
         if self._is_answered:
             raise InvalidRequest(f"message {self.name!r} ({self.id}) has its reply already; a message has only one")

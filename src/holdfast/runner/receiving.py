@@ -40,9 +40,10 @@ class Receiving:
     def wait_event(
         self, topic: str, *, type: type[T] | None = None, timeout: float | timedelta | None = None
     ) -> Coroutine[Any, Any, T]:
-        """The payload of the next event on a topic that this run has not had; `WaitTimeout` if none comes in time.
+        """Wait for the next event on a topic and return its payload. Raises `WaitTimeout` if none comes in time.
 
-        Of a topic that is a queue, it is the next one that no other run has taken.
+        A run gets each event that was published after its start, once. From a queue, it gets the next event that no
+        other run has taken, however old that is. `type` says how to decode the payload.
         """
         check_topic(topic)
         location = self._locate(name_from("event", topic))
@@ -64,9 +65,10 @@ class Receiving:
         type: Any = None,
         timeout: float | timedelta | None = None,
     ) -> Coroutine[Any, Any, Any]:
-        """The payload of the next message of this name; of several names, or any, `(name, payload)`.
+        """Wait for the next message with this name and return its payload. Raises `WaitTimeout` if none comes in time.
 
-        Messages are kept, in order, also those sent before the run asked or even started.
+        With several names, or without a name for any message, it returns `(name, payload)`. Messages are kept in order,
+        even if they were sent before the run asked for them or began. `type` says how to decode the payload.
         """
         names = _names(name, "receive")
         reception = Reception(
@@ -95,9 +97,10 @@ class Receiving:
         *,
         type: Any = None,
     ) -> Coroutine[Any, Any, Any]:
-        """The payloads of the next messages, at most `count`, as soon as there is one; none if none comes in time.
+        """Wait for messages and return the payloads of up to `count` of them as soon as there is one.
 
-        Of several names, or any (None), each is `(name, payload)`. They make one record, and cost one checkpoint.
+        Returns an empty list if none comes within `timeout`. With several names, or None for any, each item is `(name,
+        payload)`. All of them cost one checkpoint.
         """
         names = _names(name, "receive_batch")
         batch = Batch(
@@ -117,7 +120,10 @@ class Receiving:
         type: type[T] | None = None,
         timeout: float | timedelta | None = None,
     ) -> Coroutine[Any, Any, Message[T]]:
-        """The next message of this name, of one of several, or of any: with its id and time, and a way to reply."""
+        """Wait for the next message and return it whole: with its id, name and time, and a method to reply.
+
+        `name` is one name, several, or None for any. Raises `WaitTimeout` if none comes in time.
+        """
         names = _names(name, "receive_message")
         location = self._locate_reception(names)
         deadline = self._deadline(timeout)

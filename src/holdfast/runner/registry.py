@@ -16,7 +16,10 @@ from holdfast.runner.definition import Definition
 
 
 class Registry(DeclaredSchedules):
-    """Workflows, tasks and steps by name, and schedules of them."""
+    """A collection of workflows, tasks, steps and schedules for a module, which an application adds with `hf.include`.
+
+    Its decorators are those of `Holdfast`. Nothing depends on the order of imports.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,21 +28,26 @@ class Registry(DeclaredSchedules):
 
     @property
     def workflow(self) -> WorkflowDecorator:
-        """Registers a workflow: `@registry.workflow`, or with options `@registry.workflow("shop.checkout.v1")`."""
+        """Register a workflow: `@registry.workflow`, or with options `@registry.workflow("shop.checkout.v1")`."""
         return WorkflowDecorator(self._add)
 
     @property
     def task(self) -> TaskDecorator:
-        """Registers a task: `@registry.task`, or with options `@registry.task("mail.send.v1", timeout=30)`."""
+        """Register a task: `@registry.task`, or with options `@registry.task("mail.send.v1", timeout=30)`."""
         return TaskDecorator(self._add)
 
     @property
     def step(self) -> StepDecorator:
-        """Makes a function a step: `@registry.step`, or with options `@registry.step(timeout=30)`."""
+        """Make a function a step: `@registry.step`, or with options `@registry.step(timeout=30)`."""
         return StepDecorator()
 
     def include(self, registry: Registry) -> None:
-        """Take in what another registry has, and what it will have."""
+        """Add the workflows, tasks and schedules of another registry, and those it gets later."""
+        if not isinstance(registry, Registry):
+            raise InvalidRequest(
+                f"include({registry!r:.80}): expected a Registry; declare shared workflows on a Registry of their own "
+                "and include it in each Holdfast"
+            )
         for type in registry.types():
             if self.get(type) is not None:
                 raise InvalidRequest(f"type {type!r} is already registered here; a type has one definition")

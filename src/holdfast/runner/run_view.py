@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 
 class RunView:
-    """What a workflow may know about its own run; the same on every replay."""
+    """What a workflow may know about its own run: `ctx.run`. The same on every replay.
+
+    `id`, `type`, `key`, `tags`, `priority` and `created_at` are those of its start. `generation` is 1, and one more
+    after each `ctx.continue_as_new`. `parent_id` is the run that started it as a child.
+    """
 
     def __init__(self, run: Run) -> None:
         self.id = run.id

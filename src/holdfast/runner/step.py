@@ -20,14 +20,16 @@ R = TypeVar("R")
 
 
 class Step(Generic[P, R]):
-    """A function that is durable when workflow code calls it, and a plain function everywhere else.
+    """A function that is a step: durable when workflow code calls it, and a plain function everywhere else.
 
-    `function` is the plain one, for a type checker that should see it as such.
+    `ctx.step` takes it, too, under another name or with other options.
     """
 
     def __init__(self, name: str, function: Callable[P, Any], options: StepOptions) -> None:
         self.name = check_name(name, "step name")
+        """The name of the step in the history."""
         self.function = function
+        """The plain function."""
         self.options = options
         self.codec: Codec[Any] = result_codec(function)
         update_wrapper(self, function)
@@ -45,15 +47,15 @@ class Step(Generic[P, R]):
         return delivered
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
-        """A call with these arguments, by position or by name, for `ctx.step`."""
+        """Bind arguments, by position or by name, for `ctx.step`."""
         check_arguments(self.function, self.name, args, kwargs)
         return Call(self, args, kwargs)
 
     @property
     def blocking(self) -> Callable[P, R]:
-        """The step itself, as a `def` workflow sees it: a call gives the value.
+        """The step, typed for `def` workflows, where a call returns the value instead of an awaitable.
 
-        For type checkers, which cannot know who calls; at run time it makes no difference.
+        It is the same object; only type checkers see a difference.
         """
         return cast("Callable[P, R]", self)
 

@@ -13,10 +13,7 @@ from holdfast.core.errors import InvalidRequest, LeaseLost
 
 
 class StepInfo:
-    """One attempt at a step. The idempotency key is the same on every attempt, until the step was undone.
-
-    `round` counts how often it was undone before, in this generation of the run.
-    """
+    """One attempt at a step, as its body sees it."""
 
     __slots__ = (
         "_is_rung",
@@ -43,12 +40,17 @@ class StepInfo:
         round: int = 0,
     ) -> None:
         self.run_id = run_id
+        """The id of the run."""
         self.generation = generation
+        """The generation of the run."""
         self.location = location
+        """The location of the step, such as `charge`."""
         self.attempt = attempt
+        """The number of this attempt, beginning with 1."""
         self.round = round
+        """How often the step was undone before, in this generation."""
         self.is_cancelled = False
-        """Whether nobody waits for this attempt any more: it timed out, or its run was cancelled or taken over."""
+        """Whether this attempt no longer counts: it timed out, or its run was cancelled or taken over."""
         self.has_beaten = False
         # The body writes only the first, who listens only the second: nothing is lost between two threads.
         self.news: str | None = None
@@ -58,15 +60,18 @@ class StepInfo:
 
     @property
     def idempotency_key(self) -> str:
-        """Give it to the systems you call, so that a repeated attempt has no second effect."""
+        """A key to pass to the systems you call, so that a repeated attempt has no second effect.
+
+        It is the same on every attempt. It changes only after the step was undone.
+        """
         key = f"{self.run_id}:{self.generation}:{self.location}"
         # The effect of an earlier round is undone: its key would be answered with what is no more.
         return f"{key}:{self.round + 1}" if self.round else key
 
     def heartbeat(self) -> None:
-        """Call it now and then in a body that takes long: it raises `LeaseLost` once the attempt no longer counts.
+        """Tell that the body is alive. Raises `LeaseLost` when the attempt no longer counts, so that the body can stop.
 
-        It also tells that the body lives: about once a minute that is noted in the audit of the run.
+        Call it now and then in a body that takes long. About once a minute it is noted in the audit of the run.
         """
         if self.is_cancelled:
             raise LeaseLost(
@@ -93,7 +98,7 @@ current_step: ContextVar[StepInfo] = ContextVar("holdfast_step")
 
 
 def step_info() -> StepInfo:
-    """The attempt that is running this code; only inside a step body."""
+    """Return the attempt that executes this code. Only inside the body of a step or task; else `InvalidRequest`."""
     try:
         return current_step.get()
     except LookupError:

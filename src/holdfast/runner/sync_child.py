@@ -11,7 +11,7 @@ R = TypeVar("R")
 
 
 class SyncChild(Generic[R]):
-    """A child run, seen from a `def` workflow: block for its `result`, `cancel` it, `send` it messages."""
+    """A child run as a `def` workflow sees it. `ctx.start` returns it."""
 
     def __init__(self, child: Child[R], wait: Callable[[Awaitable[Any]], Any]) -> None:
         self._child = child
@@ -19,11 +19,11 @@ class SyncChild(Generic[R]):
 
     @property
     def id(self) -> str:
-        """The id of the child's run."""
+        """The id of the child run."""
         return self._child.id
 
     def result(self) -> R:
-        """Block until the child has ended; its result, or `ChildFailed`."""
+        """Block until the child has ended and return its result. Raises `ChildFailed` if it did not succeed."""
         result: R = self._wait(self._child.result())
         return result
 

@@ -30,7 +30,10 @@ Ts = TypeVarTuple("Ts")
 
 
 class SyncContext:
-    """Given to a `def` workflow as its first argument."""
+    """The first argument of a `def` workflow. Its operations are those of `Context`; each blocks and returns its value.
+
+    Needs the extra `sync` (greenlet). No thread is held while it blocks.
+    """
 
     def __init__(self, context: Context) -> None:
         # Here and not above: it needs the extra `sync`.
@@ -42,17 +45,17 @@ class SyncContext:
 
     @property
     def run(self) -> RunView:
-        """What is known about this run: its id, key, tags and the like."""
+        """What the workflow may know about its own run: id, type, key, tags, and more."""
         return self._context.run
 
     @property
     def random(self) -> Random:
-        """A source of chance that gives the same numbers on every replay; each iteration of a loop has its own."""
+        """A random generator that gives the same numbers on every replay. Each iteration of a loop has its own."""
         return self._context.random
 
     @property
     def logger(self) -> RunLogger:
-        """A logger that names the run and is silent while it is replayed."""
+        """A logger whose records name the run. It is silent while the run is replayed."""
         return self._context.logger
 
     # Steps
@@ -75,11 +78,13 @@ class SyncContext:
     def step(  # type: ignore[misc]  # mypy does not see that *Any takes every *Ts
         self, name: str, function: Any, /, *args: Any, **options: Unpack[StepKeywords]
     ) -> Any:
-        """Execute a function at least once, record its result exactly once, and give it back ever after.
+        """Execute a function at least once, record its result exactly once, and return that result on every replay.
 
-        An async function runs on the worker's loop, a sync one in a thread. `timeout` (seconds, or a timedelta) applies
-        to each attempt. `ephemeral`: recorded with the next checkpoint instead of its own; may repeat after a crash.
-        `undo` is called with the result if the run rolls back: it fails, is cancelled, or raises `Rollback`.
+            parcel = ctx.step("pack", pack, order, undo=unpack)
+
+        `name` is its name in the history; the positional arguments after `function` are passed to it. An async function
+        runs on the worker's event loop, a sync one in a thread. `StepKeywords` has the options. Raises `StepFailed`
+        when the attempts are used up, and `StepTimeout` if the last one took too long.
         """
         return self._wait(self._context.step(name, function, *args, **options))
 
@@ -92,11 +97,11 @@ class SyncContext:
         retry: Retry | None = None,
         undo: Callable[[R], Any] | None = None,
     ) -> R:
-        """Call `function(connection, *args)` in the store's own transaction, together with the record of its result.
+        """Call `function(connection, *args)` in a transaction of the store that also records its result: exactly once.
 
-        What it writes with the connection happens exactly once. What it raises undoes that, and is a failed attempt
-        like that of a step. It is sync, and should take milliseconds: others wait for what it has locked, on SQLite
-        all of them, and then it has 5 seconds.
+        What the function writes with the connection is committed together with its result. If it raises, nothing is
+        written, and it is tried again like a step. The function is sync and should take milliseconds. Others wait for
+        what it has locked; on SQLite that is everything, and it has 5 seconds. Needs a store that is a database.
         """
         result: R = self._wait(self._context.tx(name, function, *args, retry=retry, undo=undo))
         return result
@@ -104,15 +109,19 @@ class SyncContext:
     # Waiting
 
     def sleep(self, length: float | timedelta) -> None:
-        """Wait that many seconds, however often the process dies meanwhile. A length that is over returns at once."""
+        """Wait for seconds or a timedelta, even if the process dies meanwhile. No worker is occupied."""
         self._wait(self._context.sleep(length))
 
     def sleep_until(self, when: datetime) -> None:
-        """Wait until a moment (UTC unless it has a zone). A past one returns at once."""
+        """Wait until a moment, in UTC unless it has a zone. A moment in the past returns at once."""
         self._wait(self._context.sleep_until(when))
 
     def wait_event(self, topic: str, *, type: type[T] | None = None, timeout: float | timedelta | None = None) -> T:
-        """The payload of the next event on a topic that this run has not had; `WaitTimeout` if none comes in time."""
+        """Wait for the next event on a topic and return its payload. Raises `WaitTimeout` if none comes in time.
+
+        A run gets each event that was published after its start, once. From a queue, it gets the next event that no
+        other run has taken, however old that is. `type` says how to decode the payload.
+        """
         payload: T = self._wait(self._context.wait_event(topic, type=type, timeout=timeout))
         return payload
 
@@ -131,9 +140,10 @@ class SyncContext:
         type: Any = None,
         timeout: float | timedelta | None = None,
     ) -> Any:
-        """The payload of the next message of this name; of several names, or any, `(name, payload)`.
+        """Wait for the next message with this name and return its payload. Raises `WaitTimeout` if none comes in time.
 
-        Messages are kept, in order, also those sent before the run asked or even started.
+        With several names, or without a name for any message, it returns `(name, payload)`. Messages are kept in order,
+        even if they were sent before the run asked for them or began. `type` says how to decode the payload.
         """
         receive: Any = self._context.receive  # one of its overloads, as one of ours was chosen
         return self._wait(receive(name, type=type, timeout=timeout))
@@ -154,7 +164,11 @@ class SyncContext:
         *,
         type: Any = None,
     ) -> Any:
-        """The payloads of the next messages, at most `count`, as soon as there is one; none if none comes in time."""
+        """Wait for messages and return the payloads of up to `count` of them as soon as there is one.
+
+        Returns an empty list if none comes within `timeout`. With several names, or None for any, each item is `(name,
+        payload)`. All of them cost one checkpoint.
+        """
         receive_batch: Any = self._context.receive_batch  # as above
         return self._wait(receive_batch(name, count, timeout, type=type))
 
@@ -165,7 +179,10 @@ class SyncContext:
         type: type[T] | None = None,
         timeout: float | timedelta | None = None,
     ) -> Message[T]:
-        """The next message of this name, of one of several, or of any: with its id and time, and a way to reply."""
+        """Wait for the next message and return it whole: with its id, name and time, and a method to reply.
+
+        `name` is one name, several, or None for any. Raises `WaitTimeout` if none comes in time.
+        """
         message: Message[T] = self._wait(self._context.receive_message(name, type=type, timeout=timeout))
         return message
 
@@ -182,9 +199,9 @@ class SyncContext:
     def start(  # type: ignore[misc]  # as above
         self, workflow: Any, /, *args: Any, **options: Unpack[ChildOptions]
     ) -> Any:
-        """Start a child run and go on; the answer is its handle, whose `result()` blocks until the child has ended.
+        """Start a child run and continue. Returns its handle, whose `result()` blocks until the child has ended.
 
-        `on_close` says what becomes of the child when this run ends: `abandon` (default) or `cancel`.
+        `ChildOptions` has the options. When this run ends, the child continues, unless `on_close="cancel"`.
         """
         return SyncChild(self._wait(self._context.start(workflow, *args, **options)), self._wait)
 
@@ -199,9 +216,9 @@ class SyncContext:
     def call(  # type: ignore[misc]  # as above
         self, workflow: Any, /, *args: Any, **options: Unpack[ChildOptions]
     ) -> Any:
-        """Start a child run and block until its result is there; `ChildFailed` if it fails or is cancelled.
+        """Start a child run and block until its result is there. Raises `ChildFailed` if it fails or is cancelled.
 
-        The child is cancelled when this run ends.
+        `ChildOptions` has the options. The child is cancelled when this run ends.
         """
         return self._wait(self._context.call(workflow, *args, **options))
 
@@ -222,10 +239,11 @@ class SyncContext:
     def map(
         self, workflow: Any, items: Iterable[Any], /, *, limit: int | None = None, **options: Unpack[ChildOptions]
     ) -> list[Any]:
-        """Start a child for each item and block until all have ended: their results in order, or `JoinFailed` by index.
+        """Start one child for each item and wait for all. Returns their results in order.
 
-        An item is the child's argument, a tuple all of its arguments. With `limit` only so many run at once. However
-        many there are, this run is woken once. The children are cancelled when this run, or the map, ends early.
+        An item is the argument of its child; a tuple is all its arguments. `limit` is how many children run at once.
+        Raises `JoinFailed`, by index, if any child fails, after all have ended. This run is woken only once. The
+        children are cancelled when this run, or the map, ends early.
         """
         results: list[Any] = self._wait(self._context.map(workflow, items, limit=limit, **options))
         return results
@@ -235,20 +253,26 @@ class SyncContext:
     def join(
         self, name: str, branches: Mapping[str, Callable[[SyncContext], R]], *, fail_fast: bool = False
     ) -> dict[str, R]:
-        """Run branches side by side until all have ended: results by key, or `JoinFailed` with results and errors.
+        """Run branches side by side and wait for all. Returns their results by key.
 
-        A branch is a `def branch(ctx)`. `fail_fast` cancels the others as soon as one fails.
+            both = ctx.join("both", {"pay": pay_branch, "pack": pack_branch})
+
+        A branch is a `def branch(ctx)`. Raises `JoinFailed`, with results and errors by key, if any of them fails.
+        `fail_fast` cancels the other branches as soon as one fails.
         """
         results: dict[str, R] = self._wait(self._context.join(name, self._branches(branches), fail_fast=fail_fast))
         return results
 
     def race(self, name: str, branches: Mapping[str, Callable[[SyncContext], R]]) -> tuple[str, R]:
-        """Run branches side by side until one succeeds: its key and result. `RaceFailed` if all fail."""
+        """Run branches side by side until one succeeds. Returns its key and result, and cancels the others.
+
+        Raises `RaceFailed` if all of them fail.
+        """
         winner: tuple[str, R] = self._wait(self._context.race(name, self._branches(branches)))
         return winner
 
     def first_settled(self, name: str, branches: Mapping[str, Callable[[SyncContext], R]]) -> tuple[str, R]:
-        """Run branches side by side until one ends: its key and result, or the error it raised."""
+        """Run branches side by side until one ends. Returns its key and result, or raises its error."""
         first: tuple[str, R] = self._wait(self._context.first_settled(name, self._branches(branches)))
         return first
 
@@ -263,54 +287,61 @@ class SyncContext:
         keep: int = 10,
         every: int = 10,
     ) -> V:
-        """Call `body(ctx, state)` again and again until it returns `Break(value)`; `Continue(state)` goes on.
+        """Call `body(ctx, state)` again and again until it returns `Break(value)`, and return that value.
 
-        The state is durable: it is recorded every so many iterations, and what they recorded is pruned except for the
-        last `keep`. So a run may loop for years, and resumes at once.
+        `Continue(state)` calls it again, with that state. The state is recorded every `every` iterations. The history
+        of iterations before the last `keep` is removed, so a run can loop for years and still resumes fast.
         """
         value: V = self._wait(self._context.loop(name, self._branch(body), state, keep=keep, every=every))
         return value
 
     def continue_as_new(self, *args: Any) -> Any:
-        """Begin anew with these arguments: the same run, its next generation, without the history so far.
+        """Begin the run again with these arguments, as its next generation with an empty history.
 
-        Use it as `return ctx.continue_as_new(...)`, in the workflow function itself; it does not come back. Unread
-        messages are kept; everything else that is open ends.
+        Use it in the workflow function itself: `return ctx.continue_as_new(...)`. Messages that were not received are
+        kept. Everything else that is open ends.
         """
         return self._wait(self._context.continue_as_new(*args))
 
     # Telling others
 
     def send(self, run_id: str, name: str, payload: Any = None) -> None:
-        """Send a message to another run, once, with the next checkpoint. To a run that has ended it is dropped."""
+        """Send a message to another run, exactly once, with the next checkpoint. An ended run does not get it."""
         self._wait(self._context.send(run_id, name, payload))
 
     def emit(self, topic: str, payload: Any = None) -> None:
-        """Publish an event, once, with the next checkpoint."""
+        """Publish an event on a topic, exactly once, with the next checkpoint."""
         self._wait(self._context.emit(topic, payload))
 
     def set_value(self, name: str, value: Any) -> None:
-        """Publish a named value that anyone can read while the run lives, such as its progress."""
+        """Publish a named value, such as the progress, that others read with `run.value(name)` while the run lives."""
         self._wait(self._context.set_value(name, value))
 
     # Changing code
 
     def version(self, name: str, latest: int) -> int:
-        """Which version of a change this run follows: `latest`, or 1 for a run that has been here before the change."""
+        """Return the version of a code change that this run follows: `latest`, or 1 if it passed before the change.
+
+        The answer is recorded, so it stays the same. A run that recorded a version above `latest` is blocked.
+        """
         return int(self._context.version(name, latest))
 
     def removed(self, name: str, kind: str) -> None:
-        """Say that an operation was here which the code no longer has: what old runs recorded of it is accepted."""
+        """Declare that an operation was removed from the code here, so that old runs which recorded it still fit.
+
+        `name` is its name in the history without a number (`charge`, `sleep`, `receive:approve`). `kind` is its kind
+        there.
+        """
         self._context.removed(name, kind)
 
     # The world, made repeatable
 
     def now(self) -> datetime:
-        """The time, as of the last thing that happened to this run; the same on every replay."""
+        """The time of the last thing that happened to this run. The same on every replay."""
         return self._context.now()
 
     def uuid(self) -> UUID:
-        """A random UUID; the same on every replay."""
+        """A random UUID. The same on every replay."""
         return self._context.uuid()
 
     # Inside

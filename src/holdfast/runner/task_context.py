@@ -17,13 +17,13 @@ PROGRESS = "progress"
 
 
 class TaskContext(StepInfo):
-    """Given to a task whose first parameter is called `ctx`. All of it may be used in threads and on the loop."""
+    """The first argument of a task whose first parameter is named `ctx`. It is safe to use in threads."""
 
     __slots__ = ()
 
     @property
     def type(self) -> str:
-        """The name under which the task is registered; its one step has that name, too."""
+        """The name under which the task is registered. Its one step has the same name."""
         return self.location
 
     @property
@@ -33,10 +33,10 @@ class TaskContext(StepInfo):
         return logging.LoggerAdapter(logging.getLogger("holdfast.task"), about)
 
     def progress(self, value: Any) -> None:
-        """Publish how far it is, as a number or any JSON value: `await run.value("progress")` gives the latest.
+        """Publish the progress, a number or any JSON value, which others read with `run.value("progress")`.
 
-        It is a heartbeat, too, and raises `LeaseLost` like one. However often it is called, a few values a second
-        are written, and the last one with the end of the attempt.
+        Call it as often as you like: a few values a second are written, and the last one. It is a heartbeat too: it
+        raises `LeaseLost` when the attempt no longer counts.
         """
         self.news = encode_any(value, "progress")
         self.heartbeat()

@@ -18,9 +18,9 @@ R = TypeVar("R")
 
 
 class Task(Definition, Generic[P, R]):
-    """A registered plain function, sync or async, that is run durably as one step.
+    """A registered task that is a `def` function. Calling it calls the plain function, as in a unit test.
 
-    Calling it calls the function; one that takes a context gets one that nobody listens to.
+    If the function takes a `ctx`, calling it passes one that does nothing.
     """
 
     def __init__(self, type: str, function: Callable[..., R], *, options: StepOptions, crash_limit: int) -> None:
@@ -44,7 +44,7 @@ class Task(Definition, Generic[P, R]):
         return self._call(self.type, function, args, self.signature.result, self.options)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
-        """A call with these arguments, by position or by name, for `hf.start` and its like."""
+        """Bind arguments, by position or by name: `hf.start(resize.bind(image="cat.png"))`."""
         return self.bound(args, kwargs)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -57,7 +57,7 @@ class Task(Definition, Generic[P, R]):
 
 
 class AsyncTask(Task[P, R]):
-    """A task that is an `async def` function: calling it gives a coroutine, as calling the function does."""
+    """A registered task that is an `async def` function. Calling it returns a coroutine."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:  # type: ignore[override]
         return super().__call__(*args, **kwargs)  # type: ignore[return-value]  # it is the coroutine of the result

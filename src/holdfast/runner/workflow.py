@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 class Workflow(Definition, Generic[P, R]):
-    """A registered workflow function. Calling it calls the function, as in a unit test."""
+    """A registered `async def` workflow. Calling it calls the plain function, as in a unit test."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Workflow(Definition, Generic[P, R]):
         update_wrapper(self, function)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
-        """A call with these arguments, by position or by name, for `hf.start` and its like."""
+        """Bind arguments, by position or by name: `hf.start(checkout.bind(order="A-1"))`."""
         return self.bound(args, kwargs)
 
     def __call__(self, ctx: Context, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
@@ -47,7 +47,7 @@ class Workflow(Definition, Generic[P, R]):
 
 
 class SyncWorkflow(Definition, Generic[P, R]):
-    """A registered workflow that is a plain `def` function. Calling it calls the function, as in a unit test."""
+    """A registered `def` workflow. Calling it calls the plain function, as in a unit test."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class SyncWorkflow(Definition, Generic[P, R]):
         return self._wait(operation)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
-        """A call with these arguments, by position or by name, for `hf.start` and its like."""
+        """Bind arguments, by position or by name: `hf.start(checkout.bind(order="A-1"))`."""
         return self.bound(args, kwargs)
 
     def __call__(self, ctx: SyncContext, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,4 +1,4 @@
-"""What is made of signals: hooks of users, and metrics. Nothing here changes a run.
+"""Consumers of signals: users' hooks, and metrics. Nothing here changes a run.
 
-Start with `hooks` and `metrics`. Only `app` and what stands above it import from here.
+Start reading with `hooks` and `metrics`. Only `app` and the layers above it import this package.
 """

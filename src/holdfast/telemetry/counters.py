@@ -1,4 +1,4 @@
-"""Counters: count and measure signals, for a recorder of metrics."""
+"""Counters: turn signals into counts and measurements for a recorder of metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COUNTED = {
 
 
 class Recorder(Protocol):
-    """Where numbers are kept. Labels are values, in the order in which the metric names them."""
+    """A sink for counts and measurements. `labels` are the label values, in the order of the metric's label names."""
 
     def add(self, metric: Metric, labels: tuple[str, ...], amount: int = 1) -> None: ...
 

@@ -1,6 +1,6 @@
-"""The endpoint: a small HTTP server for metrics and for the question whether a worker is well.
+"""The endpoint: a small HTTP server for metrics and for the health check of a worker.
 
-It answers `GET /metrics` and `GET /healthz`, closes after each answer, and can do nothing else.
+It answers only `GET /metrics` and `GET /healthz`, and closes the connection after each response.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = logging.getLogger("holdfast.metrics")
 
 
 class Answer(NamedTuple):
-    """What is sent back."""
+    """An HTTP response."""
 
     status: str
     text: str
@@ -31,7 +31,7 @@ class Answer(NamedTuple):
 
 
 class Endpoint:
-    """Serves `text`, of the given content type, at `/metrics`; with a token, only to whoever presents it."""
+    """Serves `text` at `/metrics`, with the given content type. If a token is set, clients must present it."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class Endpoint:
 
     @asynccontextmanager
     async def serving(self, address: Address) -> AsyncIterator[Address]:
-        """Listen for as long as the block lasts. Gives the address, with the port that was found for port 0."""
+        """Listen until the block ends. Yields the address; for port 0, with the port that the system chose."""
         if not address.is_local and self._token is None:
             raise InvalidRequest(
-                f"metrics at {address} could be read by other machines: set HOLDFAST_METRICS_TOKEN, which they then "
+                f"other machines could read the metrics at {address}: set HOLDFAST_METRICS_TOKEN, which clients then "
                 f"have to present as a bearer token, or listen on {DEFAULT_HOST}"
             )
         try:
@@ -67,7 +67,7 @@ class Endpoint:
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            # Whoever connects and says nothing, or does not listen, is not waited for.
+            # Do not wait for a client that connects and sends nothing, or does not read the response.
             async with asyncio.timeout(_SECONDS):
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
                 method, path, headers = _parsed(head)
@@ -83,19 +83,19 @@ class Endpoint:
 
     async def _answer(self, method: str, path: str, headers: dict[str, str]) -> Answer:
         if path not in ("/metrics", "/healthz"):
-            return Answer("404 Not Found", "there are /metrics and /healthz\n")
+            return Answer("404 Not Found", "not found; try /metrics or /healthz\n")
         if method not in ("GET", "HEAD"):
-            return Answer("405 Method Not Allowed", "only GET\n")
+            return Answer("405 Method Not Allowed", "only GET is allowed\n")
         if path == "/healthz":
             if self._is_healthy():
                 return Answer("200 OK", "ok\n")
-            return Answer("503 Service Unavailable", "the worker has not renewed its leases for too long\n")
+            return Answer("503 Service Unavailable", "the worker has not renewed its leases in time\n")
         if not self._may_read(headers.get("authorization", "")):
             return Answer("401 Unauthorized", "present the token: Authorization: Bearer …\n")
         try:
             return Answer("200 OK", await self._text(), self._content_type)
-        except Exception:  # noqa: BLE001 - the worker goes on, whatever this was
-            _log.exception("metrics could not be told")
+        except Exception:  # noqa: BLE001 - no error of the metrics may stop the worker
+            _log.exception("collecting the metrics failed")
             return Answer("500 Internal Server Error", "see the log of the worker\n")
 
     def _may_read(self, authorization: str) -> bool:
@@ -105,7 +105,7 @@ class Endpoint:
 
 
 def _parsed(head: str) -> tuple[str, str, dict[str, str]]:
-    """Method, path and headers of a request. One that is not understood asks for nothing there is."""
+    """Return method, path and headers of a request. A malformed request gets an empty path, and so a 404."""
     first, *lines = head.split("\r\n")
     words = first.split(" ")
     if len(words) != 3:

@@ -1,7 +1,7 @@
-"""Hooks: functions of users that are called for signals, beside the work and never in its way.
+"""Hooks: users' functions that are called for signals. A hook never delays or stops a run.
 
-A hook gets its signals one at a time, in the order they were given: an async one in a task of its own, a sync one in a
-thread of its own. One that raises is logged; one that is slow has its signals wait, and if too many do, drops them.
+A hook gets its signals one at a time, in their order: an async hook in its own task, a sync hook in its own thread. An
+error of a hook is logged. Signals for a slow hook wait, and are dropped if too many wait.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from holdfast.core.errors import InvalidRequest
 from holdfast.core.signals import Signal, Signals
 
 PENDING_LIMIT = 1_000
-"""So many signals may wait for one hook; further ones are dropped."""
+"""Maximum number of signals that wait for one hook. Further signals are dropped."""
 
 CALL_SECONDS = 30.0
-"""An async hook is cancelled after this time; a sync one cannot be."""
+"""Time limit for one call of an async hook, which is then cancelled. A sync hook cannot be cancelled."""
 
 _log = logging.getLogger("holdfast.hooks")
 
@@ -45,11 +45,13 @@ class Hook:
         return not self._is_busy
 
     def __call__(self, signal: Signal) -> None:
-        """Have the function called soon."""
+        """Queue a signal for the function."""
         if len(self._pending) >= PENDING_LIMIT:
             if self.dropped % PENDING_LIMIT == 0:
                 _log.warning(
-                    "hook %s is too slow: %d signals wait for it, and more are dropped", self.name, PENDING_LIMIT
+                    "hook %s is too slow: %d signals wait for it, and further signals are dropped; make it faster",
+                    self.name,
+                    PENDING_LIMIT,
                 )
             self.dropped += 1
             return
@@ -57,15 +59,15 @@ class Hook:
         self._work()
 
     async def drain(self, seconds: float) -> None:
-        """Wait until it has had all its signals, but no longer than this; then drop those that are left."""
+        """Wait up to `seconds` until the function has handled all signals, then drop the rest."""
         raise NotImplementedError
 
     def _work(self) -> None:
-        """See to it that somebody calls the function."""
+        """Start a task or thread that calls the function, unless one runs already."""
         raise NotImplementedError
 
     def _next(self) -> Signal | None:
-        """The next signal to call the function for; None if there is none, and then nobody is at it any more."""
+        """Return the next signal. If there is none, mark the hook as idle and return None."""
         with self._lock:
             if not self._pending:
                 self._is_busy = False
@@ -74,7 +76,7 @@ class Hook:
 
     def _failed(self, signal: Signal, error: BaseException) -> None:
         self.errors += 1
-        # Of the hook's own error, too, only the class: its text may be made of what the signal is about.
+        # Log only the class of the error: its text may contain data of the run.
         kind = type(error).__name__
         about = {"run_id": signal.run_id, "type": signal.type, "location": signal.location, "error": kind}
         _log.error("hook %s failed on %s: %s", self.name, signal.name, kind, extra=about)
@@ -82,7 +84,7 @@ class Hook:
 
 
 class AsyncHook(Hook):
-    """A hook that is awaited."""
+    """An async hook, which is awaited in a task."""
 
     def __init__(self, function: Callable[[Signal], Any]) -> None:
         super().__init__(function)
@@ -91,12 +93,12 @@ class AsyncHook(Hook):
     def _work(self) -> None:
         loop = asyncio.get_running_loop()
         with self._lock:
-            # One that works on another loop, of another thread, goes on: one signal at a time, in their order.
+            # A task on the loop of another thread goes on, which keeps one signal at a time, in their order.
             task = self._task
             if self._is_busy and task is not None and not task.done() and task.get_loop().is_running():
                 return
             self._is_busy = True
-            # In an empty context: a signal may be given in that of a step's body, which is none of the hook's business.
+            # In an empty context: the signal may come from the context of a step's body, which the hook must not see.
             self._task = loop.create_task(self._call_on(), context=Context())
 
     async def _call_on(self) -> None:
@@ -108,7 +110,7 @@ class AsyncHook(Hook):
                 except Exception as error:  # noqa: BLE001 - a user's function may raise anything
                     self._failed(signal, error)
         except BaseException:
-            self._is_busy = False  # cancelled, as its loop ends
+            self._is_busy = False  # cancelled, because its loop ends
             raise
 
     async def drain(self, seconds: float) -> None:
@@ -122,7 +124,7 @@ class AsyncHook(Hook):
 
 
 class ThreadHook(Hook):
-    """A hook that blocks. Its thread is a daemon: one that hangs must not keep the process from ending."""
+    """A sync hook, which runs in a thread. The thread is a daemon, so that a hanging hook does not block exit."""
 
     def __init__(self, function: Callable[[Signal], Any]) -> None:
         super().__init__(function)
@@ -158,30 +160,30 @@ class Hooks:
         self._hooks: list[Hook] = []
 
     def add(self, patterns: tuple[str, ...], function: Callable[[Signal], Any]) -> None:
-        """Have a function called for signals."""
+        """Call a function for every signal that matches one of the patterns."""
         if not callable(function):
-            raise InvalidRequest(f"a hook is a function that takes a Signal, not {function!r}")
+            raise InvalidRequest(f"expected a function that takes a Signal, not {function!r}")
         hook = (AsyncHook if _is_async(function) else ThreadHook)(function)
         self._signals.tap(hook, *patterns)
         self._hooks.append(hook)
 
     @property
     def is_idle(self) -> bool:
-        """Whether every hook has had all its signals."""
+        """True if every hook has handled all its signals."""
         return all(hook.is_idle for hook in self._hooks)
 
     @property
     def dropped(self) -> int:
-        """How many signals were not told to a hook because it was too slow."""
+        """Number of signals dropped because a hook was too slow."""
         return sum(hook.dropped for hook in self._hooks)
 
     @property
     def errors(self) -> int:
-        """How many calls of hooks failed."""
+        """Number of hook calls that failed."""
         return sum(hook.errors for hook in self._hooks)
 
     async def drain(self, seconds: float) -> None:
-        """Wait until every hook has had all its signals, but no longer than this."""
+        """Wait up to `seconds` until every hook has handled all its signals, then drop the rest."""
         until = time.monotonic() + seconds
         for hook in self._hooks:
             await hook.drain(max(0.01, until - time.monotonic()))
@@ -190,7 +192,7 @@ class Hooks:
 def _check_answer(answer: object) -> None:
     if inspect.iscoroutine(answer):
         answer.close()
-        raise InvalidRequest("a hook that returns something to await is to be declared async")
+        raise InvalidRequest("the hook returned a coroutine; declare it with async def")
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Metrics: what was counted in this process, and how the store stands, for whoever asks."""
+"""Metrics: the counters of this process, and gauges of its workers, its hooks and the store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.telemetry.store_gauges import StoreGauges
 
 
 class Busy(Protocol):
-    """A worker, as far as metrics are concerned."""
+    """The part of a worker that metrics read."""
 
     name: str
 
@@ -27,10 +27,10 @@ class Busy(Protocol):
 
 
 class Metrics:
-    """The metrics of one Holdfast. Counting begins when it is made."""
+    """The metrics of one `Holdfast` object. Counting begins when this object is created."""
 
     content_type = CONTENT_TYPE
-    """The type of `text()`, for a response of yours."""
+    """The content type of `text()`, for your own HTTP response."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class Metrics:
         signals.tap(Counters(self._exposition), *PATTERNS)
 
     async def text(self) -> str:
-        """All metrics in the text format of Prometheus."""
+        """Return all metrics in the Prometheus text format."""
         return self._exposition.text(await self.samples())
 
     async def samples(self, *, may_open: bool = True) -> Sequence[Sample]:
-        """What is looked up and not counted: the workers of this process, its hooks, the store.
+        """Return the values that are read on demand: from the workers of this process, its hooks, and the store.
 
-        Without `may_open`, the store only if it is open: whoever asks by the clock must not open what was closed.
+        Without `may_open`, the store is read only if it is open: a periodic export must not reopen a closed store.
         """
         samples: list[Sample] = [
             (definitions.HOOKS_DROPPED, (), self._hooks.dropped),

@@ -1,4 +1,4 @@
-"""Metrics in the text format of Prometheus."""
+"""Metrics in the Prometheus text format."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from holdfast.telemetry.definitions import METRICS, Metric
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 SERIES_LIMIT = 1_000
-"""So many series a metric may have; all beyond are one, whose labels are `other`. Types may come from anywhere."""
+"""Maximum number of series per metric. All further ones share a series whose labels are `other`.
+
+The limit is needed because any producer can invent types.
+"""
 
 Sample = tuple[Metric, tuple[str, ...], float]
-"""A value that was looked up, with the values of its labels."""
+"""A value read on demand: its metric, its label values, and the value."""
 
 
 class Histogram:
-    """How many observations were how large. One counts in the first bucket that it is not above."""
+    """Counts of observations by size. An observation counts in the first bucket whose bound it does not exceed."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -34,7 +37,7 @@ class Histogram:
 
 
 class PrometheusText:
-    """Keeps counters and histograms, and writes them down together with what was looked up."""
+    """Keeps counters and histograms, and renders them together with values read on demand."""
 
     def __init__(self) -> None:
         self._counters: dict[Metric, dict[tuple[str, ...], int]] = {}
@@ -54,12 +57,12 @@ class PrometheusText:
         histogram.observe(value)
 
     def text(self, samples: Iterable[Sample] = ()) -> str:
-        """Everything, by metric. One of which nothing is known yet is named all the same."""
+        """Render all metrics. A metric without values still gets its HELP and TYPE lines."""
         looked_up: dict[Metric, dict[tuple[str, ...], float]] = {}
         for metric, labels, value in samples:
             series = looked_up.setdefault(metric, {})
             within = _within_limit(series, labels)
-            # Of several that are told as one: the sum, or the longest of times.
+            # Series joined under `other`: the sum of counts, or the maximum of times.
             together = max if metric.name.endswith("_seconds") else add
             series[within] = together(series[within], value) if within in series else value
         lines: list[str] = []

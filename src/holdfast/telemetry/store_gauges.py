@@ -1,8 +1,8 @@
-"""Gauges of the store: how many runs there are, in which state, and how long they have waited for a worker.
+"""Gauges of the store: the number of runs by state, and how long they have waited for a worker.
 
-The store has to count for that. So it is asked when somebody wants to know, and never for more than a hundredth of the
-time: what took long to count is told again for a while. Nobody waits long for it, and whoever does not wait any more
-does not stop it: on a large store the numbers come with the next question, but they come.
+The store has to count rows for these gauges. So it counts only on demand, and for at most a hundredth of the time:
+after a slow count, the old numbers are returned for a while. A caller waits at most `PATIENCE_SECONDS`. The count goes
+on when the caller stops waiting, so on a large store the next call returns the new numbers.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from holdfast.telemetry.definitions import QUEUE_AGE, QUEUE_DEPTH, RUNS, STORE_U
 from holdfast.telemetry.prometheus import Sample
 
 SHARE = 100
-"""After a count that took so long, the next one comes no sooner than so many times that."""
+"""Minimum pause before the next count, as a multiple of the duration of the last count."""
 
 PATIENCE_SECONDS = 2.0
-"""How long whoever asks waits for new numbers; then the last ones are told."""
+"""Maximum time that a caller waits for new numbers. After it, the caller gets the last ones."""
 
 FAILURE_SECONDS = 300.0
-"""A count that failed, because it took too long, say, is tried again after this time at the latest."""
+"""Maximum pause after a count that failed, for example because it took too long."""
 
 
 class StoreGauges:
-    """What the store answers, once it is open, counted anew or remembered."""
+    """The gauges of the store: new numbers, or the last ones if a new count would come too soon."""
 
     def __init__(self, store: Callable[[], Awaitable[Store]], *, now: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -38,7 +38,7 @@ class StoreGauges:
         self._queues = GaugeReading(self._look_at_queues, now)
 
     async def samples(self) -> Sequence[Sample]:
-        """The numbers; none but that the store is not up, if it does not answer."""
+        """Return the gauges. If the store does not answer, return only `STORE_UP` with the value 0."""
         try:
             queues = await self._queues.taken()
         except StoreUnavailable:
@@ -46,7 +46,7 @@ class StoreGauges:
         try:
             counts = await self._counts.taken()
         except StoreUnavailable:
-            counts = []  # it is up, but has too many runs to count
+            counts = []  # the store is up, but it has too many runs to count in time
         return [(STORE_UP, (), 1), *queues, *counts]
 
     async def _count(self) -> list[Sample]:
@@ -70,7 +70,7 @@ class StoreGauges:
 
 
 class GaugeReading:
-    """Something that is looked up, but not too often; if that fails, again after `failure_seconds` at the latest."""
+    """A reading that is taken on demand, but not too often. After a failure, the pause is at most `failure_seconds`."""
 
     def __init__(
         self, take: Callable[[], Awaitable[list[Sample]]], now: Callable[[], float], *, failure_seconds: float = 0.0
@@ -84,7 +84,7 @@ class GaugeReading:
         self._task: asyncio.Task[None] | None = None
 
     async def taken(self) -> list[Sample]:
-        """The samples, as new as is affordable. Raises what the last look raised."""
+        """Return the newest affordable samples. Raises the error of the last reading if it failed."""
         loop = asyncio.get_running_loop()
         task = self._task
         if task is not None and (task.done() or task.get_loop() is not loop):
@@ -103,7 +103,7 @@ class GaugeReading:
         try:
             self._last = await self._take()
             self._error = None
-        except Exception as error:  # noqa: BLE001 - whoever asks is told
+        except Exception as error:  # noqa: BLE001 - `taken` raises it to its callers
             self._error = error
             longest = self._failure_seconds
         ended = self._now()

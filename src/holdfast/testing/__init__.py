@@ -1,9 +1,9 @@
-"""Tools for tests: of workflows that use holdfast, and of stores that holdfast uses.
+"""Tools for testing workflows and stores.
 
     from holdfast.testing import Harness, TurnDriver, simulate    # workflows
     from holdfast.testing import FaultyStore, StoreContract       # stores
 
-Nothing in holdfast imports this package, and pytest is imported only inside it.
+Nothing else in holdfast imports this package. Only this package imports pytest.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: pytest loads the plugin of this package in every project that has holdfast installed."""
+    """Import a tool on first use. pytest loads this package's plugin in every project that has holdfast installed."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,4 +1,4 @@
-"""A call of a store, as faults, plans and journals know it."""
+"""A call of a store, with the name that faults, plans and journals use for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NAMES: dict[type[Any], str] = {
 
 
 class StoreCall(NamedTuple):
-    """A call of a member of the port. Commands and questions that matter have names of their own."""
+    """A call of a member of the store port. `name` is the member, or a shorter name for some commands and questions."""
 
     member: str
     name: str

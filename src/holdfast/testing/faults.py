@@ -1,12 +1,12 @@
-"""A store that fails as it is told to: before a call, after it, once, for good, or as you like.
+"""A store wrapper that injects faults: before or after a call, once or until `revive`.
 
     store = FaultyStore(MemoryStore(clock=clock))
-    store.crash(7, when="after")                  # the seventh call is carried out, but its answer gets lost
+    store.crash(7, when="after")                  # the store carries out the seventh call, but its answer is lost
     async with Harness(app, store=store, clock=clock) as h: ...
 
-Only what workers ask for is disturbed and counted (`claim`, `checkpoint`, `transact`, `look`, `fire`, `renew`,
-`retire`); the engine's own calls go through, as those of a process that lives on. It changes nothing and invents
-nothing: whatever a call answers is the real store's answer.
+Faults affect only the calls of workers (`claim`, `checkpoint`, `transact`, `look`, `fire`, `renew`, `retire`), and only
+these are counted. The engine's own calls always go through, like those of a process that survives. The wrapper never
+changes an answer: a call either fails or returns the real store's answer.
 """
 
 from __future__ import annotations
@@ -31,26 +31,35 @@ from holdfast.testing.patience import wait_for
 
 R = TypeVar("R")
 When = Literal["before", "after"]
-"""Before a call it is not carried out; after it, it is, and only its answer gets lost."""
+"""The moment of a fault: `before` the store carries out the call, or `after`, so that only the answer is lost."""
 
 
 OF_WORKERS = frozenset({"claim", "checkpoint", "transact", "look", "fire", "renew", "retire"})
-"""The calls that are disturbed and counted: those of workers."""
+"""Names of the calls that can fail and that are counted: those of workers."""
 
 
 class FaultyStore:
-    """A store around another one, with faults planned by the number of a worker's call."""
+    """A store that wraps another one and fails as a test plans it, by the number or name of a worker's call.
+
+        store = FaultyStore(MemoryStore(clock=clock))
+        store.crash(7, when="after")
+        async with Harness(hf, store=store, clock=clock) as h: ...
+
+    The calls are `claim`, `checkpoint`, `transact`, `look`, `fire`, `renew` and `retire`. Other calls go through. With
+    `when="before"` a call is not carried out; with `when="after"` it is, and only its answer gets lost.
+    """
 
     def __init__(self, store: Store) -> None:
         self.inner = store
+        """The wrapped store."""
         self.calls: list[str] = []
-        """The calls of workers so far, by name; their numbers begin with 1."""
+        """The calls of workers so far, by name. Their numbers begin with 1."""
         self.crashed = asyncio.Event()
-        """Set while a planned crash has cut the workers off."""
+        """Set while a planned crash has cut off the workers."""
         self.frozen = asyncio.Event()
-        """Set while workers stand still at their next call."""
+        """Set while workers are frozen: each one stops at its next call."""
         self.under_way = 0
-        """How many calls of workers the store is carrying out right now; a frozen one is not among them."""
+        """Number of worker calls that the store executes right now, without frozen ones."""
         self._thawed = asyncio.Event()
         self._renewing = threading.Event()
         self._failures: dict[int, When] = {}
@@ -58,26 +67,26 @@ class FaultyStore:
         self._actions: dict[tuple[str, When], Callable[[], Awaitable[object]]] = {}
         self._refusal: tuple[Callable[[Checkpoint], bool], Exception] | None = None
 
-    # What is to go wrong
+    # Planning faults
 
     def fail(self, number: int, *, when: When) -> None:
-        """Have the call of this number fail once, as if the connection broke."""
+        """Let the call with this number fail once, as if the connection broke."""
         self._failures[number] = when
 
     def crash(self, number: int, *, when: When) -> None:
-        """Cut the workers off at the call of this number, and until `revive`."""
+        """Cut off the workers at the call with this number, until `revive`."""
         self._crashes[number] = when
 
     def revive(self) -> None:
-        """Let workers through again: new ones, if the test is about a crash."""
+        """Let workers through again, such as those that the test starts after a crash."""
         self.crashed.clear()
 
     def interpose(self, name: str, action: Callable[[], Awaitable[object]], *, when: When = "before") -> None:
-        """Do something before the next call of this name, or before its answer arrives: send, wait for a signal."""
+        """Await `action()` before the next call with this name, or before its answer arrives."""
         self._actions[name, when] = action
 
     def freeze(self, name: str | None = None, *, when: When = "before") -> None:
-        """Have workers stand still until `thaw`: from now on, or from the next call of this name on."""
+        """Make workers stand still until `thaw`: now, or at the next call with this name."""
         if name is not None:
             self.interpose(name, self._stand_still, when=when)
         else:
@@ -90,16 +99,16 @@ class FaultyStore:
         await self._thawed.wait()
 
     def thaw(self) -> None:
-        """Let frozen workers go on as if nothing had happened."""
+        """Let frozen workers continue."""
         self.frozen.clear()
         self._thawed.set()
         self._renewing.set()
 
     def refuse(self, is_refused: Callable[[Checkpoint], bool], error: Exception) -> None:
-        """Have every batch with such a checkpoint fail, as a database does that cannot take a value."""
+        """Let every batch fail with `error` that has such a checkpoint, like a database that cannot take a value."""
         self._refusal = (is_refused, error)
 
-    # What workers ask for
+    # Calls of workers
 
     async def claim(self, request: ClaimRequest) -> Claimed:
         return await self._through("claim", lambda: self.inner.claim(request))
@@ -120,7 +129,7 @@ class FaultyStore:
             if self.frozen.is_set():
                 await self._thawed.wait()
             if self.crashed.is_set():
-                raise StoreUnavailable("due_schedules: this worker has crashed")
+                raise StoreUnavailable("due_schedules: this worker has crashed; call revive() to let workers through")
         return await self.inner.catalog(question)
 
     def renew(self, worker: WorkerRecord, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
@@ -152,9 +161,9 @@ class FaultyStore:
         return answer
 
     def _begin(self, name: str) -> bool:
-        """Count a call and let it fail if that is planned; True if its answer is to get lost."""
+        """Count a call and raise its planned fault, if any. Return True if the answer must be lost."""
         if self.crashed.is_set():
-            raise StoreUnavailable(f"{name}: this worker has crashed")
+            raise StoreUnavailable(f"{name}: this worker has crashed; call revive() to let workers through")
         self.calls.append(name)
         number = len(self.calls)
         crash = self._crashes.pop(number, None)
@@ -162,10 +171,10 @@ class FaultyStore:
         if crash is not None:
             self.crashed.set()
         if fault == "before":
-            raise StoreUnavailable(f"{name}: fault before call {number}")
+            raise StoreUnavailable(f"{name}: planned fault before call {number}")
         return fault == "after"
 
-    # What the engine asks for
+    # Calls of the engine
 
     async def open(self) -> None:
         await self.inner.open()
@@ -227,7 +236,7 @@ class FaultyStore:
 
 
 class FaultyDatabase:
-    """The database of a faulty store: the transactions of workers are disturbed and counted as `transact`."""
+    """The database of a faulty store. Worker transactions can fail, and are counted, as `transact`."""
 
     def __init__(
         self,
@@ -257,4 +266,4 @@ class FaultyDatabase:
 
 
 def _lost(name: str) -> StoreUnavailable:
-    return StoreUnavailable(f"{name}: carried out, but the answer got lost")
+    return StoreUnavailable(f"{name}: carried out, but the answer was lost")

@@ -1,11 +1,11 @@
-"""The harness: your workflows on a memory store and a virtual clock. A thirty-day sleep takes no time.
+"""A test harness: your workflows on a memory store and a virtual clock. A thirty-day sleep takes no time.
 
     async with Harness(hf) as h:
         assert await h.execute(checkout, order) == "paid"
 
-Time passes only while something waits for a run to end, and then straight to whatever is due next; or when
-you say so with `advance`. Steps can be replaced by `stub`. With `always_replay` a run is forgotten and
-replayed after each of its checkpoints, which finds code that does not repeat itself.
+Time passes in two cases. While the test waits for a run to end, time jumps to the next timer. And `advance` lets a
+given time pass. `stub` replaces steps. With `always_replay`, the worker drops a run from memory after each of its
+checkpoints and replays it. This finds workflow code that is not deterministic.
 """
 
 from __future__ import annotations
@@ -33,12 +33,21 @@ T = TypeVar("T")
 
 _QUIET_ROUNDS = 8
 _ROUND_SECONDS = 0.0005
-"""No round of the loop counts for more, so that a body has its turns also where the machine is busy."""
+"""Maximum time that one round of the event loop takes off the patience. On a busy machine, bodies need the rounds."""
 _STUCK_SECONDS = 0.005
 
 
 class Harness(Holdfast):
-    """A whole holdfast in memory: everything of `Holdfast`, plus control over time and steps."""
+    """A `Holdfast` in memory for tests, with a worker, a virtual clock and control over steps.
+
+        async with Harness(hf) as h:
+            assert await h.execute(checkout, "order-17") == "paid"
+
+    `source` has the workflows. Time passes only while something waits for a run to end, straight to what is due next,
+    or by `advance`. So a sleep of thirty days takes no time. `always_replay` replays each run after each of its
+    checkpoints, which finds code that is not deterministic. `start` is the virtual time at which it begins.
+    `patience_seconds` is explained at `settle`. `store` and `clock` replace the memory store and its clock.
+    """
 
     def __init__(
         self,
@@ -51,6 +60,7 @@ class Harness(Holdfast):
         patience_seconds: float = 1.0,
     ) -> None:
         self.clock = clock or VirtualClock(start)
+        """The virtual clock."""
         super().__init__("memory://", store=store or MemoryStore(clock=self.clock))
         session = session_of(self)
         session.make_results = lambda store: _ImpatientEnds(self, store)
@@ -62,7 +72,7 @@ class Harness(Holdfast):
         self._stubs: dict[str, Callable[..., Any]] = {}
         self._worker: Worker | None = None
         self.executed: list[str] = []
-        """The locations of all step bodies that were executed, in order."""
+        """Locations of all step bodies that were executed, in order."""
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -86,9 +96,9 @@ class Harness(Holdfast):
         returns: Any = None,
         raises: BaseException | None = None,
     ) -> None:
-        """Have every step of this name do something else: call a function, return a value, or raise."""
+        """Replace the body of every step with this name by a function, a value it returns, or an error it raises."""
         if function is not None and (returns is not None or raises is not None):
-            raise InvalidRequest(f"stub({name!r}) takes a function, or returns=, or raises=, and only one of them")
+            raise InvalidRequest(f"stub({name!r}): pass a function, returns= or raises=, but only one of them")
 
         def give(*_: Any) -> Any:
             if raises is not None:
@@ -110,7 +120,7 @@ class Harness(Holdfast):
         return moment(self.clock.now())
 
     async def advance(self, length: float | timedelta) -> None:
-        """Let so many seconds pass, and everything happen that is due by then."""
+        """Let seconds or a timedelta pass, and everything happen that is due by then."""
         until = self.clock.now() + micros(length)
         await self.settle()
         while (due := self.clock.next_due()) is not None and due <= until:
@@ -118,10 +128,10 @@ class Harness(Holdfast):
         await self._pass_to(until)
 
     async def settle(self) -> None:
-        """Wait until nothing more happens by itself, short of time passing. Hooks have had their signals then.
+        """Wait until nothing more happens without time passing. Hooks have got their signals then.
 
-        A step body or hook that is still at it after `patience_seconds` of real time, or longer on a busy machine, is
-        left to itself: it may wait for time to pass, or for something the test does next.
+        A step body or hook that still runs after `patience_seconds` of real time is left alone: it may wait for virtual
+        time, or for what the test does next.
         """
         loop = asyncio.get_running_loop()
         rounds, patience, before = 0, self._patience_seconds, loop.time()
@@ -144,7 +154,7 @@ class Harness(Holdfast):
         await self.settle()
 
     async def skip(self) -> bool:
-        """Let time pass to whatever is due next. False if nothing is."""
+        """Let time pass to what is due next. Returns False if nothing is due."""
         due = self.clock.next_due()
         if due is None:
             return False
@@ -152,7 +162,7 @@ class Harness(Holdfast):
         return True
 
     async def pass_until(self, waiting: asyncio.Future[T], run_id: str) -> T:
-        """Make time pass until something of a run has come that was waited for."""
+        """Let time pass until a future that depends on a run is done. Raise if the run becomes blocked meanwhile."""
         blocked_before = await self._blocks(run_id)
         try:
             while not waiting.done():
@@ -166,20 +176,20 @@ class Harness(Holdfast):
             waiting.cancel()
 
     async def _blocks(self, run_id: str) -> int:
-        """How many times in a row the run was blocked: waiting for it to end would never end."""
+        """Return how many times in a row the run was blocked. Waiting for a blocked run could take forever."""
         details = await session_of(self).store.get(run_id)
         if details is None or details.run.state is not RunState.BLOCKED or details.run.error is None:
             return 0
         return max(1, details.run.error.attempts)
 
     async def prune(self) -> Pruned:
-        """Remove up to 1,000 things that have outlived their retention, as workers do now and then."""
+        """Remove up to 1,000 things that are older than their retention, as workers do from time to time."""
         return await session_of(self).store.prune(1_000)
 
     # The worker
 
     async def start_worker(self) -> Worker:
-        """Start a worker; entering the harness has done that once."""
+        """Start a worker, for example after `crash_worker`. `async with` starts the first one."""
         self._worker = self._new_worker(
             clock=self.clock,
             poll=None,
@@ -192,20 +202,20 @@ class Harness(Holdfast):
         return self._worker
 
     async def crash_worker(self) -> None:
-        """Let the worker vanish without a word, as a killed process; the runs it held wait for their leases to end."""
+        """Kill the worker like a process that dies. Its runs wait until their leases end."""
         if self._worker is not None:
             await self._worker.kill()
             self._worker = None
 
     async def stop_worker(self) -> None:
-        """Stop the worker in an orderly way, as on a deploy."""
+        """Stop the worker gracefully, as a deploy does."""
         if self._worker is not None:
             await self._worker.stop()
             self._worker = None
 
 
 class _ImpatientEnds(Results):
-    """Makes time pass while somebody waits for an end."""
+    """Results that let virtual time pass while a caller waits for a run to end."""
 
     def __init__(self, harness: Harness, store: Store) -> None:
         super().__init__(store)
@@ -217,7 +227,7 @@ class _ImpatientEnds(Results):
 
 
 class _ImpatientReplies(Replies):
-    """Makes time pass while somebody waits for a reply."""
+    """Replies that let virtual time pass while a caller waits for one."""
 
     def __init__(self, harness: Harness, store: Store) -> None:
         super().__init__(store)

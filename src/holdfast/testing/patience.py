@@ -1,7 +1,7 @@
-"""Waiting in tests: for a condition, under one generous guard whose failure says what was waited for.
+"""Waiting in tests: for a condition, under one generous time limit whose failure names the condition.
 
-How long something takes depends on what else the machine does, so no test has a limit of its own. The guard only ends
-a hang.
+Durations depend on the load of the machine, so no test has a time limit of its own. The guard exists only to end a
+hang.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 GUARD_SECONDS = float(os.environ.get("HOLDFAST_GUARD_SECONDS", "240"))
-"""Far more than any wait of a test takes, even where other programs use every processor."""
+"""Time limit of every wait: far more than any wait takes, even when other programs use every processor."""
 
 _POLL_SECONDS = 0.005
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def guard(what: str) -> AsyncIterator[None]:
-    """Fail if the block, which waits for `what`, does not end before the guard does."""
+    """Raise an AssertionError that names `what` if the block takes longer than the guard."""
     limit = asyncio.timeout(GUARD_SECONDS)
     try:
         async with limit:
@@ -36,7 +36,7 @@ async def guard(what: str) -> AsyncIterator[None]:
 
 
 async def guarded(what: str, awaitable: Awaitable[T]) -> T:
-    """The result of something awaitable, under the guard."""
+    """Await something under the guard and return its result."""
     async with guard(what):
         return await awaitable
 
@@ -44,7 +44,7 @@ async def guarded(what: str, awaitable: Awaitable[T]) -> T:
 async def until(
     what: str, is_so: Callable[[], bool | Awaitable[bool]], *, report: Callable[[str], str] = lambda text: text
 ) -> None:
-    """Wait until a condition holds. `report` adds to the failure whatever else is known."""
+    """Wait until a condition holds. `report` can add details to the failure message."""
     limit = time.monotonic() + GUARD_SECONDS
     while not (answer if isinstance(answer := is_so(), bool) else await answer):
         if time.monotonic() > limit:
@@ -53,7 +53,7 @@ async def until(
 
 
 def wait_until(what: str, is_so: Callable[[], bool]) -> None:
-    """Like `until`, for a test that is not async."""
+    """Wait until a condition holds, in a test that is not async."""
     limit = time.monotonic() + GUARD_SECONDS
     while not is_so():
         if time.monotonic() > limit:
@@ -62,7 +62,7 @@ def wait_until(what: str, is_so: Callable[[], bool]) -> None:
 
 
 def wait_for(what: str, event: threading.Event | threading.Semaphore) -> None:
-    """Wait, in a thread, for another thread."""
+    """Block this thread until another thread sets the event or releases the semaphore."""
     is_there = event.wait(GUARD_SECONDS) if isinstance(event, threading.Event) else event.acquire(timeout=GUARD_SECONDS)
     if not is_there:
         raise _hang(what)

@@ -1,22 +1,22 @@
-"""The pytest plugin: fixtures for testing workflows. Installed with holdfast, nothing to configure.
+"""A pytest plugin with fixtures for testing workflows. It comes with holdfast and needs no configuration.
 
     async def test_checkout(harness):
         harness.include(shop.registry)
         harness.stub("charge", returns="paid")
         assert await harness.execute(checkout, order) == "paid"
 
-`harness` is open already and closed after the test; an async plugin (pytest-asyncio, or anyio where that is not
-installed) runs it. `make_harness` makes harnesses with other options, to be entered by the test itself:
+The fixture `harness` is already open, and it is closed after the test. An async plugin runs it: pytest-asyncio, or
+anyio if pytest-asyncio is not installed. `make_harness` makes harnesses with other options; the test enters them:
 
     async def test_checkout_repeats_itself(make_harness):
         async with make_harness(shop.registry, always_replay=True) as h: ...
 
-`simulate` plays a scenario many times with workers that die, freeze and lose what they say and hear:
+`simulate` plays a scenario many times with workers that die, freeze, and lose calls and answers:
 
     def test_checkout_survives(simulate):
         simulate(shop.registry, scenario, seeds=200)
 
-Nothing of holdfast is imported before a test asks for one of them.
+The plugin imports nothing from holdfast until a test uses one of these fixtures.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ except ImportError:  # anyio takes plain fixtures
 
 @pytest.fixture
 def make_harness() -> Callable[..., Harness]:
-    """Make harnesses with options of their own, each to be entered with `async with`."""
+    """A factory of harnesses with their own options. Enter each with `async with`."""
     from holdfast.testing.harness import Harness
 
     def make(*args: Any, **options: Any) -> Harness:
@@ -50,7 +50,7 @@ def make_harness() -> Callable[..., Harness]:
 
 @pytest.fixture
 def simulate() -> Callable[..., None]:
-    """Play a scenario under many seeds: `simulate(registry, scenario, seeds=100)`. Not for tests that are async."""
+    """Play a scenario under many seeds: `simulate(registry, scenario, seeds=100)`. Not for async tests."""
     from holdfast.testing.simulation.scenario import simulate
 
     return simulate
@@ -58,6 +58,6 @@ def simulate() -> Callable[..., None]:
 
 @async_fixture
 async def harness(make_harness: Callable[..., Harness]) -> AsyncIterator[Harness]:
-    """A harness on a memory store with a running worker; `include` what the test needs."""
+    """A harness on a memory store with a running worker. Call `include` with the registry that the test needs."""
     async with make_harness() as opened:
         yield opened

@@ -1,10 +1,10 @@
-"""The turn driver: one run of a workflow, driven by hand in a plain test. No store, no worker, no event loop.
+"""A turn driver: drives one run of a workflow by hand in a plain test. It needs no store, worker or event loop.
 
     driver = TurnDriver(checkout, order)              # the code runs to its first standstill
     assert driver.steps == ["charge"]                 # these steps would be executed now
     driver.succeed("charge", "paid")                  # the result of a step: the code runs on
 
-It does with a run what a worker does, on the same turns and by the same rules, and writes each checkpoint at once. It
+The driver treats a run as a worker does, with the same turns and rules. It writes each checkpoint at once, and it
 never calls the body of a step.
 """
 
@@ -41,20 +41,25 @@ _LEASE = LeaseRequest(worker="turn driver", claim_id="", lease=0, python=PYTHON)
 
 
 class TurnDriver:
-    """Drives one run of a workflow or task, given its arguments. Rollback and further generations begin by themselves.
+    """Drives one run of a workflow or task by hand, in a plain test without event loop, store or worker.
 
-    A location names what the code asked for, as `holdfast history` shows it: `charge`, `charge#2`, `receive:approve`.
+        driver = TurnDriver(checkout, "order-17")
+        assert driver.steps == ["charge"]
+        driver.succeed("charge", "paid")
+
+    The code runs until it can go no further; then the test says what happens next. It never calls the body of a step. A
+    location names an operation as in the history: `charge`, `charge#2`, `receive:approve`.
     """
 
     def __init__(self, workflow: object, /, *args: Any, start: datetime = datetime(2030, 1, 1, tzinfo=UTC)) -> None:
         type, payload, self._result = described(workflow, args)
         definition = getattr(workflow, "target", workflow)  # a bound call has one
         if not isinstance(definition, Definition):
-            raise InvalidRequest(f"{workflow!r} is only the name of a type: give the workflow or task itself")
+            raise InvalidRequest(f"{workflow!r} is only the name of a type: pass the workflow or task itself")
         self.checkpoints: list[Checkpoint] = []
-        """Everything that a store would have got: entries, messages, events, children, values."""
+        """The checkpoints that a store would have received, with entries, messages, events, children and values."""
         self.children: dict[str, Run] = {}
-        """The children that were started and have not ended, by location."""
+        """Children that have started and have not ended, by location."""
         self._definition = definition
         self._now: Micros = instant(start)
         self._entries: dict[str, Entry] = {}
@@ -62,7 +67,7 @@ class TurnDriver:
         self._run = rules.claimed(rules.new_run(intent, self._now), _LEASE, self._now)
         self._obey(self._begin(self._run))
 
-    # What is to be seen
+    # Reading
 
     @property
     def now(self) -> datetime:
@@ -71,55 +76,55 @@ class TurnDriver:
 
     @property
     def state(self) -> RunState:
-        """The state of the run: `suspended` if there is nothing left but to wait."""
+        """The state of the run. `suspended` if it only waits."""
         is_waiting = self._run.state is RunState.RUNNING and self._standstill.may_suspend
         return RunState.SUSPENDED if is_waiting else self._run.state
 
     @property
     def steps(self) -> list[str]:
-        """The locations of the steps and transactions that would be executed now."""
+        """The locations of the steps and transactions that a worker would execute now."""
         return [location for location, one in self._operations.items() if isinstance(one, StepCall) and one.is_started]
 
     @property
     def waits(self) -> list[str]:
-        """The locations of what the code waits for: messages, events, children, timers, and next attempts of steps."""
+        """The locations of what the code waits for: messages, events, children, timers, retries of steps."""
         return [at for at, one in self._operations.items() if at not in self.steps and not isinstance(one, Mark)]
 
     @property
     def wake_at(self) -> datetime | None:
-        """When something is due by itself: a timer, a time-out, a next attempt."""
+        """The time of the next timer, timeout or retry, or None."""
         return None if self._standstill.wake_at is None else moment(self._standstill.wake_at)
 
     @property
     def history(self) -> list[str]:
-        """The locations of all that has a recorded outcome, in order."""
+        """The locations of all operations with a recorded outcome, in order."""
         settled = (entry for entry in self._entries.values() if entry.is_settled and not is_bookkeeping(entry))
         return [entry.location for entry in sorted(settled, key=attrgetter("position"))]
 
     @property
     def result(self) -> Any:
-        """What the workflow returned."""
+        """The return value of the workflow. Raises `InvalidRequest` before the workflow has returned."""
         if self._run.state is not RunState.SUCCEEDED:
             raise InvalidRequest(f"there is no result; {self._told()}")
         return self._result.decode(self._run.result or "null", "result of the run")
 
     @property
     def error(self) -> ErrorRecord | None:
-        """Why the run failed, was cancelled, rolls back or is blocked."""
+        """The reason why the run failed, was cancelled, rolls back or is blocked."""
         return self._run.error
 
     def arguments(self, step: str) -> tuple[Any, ...]:
-        """What the body of an open step would be called with."""
+        """Return the arguments with which the body of an open step would be called."""
         return self._call(step).args
 
-    # What happens
+    # Acting
 
     def succeed(self, step: str, value: Any = None) -> None:
-        """Have an open step return a value."""
+        """Let an open step return a value."""
         self._obey(self._turn.feed(self._call(step), Returned(value), self._now))
 
     def fail(self, step: str, error: BaseException) -> None:
-        """Have an attempt at an open step raise. The retry policy decides whether there is another one, and when."""
+        """Let an attempt at an open step raise an error. Its retry policy decides whether another one follows."""
         self._obey(self._turn.feed(self._call(step), Raised(error), self._now))
 
     def send(self, name: str, payload: Any = None) -> None:
@@ -134,9 +139,9 @@ class TurnDriver:
         self._arrive(rules.event_arrival(self._run.arrivals + 1, check_topic(topic), text, self._now))
 
     def end_child(self, location: str, result: Any = None, *, error: BaseException | None = None) -> None:
-        """Have a child succeed with a result or, given an error, fail."""
+        """Let a child succeed with a result, or fail with an error."""
         if location not in self.children:
-            raise InvalidRequest(f"there is no open child {location!r}; open: {_listed(self.children)}")
+            raise InvalidRequest(f"there is no open child {location!r}; open children: {_listed(self.children)}")
         text = encode_any(result, f"result of child {location!r}")
         end = {"result": text} if error is None else {"error": ErrorRecord.of(error)}
         state = RunState.SUCCEEDED if error is None else RunState.FAILED
@@ -144,7 +149,7 @@ class TurnDriver:
         self._arrive(rules.child_end(ended, 0, self._now))
 
     def advance(self, length: float | timedelta) -> None:
-        """Let seconds or a `timedelta` pass, and everything happen that is due by then."""
+        """Let seconds or a timedelta pass, and everything happen that is due by then."""
         if (until := self._now + micros(length)) < self._now:
             raise InvalidRequest(f"advance({length!r}): time does not go back")
         while self._run.is_held and (due := self._standstill.wake_at) is not None and due <= until:
@@ -153,9 +158,9 @@ class TurnDriver:
         self._now = until
 
     def replay(self) -> None:
-        """Replay the code from the history, as another worker would. `HistoryDiverged` if it comes to another place."""
+        """Replay the code from its history, as another worker would. Raises `HistoryDiverged` if it does not fit."""
         if self._run.is_held:
-            self._write(Hold())  # the history lacks what is not worth a checkpoint of its own
+            self._write(Hold())  # write facts that had no checkpoint of their own yet, or the replay would lack them
         old, before = self._turn, self._place()
         old.evict()
         run = replace(old.pending.run, token=old.pending.token + 1, arrivals=self._run.arrivals)
@@ -164,23 +169,23 @@ class TurnDriver:
             self._run = run
             self._obey(self._standstill)
         if (after := self._place()) != before:
-            raise HistoryDiverged(f"the run stood at {before}; replayed, it comes to {after}")
+            raise HistoryDiverged(f"the run stopped at {before}; its replay stopped at {after}")
 
-    # Driving, as a worker does it
+    # Driving, as a worker does
 
     def _begin(self, run: Run, arrivals: Iterable[Arrival] = ()) -> Standstill:
-        """Begin a turn of the run, on what is recorded."""
+        """Begin a turn of the run from its recorded history."""
         lease = Lease(run=run, entries=tuple(self._entries.values()), arrivals=tuple(arrivals))
         definition = self._definition
         if run.rollback is not None:
             definition = undoing = Undoing(definition, lease)
             lease = undoing.lease(lease)
         self._turn = Turn(lease, definition)
-        weakref.finalize(self, self._turn.evict)  # else its coroutines would be destroyed while they are pending
+        weakref.finalize(self, self._turn.evict)  # else Python would destroy its coroutines while they are pending
         return self._turn.begin(self._now)
 
     def _obey(self, standstill: Standstill) -> None:
-        """Start the steps that are to be executed, and write until there is nothing to write."""
+        """Start the steps of a standstill, and write checkpoints until nothing is left to write."""
         while True:
             self._standstill = standstill
             for call in standstill.start:
@@ -193,11 +198,11 @@ class TurnDriver:
             self._turn.evict()
             if self._run.state is RunState.BLOCKED or self._run.state.is_end:
                 return
-            self._run = rules.claimed(self._run, _LEASE, self._now)  # it rolls back, or continues as new
+            self._run = rules.claimed(self._run, _LEASE, self._now)  # the run rolls back, or continues as new
             standstill = self._begin(self._run, self._turn.inbox.arrivals)
 
     def _write(self, next: Next) -> Checkpoint:
-        """Write a checkpoint, and do with it what a store does."""
+        """Write a checkpoint and apply it as a store does."""
         checkpoint = self._turn.take_checkpoint(next, self._now)
         self._turn.remember(checkpoint)
         self._turn.committed(self._now)
@@ -214,7 +219,7 @@ class TurnDriver:
 
     def _arrive(self, arrival: Arrival) -> None:
         if not self._run.is_held:
-            raise InvalidRequest(f"nothing arrives any more; {self._told()}")
+            raise InvalidRequest(f"the run no longer takes arrivals; {self._told()}")
         self._deliver(arrival)
         self._obey(self._turn.settle(self._now))
 
@@ -234,7 +239,7 @@ class TurnDriver:
 
     def _told(self) -> str:
         state = self.state.value if self.error is None else f"{self.state.value} ({self.error})"
-        return f"open: {_listed(self.steps)}; the run is {state} and waits for {_listed(self.waits)}"
+        return f"open steps: {_listed(self.steps)}; the run is {state} and waits for {_listed(self.waits)}"
 
     def _place(self) -> str:
         end = self._standstill.end

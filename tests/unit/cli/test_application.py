@@ -37,7 +37,7 @@ def test_an_application_is_found_in_the_current_directory(here: Path) -> None:
         ("shop/app.py:hf", "name the module, not its file: shop.app:hf"),
         ("no_such_module:hf", "there is no module 'no_such_module' in"),
         ("json.no_such_module:hf", "there is no module 'json.no_such_module'"),
-        ("json:hf", "'json' has no 'hf'; there is no Holdfast object in it"),
+        ("json:hf", "'json' has no 'hf'; it contains no Holdfast object"),
         ("json:loads", "json:loads is a function, not a Holdfast"),
     ],
 )

@@ -91,7 +91,7 @@ async def test_an_orphaned_run_is_a_problem() -> None:
     (finding,) = (await examined(store))["orphans"]
 
     assert finding.level == "problem"
-    assert "nothing will ever move r0, r1, r2, r3, r4 and more" in finding.text
+    assert "nothing will ever continue r0, r1, r2, r3, r4 and more" in finding.text
 
 
 async def test_a_silent_worker_is_named() -> None:
@@ -101,7 +101,7 @@ async def test_a_silent_worker_is_named() -> None:
     dead, alive = (await examined(store))["workers"]
 
     assert (dead.level, alive.text) == ("warning", "0 alive")
-    assert "worker wally (pid 7 on h) was last heard of 5 min ago" in dead.text
+    assert "worker wally (pid 7 on h) sent its last heartbeat 5 min ago" in dead.text
 
 
 async def test_the_findings_of_the_store_about_its_workers_win() -> None:
@@ -131,7 +131,7 @@ async def test_a_type_without_a_worker_is_a_warning_until_its_runs_end() -> None
         await hf.run(details.run.id).cancel()
     (after,) = (await examined(store))["types"]
 
-    assert "no worker handles a.b.v1, of which 1 run has not ended, 1 is due, the oldest for " in before.text
+    assert "no worker handles a.b.v1: 1 run has not ended, 1 is due, the oldest for " in before.text
     assert after.level == "ok"
 
 
@@ -145,8 +145,8 @@ async def test_unhandled_runs_that_are_not_due_are_counted_separately() -> None:
 
     due, later = (await examined(store))["types"]
 
-    assert "a.b.v1, of which 2 runs have not ended, 1 is due, the oldest for 30 s" in due.text
-    assert later.text == "no worker handles c.v1, of which 1 run has not ended; start one"
+    assert "a.b.v1: 2 runs have not ended, 1 is due, the oldest for 30 s" in due.text
+    assert later.text == "no worker handles c.v1: 1 run has not ended; start a worker"
 
 
 async def test_a_run_that_has_been_ready_for_long_is_a_warning() -> None:
@@ -173,4 +173,4 @@ async def test_blocked_runs_are_named() -> None:
     (finding,) = (await examined(store))["blocked"]
 
     assert finding.level == "warning"
-    assert f"1 run cannot go on: {details.run.id}" in finding.text
+    assert f"1 run cannot continue: {details.run.id}" in finding.text

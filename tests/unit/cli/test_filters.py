@@ -56,17 +56,17 @@ def test_options_and_words_have_the_same_effect() -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("failed", "'failed' is no filter; did you mean state:failed"),
+        ("failed", "'failed' is not a filter; did you mean state:failed"),
         ("billing.invoice", "did you mean type:billing.invoice"),
         ("nonsense", "use state: type:"),
-        ("deleted:yes", "deleted:yes: it is true or false"),
+        ("deleted:yes", "deleted:yes: expected true or false"),
         ("state:faild", r"no state 'faild' \(did you mean failed\?\); the states are pending"),
         ("color:red", "there is no filter 'color'"),
         ("tag.:x", "there is no filter 'tag.'"),
         ("type:", "has no value"),
-        ("type:a*b", "a star stands only at the end"),
-        ("since:soon", "since:soon: 'soon' is no length of time"),
-        ("until:2h", "until:2h: '2h' is no moment"),
+        ("type:a*b", "a star is allowed only at the end"),
+        ("since:soon", "since:soon: 'soon' is not a length of time"),
+        ("until:2h", "until:2h: '2h' is not a valid moment"),
     ],
 )
 def test_an_invalid_condition_is_refused_with_a_suggestion(word: str, message: str) -> None:

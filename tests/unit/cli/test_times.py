@@ -66,7 +66,7 @@ def test_an_instant_without_a_zone_is_local_time() -> None:
 
 
 def test_an_invalid_instant_is_refused() -> None:
-    with pytest.raises(ValueError, match="'tomorrow' is no moment"):
+    with pytest.raises(ValueError, match="'tomorrow' is not a valid moment"):
         parse_moment("tomorrow")
 
 

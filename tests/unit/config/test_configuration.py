@@ -199,24 +199,24 @@ def test_a_deleted_directory_has_no_file(tmp_path: Path, monkeypatch: pytest.Mon
         ("concurrency = 5", "there is no setting concurrency; did you mean worker.concurrency?"),
         ("worker.lease_seconds = 5", "there is no setting worker.lease_seconds; did you mean worker.lease?"),
         ("[workers]\nthreads = 5", "there is no setting workers; did you mean worker?"),
-        ("url = ['postgresql://ann:secret@host/db']", "url = ['postgresql://ann:***@host/db']: it is a text"),
-        (f"output = '{'x' * 1000}'", f"output = '{'x' * 79}…: it is one of"),
-        ("xyzzy = 5", "there is no setting xyzzy; there are url, application, "),
+        ("url = ['postgresql://ann:secret@host/db']", "url = ['postgresql://ann:***@host/db']: expected a string"),
+        (f"output = '{'x' * 1000}'", f"output = '{'x' * 79}…: expected one of"),
+        ("xyzzy = 5", "there is no setting xyzzy; the settings are url, application, "),
         ("worker = 5", "there is no setting worker; worker is a table of settings"),
-        ("[tool.holdfast]\nurl = 'x'", "in holdfast.toml settings stand at the top, without [tool.holdfast]"),
-        ("worker.concurrency = '5'", "worker.concurrency = '5': it is a whole number of at least 1, not a text"),
+        ("[tool.holdfast]\nurl = 'x'", "in holdfast.toml, put settings at the top level, without [tool.holdfast]"),
+        ("worker.concurrency = '5'", "worker.concurrency = '5': expected a whole number of at least 1, not a string"),
         ("worker.concurrency = true", "not true or false"),
-        ("worker.concurrency = 0", "worker.concurrency = 0: it is a whole number of at least 1"),
-        ("verbosity = 3", "verbosity = 3: it is a whole number from -1 to 2"),
-        ("url = 5", "url = 5: it is a text, not a number"),
-        ("url.x = 5", "url = {'x': 5}: it is a text, not a table"),
-        ("output = 'xml'", "output = 'xml': it is one of table, json, jsonl"),
-        ("retention = 'soon'", "retention = 'soon': it is a length of time"),
+        ("worker.concurrency = 0", "worker.concurrency = 0: expected a whole number of at least 1"),
+        ("verbosity = 3", "verbosity = 3: expected a whole number from -1 to 2"),
+        ("url = 5", "url = 5: expected a string, not a number"),
+        ("url.x = 5", "url = {'x': 5}: expected a string, not a table"),
+        ("output = 'xml'", "output = 'xml': expected one of table, json, jsonl"),
+        ("retention = 'soon'", "retention = 'soon': expected a duration"),
         ("retention = 2030-01-01", "not a date or time"),
-        ("retention = 0", "retention = 0: it is a time greater than zero"),
-        ("retention = -1", "retention = -1: it is a length of time"),
-        ("worker.types = []", "worker.types = []: it is at least one name"),
-        ("worker.types = ['a', 5]", "worker.types = ['a', 5]: it is a list of texts, not a list"),
+        ("retention = 0", "retention = 0: expected a duration greater than zero"),
+        ("retention = -1", "retention = -1: expected a duration"),
+        ("worker.types = []", "worker.types = []: expected at least one name"),
+        ("worker.types = ['a', 5]", "worker.types = ['a', 5]: expected a list of strings, not a list"),
         ("url = = 5", "is not valid TOML: Invalid value (at line 1, column 7)"),
         ("url = '\udcff'", "is not valid TOML"),
     ],
@@ -239,7 +239,7 @@ def test_an_error_in_pyproject_names_its_key_in_full(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"setting tool\.holdfast\.worker\.thread; did you mean worker\.threads\?"):
         configured(tmp_path)[settings.THREADS]
     write(tmp_path / "none", "tool = 5  # not holdfast", "pyproject.toml")
-    with pytest.raises(InvalidRequest, match=r"tool\.holdfast = 5: it is a table, written \[tool\.holdfast\]"):
+    with pytest.raises(InvalidRequest, match=r"tool\.holdfast = 5: expected a table, written \[tool\.holdfast\]"):
         configured(tmp_path / "odd")[settings.THREADS]
     with pytest.raises(InvalidRequest, match=r"did you mean worker\.threads"):  # the next file upwards
         configured(tmp_path / "none")[settings.THREADS]
@@ -261,7 +261,7 @@ def test_an_invalid_variable_is_named_and_harms_no_other_setting(tmp_path: Path)
     found = configured(tmp_path, environment={"HOLDFAST_WORKER_THREADS": "many"})
 
     assert found[settings.STEPS] == 1000
-    with pytest.raises(InvalidRequest, match="HOLDFAST_WORKER_THREADS='many': it is a whole number of at least 1"):
+    with pytest.raises(InvalidRequest, match="HOLDFAST_WORKER_THREADS='many': expected a whole number of at least 1"):
         found[settings.THREADS]
 
 
@@ -335,7 +335,7 @@ def test_the_application_reports_an_error_in_the_file(project: Path) -> None:
 
 
 def test_patterns_of_a_worker_are_a_list() -> None:
-    with pytest.raises(InvalidRequest, match=r"worker\(types='billing\.\*'\): it is a list of names or patterns"):
+    with pytest.raises(InvalidRequest, match=r"worker\(types=.*\): expected a list of type names or patterns"):
         Holdfast("memory://").worker("billing.*")
 
 
@@ -347,7 +347,7 @@ def test_a_token_is_never_shown() -> None:
 def test_a_token_is_not_shown_when_it_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "metrics_token = 471147114711\n")
 
-    with pytest.raises(InvalidRequest, match=r"metrics_token = \*\*\*: it is a text, not a number") as caught:
+    with pytest.raises(InvalidRequest, match=r"metrics_token = \*\*\*: expected a string, not a number") as caught:
         configured(tmp_path)[settings.URL]
 
     assert "4711" not in str(caught.value)

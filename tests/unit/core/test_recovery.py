@@ -165,7 +165,7 @@ def test_undone_steps_in_pruned_iterations_cannot_be_executed_again() -> None:
         rollback(22),
         undo("loop/~1/x", 23),
     ]
-    with pytest.raises(InvalidRequest, match="iteration 1 of the loop 'loop' has to be done again"):
+    with pytest.raises(InvalidRequest, match="iteration 1 of the loop 'loop' must run again"):
         recover(entries, "loop/~11/y")
 
 
@@ -295,7 +295,7 @@ def test_a_run_that_is_only_blocked_reopens_no_child() -> None:
 def test_a_run_whose_child_still_rolls_back_is_busy(reason: str) -> None:
     entries = [failed("a", 1, 0), child("+1/call", 0, 0, ref="call"), cancel("+1/cancel:call", 2, 1, ref="call")]
     undoing = one(RunState.ROLLING_BACK, reason, rollback=RunState.CANCELLED)
-    with pytest.raises(RunBusy, match="run call, a child of run run, still undoes what it did"):
+    with pytest.raises(RunBusy, match="run call, a child of run run, still undoes its steps"):
         Recovery(failed_at("a"), entries).check_undone(undoing)
     Recovery(failed_at("a"), entries).check_undone(one(RunState.ROLLING_BACK, "enough", rollback=RunState.CANCELLED))
 

@@ -64,7 +64,7 @@ def test_every_other_character_is_accepted_by_every_python(check: str) -> None:
 
 def test_type_names_have_no_whitespace_of_any_kind() -> None:
     for blank in " \u00a0\u1680\u2003\u200a\u202f\u205f\u3000":
-        with pytest.raises(InvalidRequest, match="blanks"):
+        with pytest.raises(InvalidRequest, match="spaces"):
             check_type(f"a{blank}b")
 
 

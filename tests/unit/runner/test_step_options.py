@@ -13,12 +13,12 @@ from holdfast import InvalidRequest, Registry, Retry
 from holdfast.runner.operation import DEFAULT_STEP_OPTIONS, step_options
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "timeout as text": ({"timeout": "30"}, "timeout='30': it is seconds or a timedelta"),
-    "timeout as bool": ({"timeout": True}, "timeout=True: it is seconds or a timedelta"),
-    "no time": ({"timeout": 0}, "timeout=0: it is a time greater than zero, or None"),
+    "timeout as text": ({"timeout": "30"}, "timeout='30': expected seconds or a timedelta"),
+    "timeout as bool": ({"timeout": True}, "timeout=True: expected seconds or a timedelta"),
+    "no time": ({"timeout": 0}, "timeout=0: expected a length of time greater than zero, or None"),
     "negative timedelta": ({"timeout": timedelta(seconds=-1)}, r"timeout=datetime.timedelta\(.*greater than zero"),
-    "not a number": ({"timeout": math.nan}, "timeout=nan is no length of time"),
-    "for ever": ({"timeout": math.inf}, "timeout=inf is no length of time"),
+    "not a number": ({"timeout": math.nan}, "timeout=nan is not a length of time"),
+    "for ever": ({"timeout": math.inf}, "timeout=inf is not a length of time"),
     "retry as number": ({"retry": 3}, r"retry=3: it is a Retry, such as Retry\(max_attempts=3\)"),
     "retry as class": ({"retry": Retry}, "retry=<class .*: it is a Retry"),
     "retry_timeout as text": ({"retry_timeout": "yes"}, "retry_timeout='yes': it is True or False"),

@@ -49,7 +49,7 @@ async def test_a_directory_is_not_a_database(tmp_path: Path) -> None:
 
 async def test_a_path_that_is_not_utf8_is_refused_and_nothing_is_created(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"k\xe4se.db")
-    with pytest.raises(StoreUnavailable, match="SQLite takes only paths in UTF-8; choose another one"):
+    with pytest.raises(StoreUnavailable, match="SQLite accepts only paths in UTF-8; choose another path"):
         await SqliteStore(path).open()
 
     assert list(tmp_path.iterdir()) == []

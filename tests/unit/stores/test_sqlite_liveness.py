@@ -186,7 +186,7 @@ async def test_the_doctor_distinguishes_a_killed_worker_from_a_silent_one(
     texts = [finding.text for finding in await other.check() if finding.level == "warning"]
 
     assert any("killed" in text and "was killed" in text for text in texts)
-    assert any("silent" in text and "600 s ago: it lives but hangs" in text for text in texts)
+    assert any("silent" in text and "600 s ago: it is running but hangs" in text for text in texts)
     assert not any("alive" in text for text in texts)
 
 

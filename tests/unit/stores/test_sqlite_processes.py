@@ -274,7 +274,7 @@ async def test_an_open_store_cannot_be_used_in_a_forked_child(store: SqliteStore
 async def test_an_open_database_cannot_be_opened_in_a_forked_child(store: SqliteStore, path: Path) -> None:
     answer = await asyncio.to_thread(forked, lambda: asyncio.run(SqliteStore(path).open()))
 
-    assert "was open in the process this one was forked from" in answer
+    assert "was open in the process that this one was forked from" in answer
 
 
 async def test_a_store_that_was_never_opened_can_be_opened_in_a_forked_child(path: Path) -> None:

@@ -90,7 +90,7 @@ def test_a_result_is_checked_as_in_a_worker() -> None:
     driver = TurnDriver(checkout, "A-1")
     driver.succeed("charge", 17)
 
-    assert "is declared as str, which does not fit this int" in str(driver.error)
+    assert "is declared as str, but this int does not fit" in str(driver.error)
 
 
 def test_timers_fire_in_order_and_at_their_times() -> None:
@@ -227,7 +227,7 @@ def test_a_replay_detects_code_that_is_not_deterministic() -> None:
 
     driver = TurnDriver(other_step)
     driver.succeed(driver.steps[0])
-    with pytest.raises(HistoryDiverged, match=r"stood at .* waiting for receive:never; replayed, it comes to Block"):
+    with pytest.raises(HistoryDiverged, match=r"stopped at .* waiting for receive:never; its replay stopped at Block"):
         driver.replay()
     assert driver.state is RunState.BLOCKED
 
@@ -235,7 +235,7 @@ def test_a_replay_detects_code_that_is_not_deterministic() -> None:
     async def other_result(ctx: Context) -> float:
         return random.random()
 
-    with pytest.raises(HistoryDiverged, match="stood at succeeded"):
+    with pytest.raises(HistoryDiverged, match="stopped at succeeded"):
         TurnDriver(other_result).replay()
 
 
@@ -268,11 +268,11 @@ async def test_the_history_equals_that_of_a_worker() -> None:
 
 def test_wrong_use_is_refused_with_advice() -> None:
     driver = TurnDriver(checkout, "A-1")
-    with pytest.raises(InvalidRequest, match="there is no open step 'charg'; open: charge; the run is running"):
+    with pytest.raises(InvalidRequest, match="there is no open step 'charg'; open steps: charge; the run is running"):
         driver.succeed("charg")
-    with pytest.raises(InvalidRequest, match="there is no open child 'ship'; open: nothing"):
+    with pytest.raises(InvalidRequest, match="there is no open child 'ship'; open children: nothing"):
         driver.end_child("ship")
-    with pytest.raises(InvalidRequest, match="there is no result; open: charge"):
+    with pytest.raises(InvalidRequest, match="there is no result; open steps: charge"):
         _ = driver.result
     with pytest.raises(InvalidRequest, match=r"advance\(-1\): time does not go back"):
         driver.advance(-1)
@@ -291,7 +291,9 @@ def test_nothing_reaches_a_finished_run() -> None:
 
     driver = TurnDriver(brief)
     driver.advance(60)
-    with pytest.raises(InvalidRequest, match="nothing arrives any more; open: nothing; the run is succeeded"):
+    with pytest.raises(
+        InvalidRequest, match="the run no longer takes arrivals; open steps: nothing; the run is succeeded"
+    ):
         driver.send("hello")
 
 

@@ -93,7 +93,7 @@ async def test_the_pruner_continues_until_nothing_is_left_and_reports_dead_lette
     await pass_time(clock, pruner)
 
     assert (store.left, store.bites) == (0, 4)
-    assert "2000 events of queues became dead letters" in caplog.text
+    assert "2000 queue events became dead letters" in caplog.text
 
 
 @pytest.mark.parametrize("trouble", [StoreUnavailable("gone"), RuntimeError("broken")])

@@ -151,7 +151,7 @@ async def test_a_schedule_whose_zone_is_unknown_here_is_left_to_others_and_does_
 
     assert (await made(store, "strange"), await made(store, "usual")) == (0, 2)
     assert [record.getMessage() for record in caplog.records] == [
-        "schedule strange is left to other workers: there is no time zone 'Europe/Rome'"
+        "this worker cannot fire schedule strange; other workers can: there is no time zone 'Europe/Rome'"
     ]
     assert store.looks - looks < 40
 

@@ -49,6 +49,6 @@ async def test_an_outage_is_logged_once_however_many_transactions_meet_it(
         await until("all are answered", lambda: len(answers) == len(tasks))
 
     assert [record.getMessage().partition(" after ")[0] for record in caplog.records] == [
-        "cannot carry out transactions; trying again: away",
-        "carrying out transactions works again",
+        "cannot execute transactions; trying again: away",
+        "executing transactions works again",
     ]

@@ -131,7 +131,7 @@ async def test_invalid_settings_are_refused(h: Harness, options: Any) -> None:
 
 async def test_a_worker_is_started_once(h: Harness) -> None:
     async with hire(h) as worker:
-        with pytest.raises(InvalidRequest, match="started already"):
+        with pytest.raises(InvalidRequest, match="already started"):
             await worker.start()
 
 
@@ -541,7 +541,7 @@ async def test_a_slow_workflow_is_named_in_the_log(h: Harness, caplog: pytest.Lo
     with caplog.at_level(logging.WARNING):
         async with hire(h):
             await h.execute(busy)
-    assert "(busy) kept the worker's loop for" in caplog.text
+    assert "(busy) blocked the worker's loop for" in caplog.text
 
 
 async def test_a_start_that_is_refused_leaves_the_clock_of_the_worker_alone() -> None:

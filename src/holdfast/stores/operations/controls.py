@@ -106,7 +106,7 @@ def _delete(unit: UnitOfWork, run: Run, request: Delete, now: Micros) -> bool:
 
 
 def _drop_message(unit: UnitOfWork, run: Run, request: DropMessage, now: Micros) -> bool:
-    """Remove an unread message. A holder may have read it already, so nobody may hold the run."""
+    """Remove an unread message. Refused while a worker holds the run: it may have read the message already."""
     revision.check_free(run, is_forced=False)
     found = next((one for one in unit.inboxes.messages(run) if one.ref == request.message_id), None)
     if found is None:

@@ -1,4 +1,4 @@
-"""An address: what a URL says about where the database is and how to use it, without ever showing its password."""
+"""The address of a Postgres store, parsed from its URL. It never shows the password."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ _HIDDEN = "***"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresAddress:
-    """Where a Postgres database is, and how its sessions behave.
+    """The location of a Postgres database, and options for its sessions.
 
-    `conninfo` is for the driver and holds the password; `shown` is for people. `connect_timeout` is in seconds, for
-    each host. Not `is_prepared`: behind a pooler that gives each transaction another connection of the server.
+    `conninfo` is for the driver and contains the password. `shown` is for people and does not. `connect_timeout` is in
+    seconds per host. `is_prepared` is False behind a transaction pooler, which may give each transaction another
+    server connection.
     """
 
     conninfo: str = field(repr=False)
@@ -44,13 +45,13 @@ class PostgresAddress:
 
     @classmethod
     def of(cls, url: str) -> Self:
-        """Read `postgresql://user:password@host:port/database?option=value`.
+        """Parse `postgresql://user:password@host:port/database?option=value`.
 
-        Options of ours are `schema`, `prepare` and `hints`; all others are libpq's, such as `sslmode`.
+        holdfast's own options are `schema`, `prepare` and `hints`. All others, such as `sslmode`, go to libpq.
         """
         bare, own = _divided(url)
         parts = _parsed(url, bare)
-        # Whatever writes must reach the primary; of several hosts the driver then takes the one that is.
+        # Writes need the primary. With this setting the driver picks the primary among several hosts.
         parts.setdefault("target_session_attrs", "read-write")
         parts.setdefault("connect_timeout", str(CONNECT_SECONDS))
         _check_ports(url, parts.get("port", ""))
@@ -68,19 +69,21 @@ class PostgresAddress:
         )
 
     def scrubbed(self, text: str) -> str:
-        """A text in which no password is left, whoever wrote it."""
+        """Return a text with every password hidden. The text may come from the driver or the server."""
         for secret in self.secrets:
-            # Whole words only: a password of one letter would take that letter out of every word.
+            # Whole words only: a one-letter password would otherwise remove that letter from every word.
             text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", _HIDDEN, text)
         return text
 
 
 def _divided(url: str) -> tuple[str, dict[str, str]]:
-    """A URL without the options that are ours, and those. What is left stays as it is written: libpq reads it."""
+    """Split holdfast's own options from a URL. The rest stays exactly as written, because libpq parses it."""
     scheme = next((one for one in _SCHEMES if url.startswith(one)), None)
     if scheme is None:
-        raise InvalidRequest(f"{_guarded(url)!r}: a Postgres URL is postgresql://user:password@host:port/database")
-    # As libpq does: everything before the first @ is user and password, unless a / comes first.
+        raise InvalidRequest(
+            f"{_guarded(url)!r} is not a Postgres URL; write postgresql://user:password@host:port/database"
+        )
+    # The same rule as libpq: everything before the first @ is user and password, unless a / comes first.
     rest = url.removeprefix(scheme)
     account, at, place = rest.partition("@")
     if not at or "/" in account:
@@ -88,10 +91,10 @@ def _divided(url: str) -> tuple[str, dict[str, str]]:
     where, mark, query = place.partition("?")
     if "@" in where:
         raise InvalidRequest(
-            f"{_guarded(url)!r}: there is one @ too many; in user and password write %40 for @, %2F for / and %3A for :"
+            f"{_guarded(url)!r} has one @ too many; in user and password write %40 for @, %2F for / and %3A for :"
         )
     if where.count("[") != where.count("]"):
-        raise InvalidRequest(f"{_guarded(url)!r}: a bracket around the host is missing; an IPv6 address is like [::1]")
+        raise InvalidRequest(f"{_guarded(url)!r} lacks a bracket around the host; write an IPv6 address like [::1]")
     pieces = [piece for piece in query.split("&") if piece]
     own = {name: unquote(value) for name, _, value in (one.partition("=") for one in pieces) if name in _OWN_OPTIONS}
     theirs = [piece for piece in pieces if piece.partition("=")[0] not in _OWN_OPTIONS]
@@ -102,34 +105,35 @@ def _parsed(url: str, bare: str) -> dict[str, str]:
     try:
         return {name: str(value) for name, value in conninfo_to_dict(bare).items()}
     except psycopg.ProgrammingError as error:
-        # Without the driver's error as its cause, whose text may quote the password.
+        # `from None`, because the text of the driver's error may quote the password.
         text = str(error).strip()
         account = bare.partition("://")[2].partition("@")[0]
         if "password" in url or any(piece and piece in text for piece in account.split(":")[1:]):
-            text = "a name or value in it cannot be read"
+            text = "it contains an invalid name or value"
         raise InvalidRequest(
-            f"{_guarded(url)!r}: {text}; options are schema, prepare, hints and those of libpq, and characters such as "
-            "@ : / ? % in user, password and values are written %40 %3A %2F %3F %25"
+            f"{_guarded(url)!r}: {text}; valid options are schema, prepare, hints and those of libpq; in user, "
+            "password and values write characters such as @ : / ? % as %40 %3A %2F %3F %25"
         ) from None
 
 
 def _check_ports(url: str, ports: str) -> None:
     for port in ports.split(","):
         if port and not (port.isdecimal() and 1 <= int(port) <= _PORT_LIMIT):
-            raise InvalidRequest(f"{_guarded(url)!r}: the port is a number from 1 to {_PORT_LIMIT}, not {port!r}")
+            raise InvalidRequest(f"{_guarded(url)!r}: the port must be a number from 1 to {_PORT_LIMIT}, not {port!r}")
 
 
 def _schema(name: str) -> str:
     if not _SCHEMA.fullmatch(name) or name.startswith("pg_"):
         raise InvalidRequest(
-            f"schema={name!r} is not allowed: use at most 41 of a-z, 0-9 and _, not beginning with a digit or pg_"
+            f"schema={name!r} is not allowed: use at most 41 characters from a-z, 0-9 and _, and do not begin with a "
+            "digit or pg_"
         )
     return name
 
 
 def _switch(option: str, value: str) -> bool:
     if value not in _SWITCH:
-        raise InvalidRequest(f"{option}={value!r} is not known: write {option}=on or {option}=off")
+        raise InvalidRequest(f"{option}={value!r} is not valid: write {option}=on or {option}=off")
     return _SWITCH[value]
 
 
@@ -141,7 +145,7 @@ def _seconds(text: str) -> int:
 
 
 def _shown(parts: dict[str, str], schema: str) -> str:
-    """The address as a URL a person recognises: no password, and of the options only the schema."""
+    """Return the address as a URL for people, without the password and with no option except the schema."""
     account = parts.get("user", "") + (f":{_HIDDEN}" if parts.get("password") else "")
     hosts = parts.get("host", "").split(",")
     ports = parts.get("port", "").split(",")
@@ -157,7 +161,7 @@ def _shown(parts: dict[str, str], schema: str) -> str:
 
 
 def _guarded(url: str) -> str:
-    """A URL that could not be read, without all that may be a password."""
+    """Return an invalid URL with everything hidden that may be a password."""
     scheme, mark, rest = url.partition("://" if "://" in url else ":")
     rest = re.sub(r"(?i)([a-z_]*(?:password|secret)=)[^&]*", rf"\1{_HIDDEN}", rest)
     if "@" in rest:

@@ -1,4 +1,4 @@
-"""Answers: which read answers each question of the port. Nothing here writes."""
+"""Answers to the questions of the port: each question is dispatched to its read. Nothing here writes."""
 
 from __future__ import annotations
 

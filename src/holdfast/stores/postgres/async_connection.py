@@ -1,6 +1,6 @@
-"""A connection of the driver's async kind, driven by the event loop without a task.
+"""The driver's async connection, driven by the event loop without a task.
 
-The driver encodes, prepares, sends and decodes. This module only tells it when the socket is ready, and notices when
+The driver encodes, prepares, sends and decodes. This module only resumes it when the socket is ready, and notices when
 the connection is lost or silent for too long. It repeats nothing and has no thread. Everything happens on its loop.
 """
 
@@ -24,15 +24,15 @@ from holdfast.stores.postgres.scripts import Pipeline, Statement
 
 T = TypeVar("T")
 
-# The plain numbers: to compute with members of an enum costs more than all else that is done for an answer.
+# Plain numbers: arithmetic on enum members costs more than everything else done for an answer.
 _READABLE, _WRITABLE, _WANTS_TO_WRITE = int(Ready.R), int(Ready.W), int(Wait.W)
 
 
 class AsyncConnection:
-    """Carries out one coroutine at a time. The coroutine may await nothing but this connection.
+    """Runs one coroutine at a time. The coroutine may await only this connection.
 
-    There is no task: to make one costs as much as a small statement, and whoever cancels all tasks of a loop would
-    leave the connection in the middle of an answer. `broke` is called when the connection is gone.
+    There is no task. Creating one costs as much as a small statement, and code that cancels all tasks of a loop would
+    leave the connection in the middle of an answer. `broke` is called when the connection is lost.
     """
 
     def __init__(
@@ -58,16 +58,16 @@ class AsyncConnection:
         self._sent_at = 0.0
         self._watch: asyncio.TimerHandle | None = None
         self._is_full = False
-        # All the time, also when nobody waits for an answer: then a loss is noticed before the next statement.
+        # Also while no answer is due, so that a loss is noticed before the next statement.
         loop.add_reader(self._socket, self._on_readable)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no transaction is open."""
+        """True if no transaction is open."""
         return self._pgconn.transaction_status == pq.TransactionStatus.IDLE
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Carry out a coroutine, which raises nothing. Its first statement is sent before this returns."""
+        """Run a coroutine that raises nothing. Its first statement is sent before this method returns."""
         assert self._work is None
         self._work = work
         if self._watch is None and self.connection.answer_seconds:
@@ -75,7 +75,7 @@ class AsyncConnection:
         self._go_on(work.send, None)
 
     async def ask(self, said: Statement | Pipeline) -> Any:
-        """The value that a statement gives back; None if it is null, or there is no row."""
+        """Execute a statement and return its one value, or None if it is null or there is no row."""
         if self._lost is not None:
             raise self._lost
         self._sent_at = time.monotonic()
@@ -97,7 +97,7 @@ class AsyncConnection:
         return row[0] if row else None
 
     def end(self) -> None:
-        """Close. Whoever waits is not told."""
+        """Close the connection and drop the coroutine. Callers that wait get no answer."""
         self._work = None
         if self._watch is not None:
             self._watch.cancel()
@@ -111,7 +111,7 @@ class AsyncConnection:
     # The driver's work
 
     def _go_on(self, resume: Callable[[Any], Any], value: object) -> None:
-        """Do what can be done until the socket has to be waited for."""
+        """Resume the coroutine until it has to wait for the socket."""
         try:
             wanted = resume(value)
         except StopIteration:
@@ -137,10 +137,10 @@ class AsyncConnection:
         if self._work is not None:
             self._go_on(self._work.send, _WRITABLE)
 
-    # Trouble
+    # Losses
 
     def _hear(self) -> None:
-        """What the server says unasked: a notice, or that it ends the connection."""
+        """Read input that the server sends unasked: a notice, or the end of the connection."""
         try:
             self._pgconn.consume_input()
             while self._pgconn.notifies() is not None:
@@ -149,7 +149,7 @@ class AsyncConnection:
             self._lose(error)
 
     def _look(self) -> None:
-        """Give up a connection that has not answered for too long."""
+        """Fail the coroutine if the server has not answered for too long."""
         self._watch = None
         if self._work is None:
             return
@@ -168,22 +168,22 @@ class AsyncConnection:
 
 
 def _joined(chain: Pipeline) -> Statement:
-    """Several statements as one. It cannot be prepared: the cursor puts the arguments into it as literals."""
+    """Join several statements into one. It cannot be prepared, so the cursor inserts the arguments as literals."""
     statement = b"; ".join(statement for statement, _ in chain.statements)
     return statement, tuple(argument for _, arguments in chain.statements for argument in arguments)
 
 
 class _Driver(psycopg.AsyncConnection[Any]):
-    """The same connection for the driver's async cursors. Nothing waits in it: `AsyncConnection` drives its work."""
+    """The same connection for the driver's async cursors. It never waits: `AsyncConnection` resumes its work."""
 
     def __init__(self, opened: Connection) -> None:
         super().__init__(opened.pgconn)
-        self._autocommit = opened.autocommit  # as the driver's own `connect` does it: the setter has to be awaited
+        self._autocommit = opened.autocommit  # like the driver's own `connect`, because the setter must be awaited
 
     @types.coroutine
     def wait(self, gen: PQGen[T], *_: object, **__: object) -> Generator[Any, Any, T]:
-        """Let whoever drives the coroutine know what the driver waits for."""
+        """Yield the driver's wait conditions to the caller that drives the coroutine."""
         return (yield from gen)
 
     def __del__(self, *_: object) -> None:
-        """Nothing to warn of: `Connection` warns if it was not closed."""
+        """Do nothing: `Connection` already warns if it was not closed."""

@@ -1,4 +1,4 @@
-"""Backlogs: how much may be claimed now, and how much is held, without a look at what sleeps or has ended."""
+"""Backlogs: counts of ready and held runs, without reading runs that sleep or have ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.model import Backlog
 from holdfast.stores.postgres.sql import RANK, qualified
 
-# Runs nobody holds stand in lanes, one for each type, priority and rank, which are hopped through as claims do.
+# Runs that no worker holds are in lanes, one per type, priority and rank. Like a claim, the query skips through them.
 _BACKLOG = f"""
     with recursive lanes (type, priority, rank) as (
         (
@@ -58,7 +58,7 @@ _BACKLOG = f"""
     where count > 0
     group by type
     order by type
-"""  # noqa: S608 - an expression of ours; runs_queue, runs_held
+"""  # noqa: S608 - built from a constant; runs_queue, runs_held
 
 _HELD = """
     select worker, count(*)
@@ -69,11 +69,11 @@ _HELD = """
 
 
 def backlog(connection: psycopg.Connection[Any], schema: str, at: Micros | None) -> list[Backlog]:
-    """What may be claimed now, by type. Without a time, the server's counts."""
+    """Count the runs that can be claimed now, by type. Without a time, the server's clock counts."""
     found = connection.execute(qualified(_BACKLOG, schema), {"at": at})
     return [Backlog(type=type, count=count, since=since) for type, count, since in found]
 
 
 def held(connection: psycopg.Connection[Any], schema: str) -> dict[str, int]:
-    """How many runs each worker holds."""
+    """Return the number of runs that each worker holds."""
     return dict(connection.execute(qualified(_HELD, schema)).fetchall())

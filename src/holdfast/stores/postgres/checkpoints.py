@@ -1,8 +1,8 @@
-"""Checkpoints: most of them are written in one round trip, because their holder knows the run; the others are decided.
+"""Checkpoints: most take one round trip, because the store remembers the run. The shared operations decide the others.
 
-The store remembers the runs it has leased. Nobody but their holder changes them, except that something arrives,
-somebody wants them to pause, or they are taken away; so what becomes of a run is decided on the remembered value, and
-the server writes it if the run is still so.
+Only the holder changes a run that is leased, with three exceptions: something arrives, a pause is requested, or the run
+is taken away. So the store computes the next state from the run it remembers, and the server writes it if the run is
+unchanged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ encode = msgspec.json.encode
 
 
 class Held:
-    """The runs that this store has leased, as their holder knows them. Forgetting one costs a round trip, no more."""
+    """The runs that this store has leased, as their holder knows them. Forgetting one costs only a round trip."""
 
     def __init__(self) -> None:
         self._runs: dict[str, Run] = {}
@@ -43,17 +43,17 @@ class Held:
         for lease in leases:
             self._runs[lease.run.id] = replace(lease.run, payload="")
             if lease.run.token == 1 and lease.run.group is None:
-                self._waits[lease.run.id] = ()  # nobody could have waited for anything
+                self._waits[lease.run.id] = ()  # on its first claim a run has no waits
             else:
                 self._waits.pop(lease.run.id, None)
 
     def run(self, run_id: str, token: int) -> Run | None:
-        """A run held under this token, as far as is known."""
+        """Return the remembered run if it is held under this token."""
         run = self._runs.get(run_id)
         return run if run is not None and run.token == token else None
 
     def waits(self, checkpoint: Checkpoint) -> tuple[Wait, ...] | None:
-        """What a run waits for after a checkpoint, if that is known."""
+        """Return the waits of a run after a checkpoint, or None if they are unknown."""
         return checkpoint.waits if checkpoint.waits is not None else self._waits.get(checkpoint.run_id)
 
     def keep(self, run: Run, waits: tuple[Wait, ...] | None) -> None:
@@ -68,7 +68,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """A checkpoint that takes one round trip: the run as it was, what `rules` make of it, and its waits if known."""
+    """A checkpoint that takes one round trip: the run before, the run after by `rules`, and its waits if known."""
 
     checkpoint: Checkpoint
     before: Run
@@ -85,7 +85,7 @@ class Plain:
 
     @property
     def kind(self) -> str:
-        """What the server has to look at before it writes."""
+        """The kind of check that the server makes before it writes."""
         if self.ends:
             return "end"
         if isinstance(self.checkpoint.next, Suspend):
@@ -93,7 +93,7 @@ class Plain:
         return "keep" if self.is_held else "move"
 
     def move(self, number: int, now: Micros) -> dict[str, Any] | None:
-        """Everything but its entries, for the `number`-th run of a batch."""
+        """Return all changes but the entries, for the `number`-th run of a batch. None if there are no others."""
         checkpoint = self.checkpoint
         move: dict[str, Any] = {}
         if checkpoint.consumed:
@@ -111,7 +111,7 @@ class Plain:
 
 
 def _moved(before: Run, after: Run, now: Micros) -> dict[str, Any]:
-    """What is otherwise with a run that is let go, and how that is told."""
+    """Return the new fields of a run that is released, and the audit fact of its move."""
     fields = {
         "state": after.state,
         "ready_at": after.ready_at,
@@ -127,7 +127,7 @@ def _moved(before: Run, after: Run, now: Micros) -> dict[str, Any]:
 
 
 class _Said(msgspec.Struct):
-    """What the server says of one run."""
+    """The server's answer about one run."""
 
     what: Literal["written", "lost", "applied", "other"] = msgspec.field(name="is")
     seen: int = 0
@@ -135,7 +135,7 @@ class _Said(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    """The answer to a batch. Without verdicts all is written, and all holders have seen what has arrived."""
+    """The answer to a batch. Without verdicts, everything is written and no run has newer arrivals."""
 
     now: Micros
     verdicts: list[_Said] | None = None
@@ -157,11 +157,11 @@ def _said(text: str) -> _Said:
     try:
         return _decode_said(text)
     except unreadable.FAILURES:
-        return _Said("lost")  # its inbox cannot be read: whoever claims it next blocks it
+        return _Said("lost")  # its inbox cannot be decoded; the next claim blocks the run
 
 
 def plain(checkpoint: Checkpoint, held: Held, now: Micros) -> Plain | None:
-    """A checkpoint that takes one round trip, or None if it takes more."""
+    """Return a checkpoint as `Plain`, or None if it takes more than one round trip."""
     run = held.run(checkpoint.run_id, checkpoint.token)
     step = checkpoint.next
     if run is None or run.is_pausing or _reaches_others(checkpoint) or isinstance(step, (StartRollback, ContinueAsNew)):
@@ -175,7 +175,7 @@ def plain(checkpoint: Checkpoint, held: Held, now: Micros) -> Plain | None:
         return None
     if isinstance(step, Suspend):
         if waits is None or run.arrivals > checkpoint.seen or run.options.max_suspend is not None:
-            return None  # with a limit it is suspended since its holder says so, which in one round trip cannot be told
+            return None  # with `max_suspend` the holder decides `suspended_at`; the server function writes its own time
         return Plain(checkpoint, run, rules.advanced(run, replace(checkpoint, waits=waits), now), waits)
     if isinstance(step, Finish) and (run.parent_location is not None or run.retention is not None):
         return None
@@ -186,16 +186,16 @@ _kind_of = attrgetter("kind")
 
 
 def _reaches_others(checkpoint: Checkpoint) -> bool:
-    """Whether others than the run itself have to be looked at, or a part of its history or audit."""
+    """True if a checkpoint concerns other runs, or needs a part of its run's history or audit."""
     if checkpoint.children or checkpoint.messages or checkpoint.events or checkpoint.cancels:
         return True
     if checkpoint.replies or checkpoint.pruned or checkpoint.beat:
         return True
-    return WaitKind.EVENT in map(_kind_of, checkpoint.waits or ())  # of a parent, perhaps thousands
+    return WaitKind.EVENT in map(_kind_of, checkpoint.waits or ())  # `map` is fast: a parent may have thousands
 
 
 def _reached(held: Held, batch: Sequence[Checkpoint]) -> set[str]:
-    """The runs that checkpoints do something to, as far as is known: what these gained is to be decided in turn."""
+    """Return the other runs that checkpoints are known to change. Their own checkpoints must keep the batch's order."""
     reached: set[str] = set()
     for checkpoint in batch:
         run = held.run(checkpoint.run_id, checkpoint.token)
@@ -206,7 +206,7 @@ def _reached(held: Held, batch: Sequence[Checkpoint]) -> set[str]:
 
 
 class AlreadySettled(Exception):
-    """The entry that was to be written stands there already, from another attempt."""
+    """Another attempt has already settled the entry that was to be written."""
 
     error = None
 
@@ -216,7 +216,7 @@ class AlreadySettled(Exception):
 
 
 class Writing:
-    """One batch on its way. `now` is the time as far as is known, `at` is set if it is not for the server to tell."""
+    """The write of one batch. `now` is the time as this process knows it. `at` is None if the server's clock counts."""
 
     def __init__(self, calls: Calls, held: Held, *, at: Micros | None, now: Micros) -> None:
         self._calls = calls
@@ -227,7 +227,7 @@ class Writing:
         self.news = News()
 
     def write(self, batch: Sequence[Checkpoint]) -> Script[Verdicts]:
-        """Write in one round trip what can be, in a transaction what is left."""
+        """Write as many checkpoints as possible in one round trip, and the others in a transaction."""
         if plains := self._plains(batch):
             yield from self._write_plain(plains)
         left = [place for place in range(len(batch)) if place not in self._verdicts]
@@ -239,7 +239,12 @@ class Writing:
     def decide(
         self, batch: Sequence[Checkpoint], bounds: Bounds = TRANSACTION, *, settling: str | None = None
     ) -> Script[Verdicts]:
-        """Write a batch by the shared operations. `AlreadySettled` if another attempt has settled `settling`."""
+        """Write a batch by the shared operations.
+
+        Raises:
+            AlreadySettled: Another attempt has settled the location `settling`.
+
+        """
         to_load = LoadRequest()
         for checkpoint in batch:
             to_load.checkpoint(checkpoint)
@@ -272,7 +277,7 @@ class Writing:
         return told
 
     def _plains(self, batch: Sequence[Checkpoint]) -> dict[int, Plain]:
-        """Those that take one round trip, by their places in the batch."""
+        """Return the checkpoints that take one round trip, by their places in the batch."""
         found = ((place, plain(one, self._held, self._now)) for place, one in enumerate(batch))
         plains = {place: one for place, one in found if one is not None}
         if len(plains) == len(batch):
@@ -281,7 +286,7 @@ class Writing:
         return {place: one for place, one in plains.items() if one.before.id not in reached}
 
     def _write_plain(self, plains: dict[int, Plain]) -> Script[None]:
-        """Write what takes one round trip. Those of which the server says something unusual get no verdict."""
+        """Write checkpoints in one round trip. Those with an unusual answer get no verdict here."""
         batch = list(plains.values())
         numbered = list(enumerate(batch, start=1))
         gained = _numbered_entries(numbered)
@@ -322,13 +327,13 @@ class Writing:
 
 
 def _numbered_entries(batch: Sequence[tuple[int, Plain]]) -> str | None:
-    """The entries of a batch as JSON, each with the number of its run."""
+    """Return the entries of a batch as JSON, each with the number of its run."""
     entries = [b'{"n":%d,' % n + encode(entry)[1:] for n, one in batch for entry in one.checkpoint.entries]
     return f"[{b','.join(entries).decode()}]" if entries else None
 
 
 def array_of(values: Iterable[str | int]) -> str:
-    """An array as the server reads it. Not a list, which the driver takes apart: that takes it ten times as long."""
+    """Return an array literal. Passing a list instead takes the driver ten times as long."""
     return "{" + ",".join([str(one) if type(one) is int else _quoted(str(one)) for one in values]) + "}"
 
 
@@ -341,7 +346,7 @@ def _quoted(text: str) -> str:
 def _verdict(one: Plain, said: _Said) -> Verdict | None:
     run_id = one.checkpoint.run_id
     match said.what:
-        case "other" | "applied":  # by an earlier attempt; in which state it is since, is to be looked up
+        case "other" | "applied":  # not written, or by an earlier attempt: the run's state has to be looked up
             return None
         case "lost":
             return Verdict(run_id=run_id, is_lost=True, is_held=False)

@@ -1,4 +1,4 @@
-"""The check-up: what the store can tell about its own health and surroundings, for `holdfast doctor`."""
+"""The check-up: findings about the health of the store and its server, for `holdfast doctor`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FULL_SHARE = 0.8
 
 _GIBIBYTE = 1 << 30
 _NAMED = 3
-"""So many of the worst are named."""
+"""Maximum number of findings per subject that are named, the worst first."""
 
 Connection = psycopg.Connection[Any]
 
@@ -36,7 +36,7 @@ _SETTINGS = """
 _DURABILITY = {
     "fsync": ("problem", "a crash of the machine can destroy the whole database"),
     "full_page_writes": ("problem", "a crash of the machine can damage tables"),
-    "synchronous_commit": ("warning", "a crash of the server forgets what was committed last: effects may be repeated"),
+    "synchronous_commit": ("warning", "a crash of the server loses the latest commits, so effects may be repeated"),
 }
 
 _CONNECTIONS = """
@@ -45,7 +45,7 @@ _CONNECTIONS = """
     where backend_type = 'client backend'
 """
 
-# Both keep rows from being removed that runs have long replaced, for as long as they last.
+# While either kind lasts, vacuum cannot remove the old versions of rows that runs have replaced.
 _TRANSACTIONS = """
     select what, seconds::bigint
     from (
@@ -119,7 +119,7 @@ _STRAY = """
 
 
 def findings(connection: Connection, schema: str) -> list[Finding]:
-    """One finding per subject, or several if there is much to tell; those that are not `ok` say what to do."""
+    """Return one or more findings per subject. Findings that are not `ok` say what to do."""
     checks: dict[str, Callable[[Connection, str], Iterator[Finding]]] = {
         "server": _server,
         "schema": _schema,
@@ -141,16 +141,16 @@ def _told(
         return list(check(connection, schema))
     except errors.InsufficientPrivilege as error:
         told = error.diag.message_primary
-        return [Finding.ok(subject, f"cannot be told: {told}; a member of the role pg_monitor could see it")]
+        return [Finding.ok(subject, f"not visible to this user: {told}; a member of the role pg_monitor can see it")]
     except (errors.UndefinedTable, errors.UndefinedColumn):
-        return []  # of another version, which the check of the schema tells
+        return []  # the schema is of another version, which the check of the schema reports
 
 
 def _server(connection: Connection, _schema: str) -> Iterator[Finding]:
     version = connection.info.parameter_status("server_version") or str(connection.info.server_version)
     ((is_standby,),) = connection.execute("select pg_is_in_recovery()").fetchall()
     if is_standby:
-        yield Finding.problem("server", f"Postgres {version} is a standby, which cannot be written; name the primary")
+        yield Finding.problem("server", f"Postgres {version} is a standby, which is read-only; name the primary")
     else:
         yield Finding.ok("server", f"Postgres {version}, a primary")
 
@@ -181,7 +181,7 @@ def _connections(connection: Connection, _schema: str) -> Iterator[Finding]:
     text = f"{used} of {most} connections are in use"
     if used > FULL_SHARE * most:
         yield Finding.warning(
-            "connections", f"{text}; raise max_connections, use fewer processes, or put a pooler in between"
+            "connections", f"{text}; raise max_connections, use fewer processes, or connect through a pooler"
         )
     else:
         yield Finding.ok("connections", text)
@@ -192,12 +192,12 @@ def _transactions(connection: Connection, _schema: str) -> Iterator[Finding]:
     for what, seconds in old[:_NAMED]:
         yield Finding.warning(
             "transactions",
-            f"{what} has had a transaction open for {seconds:,} s: until it ends nothing that runs have replaced since "
-            "can be cleared away, and everything becomes slower; end it",
+            f"{what} has had a transaction open for {seconds:,} s: until it ends, vacuum cannot remove the old "
+            "versions of rows that runs have replaced since, and everything becomes slower; end it",
         )
     if len(old) > _NAMED:
         yield Finding.warning(
-            "transactions", f"{len(old) - _NAMED} more are as old; set idle_in_transaction_session_timeout"
+            "transactions", f"{len(old) - _NAMED} more are open for too long; set idle_in_transaction_session_timeout"
         )
     if not old:
         yield Finding.ok("transactions", f"none has been open for longer than {LONG_TRANSACTION_SECONDS} s")
@@ -207,7 +207,7 @@ def _slots(connection: Connection, _schema: str) -> Iterator[Finding]:
     behind = connection.execute(_SLOTS, (RETAINED_BYTES,)).fetchall()
     for name, is_active, size in behind[:_NAMED]:
         text = f"slot {name!r} keeps {size / _GIBIBYTE:,.1f} GiB of the write-ahead log from being removed"
-        advice = "is its receiver too slow?" if is_active else "nobody reads from it: if it is not needed, drop it"
+        advice = "is its receiver too slow?" if is_active else "no client reads from it: if it is not needed, drop it"
         yield Finding.warning("replication", f"{text}; {advice}")
     if not behind:
         yield Finding.ok("replication", "no slot keeps much of the write-ahead log")
@@ -216,7 +216,7 @@ def _slots(connection: Connection, _schema: str) -> Iterator[Finding]:
 def _vacuum(connection: Connection, schema: str) -> Iterator[Finding]:
     ((_, is_on),) = connection.execute(_SETTINGS, (["autovacuum"],)).fetchall()
     if is_on == "off":
-        yield Finding.problem("vacuum", "autovacuum is off: tables only grow, and get slower; set it to on")
+        yield Finding.problem("vacuum", "autovacuum is off: tables only grow and become slower; set it to on")
         return
     full = connection.execute(_DEAD_ROWS, (schema, DEAD_ROWS)).fetchall()
     for name, dead, live, last in full[:_NAMED]:
@@ -226,12 +226,12 @@ def _vacuum(connection: Connection, schema: str) -> Iterator[Finding]:
             "transaction keep them, or are there too few autovacuum workers?",
         )
     if not full:
-        yield Finding.ok("vacuum", "no table has more dead rows than live ones, or not many")
+        yield Finding.ok("vacuum", "no table has too many dead rows")
 
 
 def _requests(connection: Connection, schema: str) -> Iterator[Finding]:
     ((count, age),) = connection.execute(qualified(_REQUESTS, schema)).fetchall()
-    text = f"{count:,} requests of producers in SQL are not carried out yet"
+    text = f"{count:,} requests of SQL producers are not carried out yet"
     if age > LATE_REQUEST_SECONDS * SECOND:
         yield Finding.warning("requests", f"{text}, the oldest for {age // SECOND:,} s; is a worker running?")
     else:

@@ -1,4 +1,4 @@
-"""Claims and starts: how runs come to be, and to those who work on them."""
+"""Starts and claims: how runs are created, and how workers get them."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from holdfast.stores.working.working_set import WorkingSet
 encode = msgspec.json.encode
 
 SUSPECTS = 16
-"""So many are looked at by a claim of limited types, though it wins only one: the others may be parked."""
+"""Number of suspect runs that a claim of limited types loads. It wins only one, but may have to park others first."""
 WAITING = 16
-"""So many of those who wait for a rate are looked at to begin with."""
+"""Number of runs waiting for a rate that a claim loads in its first round."""
 
 
 class Found(msgspec.Struct):
-    """What a claim has found: leases; or, if runs of some types with limits are due, which types there are to look at.
+    """The server's answer to a claim: leases or, if runs of types with limits are due, the types to examine.
 
-    `has_requests`: producers in SQL have left some.
+    `has_requests` is True if SQL producers have left requests.
     """
 
     now: Micros
@@ -50,7 +50,7 @@ class Found(msgspec.Struct):
 
     @property
     def claimed(self) -> Claimed | None:
-        """What was claimed, unless that takes more."""
+        """The answer of the claim, or None if types with limits have to be examined first."""
         if self.limited:
             return None
         return Claimed(leases=self.leases, next_ready_at=self.next_ready_at, now=self.now)
@@ -78,14 +78,14 @@ def claim(calls: Calls, request: ClaimRequest, at: Micros | None) -> Script[Foun
         return _decode_found(text)
     except (msgspec.MsgspecError, RecursionError):
         parts = members(text)
-    # One of the runs cannot be read. It is blocked, and the others are not kept from anybody.
+    # One of the runs cannot be decoded. It is blocked, and the worker gets the others.
     leases = yield from unreadable.read_leases(calls, request.worker, items(parts["leases"]), at)
     now = int(parts["now"])
     return Found(now=now, has_requests=parts["has_requests"] == "true", next_ready_at=now, leases=tuple(leases))
 
 
 def claim_again(calls: Calls, request: ClaimRequest, at: Micros | None) -> Script[Claimed]:
-    """Make a claim of limited types again that may have won something already."""
+    """Repeat a claim of limited types whose lost first attempt may have won leases."""
     found = yield from claim(calls, request, at)
     return found.claimed or (yield from claim_limited(calls, request, found, at))
 
@@ -93,7 +93,7 @@ def claim_again(calls: Calls, request: ClaimRequest, at: Micros | None) -> Scrip
 def claim_limited(
     calls: Calls, request: ClaimRequest, found: Found, at: Micros | None, bounds: Bounds = TRANSACTION
 ) -> Script[Claimed]:
-    """Lease due runs as the model says, which knows of limits. Those that cannot be read are blocked."""
+    """Lease due runs by the shared operations, which know the limits. Runs that cannot be decoded are blocked."""
     types, count = found.limited + found.others, request.limit + PARKED_AT_ONCE
     script = partial(_claim_limited, calls, request, found, at, bounds)
     return (yield from unreadable.blocking(calls, types, count, at, script))
@@ -127,13 +127,13 @@ def _claim_limited(
         leased = _decode_leased(text)
         return replace(claimed, leases=leased.leases, next_ready_at=leased.next_ready_at)
 
-    # Whom it gave no slot has none to tell of: whoever waits for one is made ready by others.
+    # The news is dropped: a run that got no slot waits, and the operation that frees a slot makes it ready.
     claimed, _ = yield from decided(calls, to_load, operation, at, bounds, then=read)
     return claimed
 
 
 def _queue_in_sight(due: Sequence[Run], wanted: DueRuns, more: DueRuns) -> Queue:
-    """The due runs as the queue they form. A claim that gets behind what was loaded of a rank wants `more`."""
+    """Return the due runs as a queue. A claim that gets past the loaded runs of a rank has to load `more`."""
     places: dict[int, list[Place]] = {}
     for run in due:
         if run.type in wanted.types and not rules.is_suspect(run):
@@ -147,7 +147,7 @@ def _queue_in_sight(due: Sequence[Run], wanted: DueRuns, more: DueRuns) -> Queue
 
 
 def _until(end: Place, runs: Iterator[Run], more: DueRuns) -> Iterator[Run]:
-    """The runs of a lane up to a place; behind it there may be others that were not loaded."""
+    """Yield the runs of a lane up to a place. Behind it there may be runs that were not loaded."""
     priority = None
     for run in runs:
         if place_of(run) > end:
@@ -160,7 +160,7 @@ def _until(end: Place, runs: Iterator[Run], more: DueRuns) -> Iterator[Run]:
 
 @lru_cache(maxsize=16)
 def _array(types: tuple[str, ...]) -> str:
-    """Types by code point, as Postgres writes an array: it reads a thousand of them twice as fast as from JSON."""
+    """Return types, by code point, as a Postgres array. The server parses a thousand twice as fast as from JSON."""
     names = sorted(types)
     together = "".join(names)
     if "\\" in together or '"' in together:
@@ -187,7 +187,7 @@ def _arguments(request: ClaimRequest, at: Micros | None) -> tuple[object, ...]:
 def create(
     calls: Calls, intents: Sequence[Intent], lease: LeaseRequest | None, at: Micros | None, bounds: Bounds | None = None
 ) -> Script[tuple[Created, News]]:
-    """Make runs, in one round trip if none of them is known yet; within `bounds` if a transaction is open."""
+    """Create runs, in one round trip if none of them exists yet. `bounds` is set if a transaction is already open."""
     is_plain = intents and not any(intent.is_parked for intent in intents)
     if is_plain:
         first = _create_new(calls, intents, lease, at)
@@ -210,12 +210,12 @@ def create(
 def create_again(
     calls: Calls, intents: Sequence[Intent], lease: LeaseRequest | None, at: Micros | None
 ) -> Script[tuple[Created, News]]:
-    """Make runs that a lost attempt may have made already. What it leased is still its creator's, who must know."""
+    """Create runs that a lost attempt may have created. Leases of that attempt are returned: the caller holds them."""
     created, news = yield from create(calls, intents, lease, at)
     if lease is None or all(run.created for run in created.runs):
         return created, news
     types = tuple({intent.type for intent in intents})
-    # It asks for nothing but what was leased before.
+    # With the limit 0 it returns only leases that the lost attempt won.
     request = ClaimRequest(
         id=lease.claim_id,
         worker=lease.worker,
@@ -242,7 +242,7 @@ def _create_new(
 
 
 def _made(intents: Sequence[Intent], lease: LeaseRequest | None, answer: _Made) -> tuple[Created, News]:
-    """The runs as the server has made them: all of them are new."""
+    """Return the created runs. All of them are new, so `rules` compute them and the server need not return them."""
     news, now = News(), answer.now
     made: list[CreatedRun] = []
     for intent in intents:

@@ -33,15 +33,15 @@ from holdfast.stores.working.load_request import LoadRequest
 from holdfast.stores.working.working_set import WorkingSet
 
 SMALL = 4
-"""The most runs, messages or schedules that one command puts together on the event loop: more would keep it busy."""
+"""Maximum number of runs, messages or schedules that a command encodes on the event loop. More would block it."""
 
 A = TypeVar("A")
 
 
 def is_small(command: Command[Any]) -> bool:
-    """Whether a command takes so little time that the event loop may put it together itself.
+    """True if a command is quick enough to be encoded on the event loop.
 
-    An event may reach many runs, a control a whole family, a change of limits all runs of a type.
+    Others are not: an event may reach many runs, a control a whole family, a change of limits all runs of a type.
     """
     match command:
         case SendMessages(messages=some) | PutSchedules(schedules=some) | FireSchedules(firings=some):
@@ -55,7 +55,7 @@ def is_small(command: Command[Any]) -> bool:
 
 
 def apply(calls: Calls, command: Command[A], at: Micros | None) -> Script[tuple[A, News]]:
-    """Carry out a command; the answer comes with what there is to announce."""
+    """Apply a command. Return its answer and the news to announce."""
     answer, news = yield from _apply(calls, cast("AnyCommand", command), at)
     return cast("A", answer), news
 
@@ -73,7 +73,7 @@ def _apply(calls: Calls, command: AnyCommand, at: Micros | None) -> Script[tuple
         case _:
             to_load = LoadRequest.of(command)
             if isinstance(command, Recover):
-                # Also the runs below it, and twice as many as are reopened: some of these may be passed over.
+                # Load its descendants too. Twice as many as are reopened, because some of them may be skipped.
                 found = yield calls.lost, (command.run_id, 2 * command.limit)
                 to_load.reopened(msgspec.json.decode(found, type=list[str]))
             return (yield from on_working_set(calls, to_load, command, at))
@@ -82,7 +82,7 @@ def _apply(calls: Calls, command: AnyCommand, at: Micros | None) -> Script[tuple
 def on_working_set(
     calls: Calls, to_load: LoadRequest, command: Command[A], at: Micros | None, bounds: Bounds = TRANSACTION
 ) -> Script[tuple[A, News]]:
-    """Carry out a command on what is loaded for it."""
+    """Apply a command to the working set that is loaded for it."""
 
     def operation(working: WorkingSet, now: Micros) -> A:
         return commands.apply(working.unit, command, now)

@@ -1,4 +1,4 @@
-"""Connections: how this store opens one, and the limits each keeps. Nothing else names a setting of a session."""
+"""Connections of this store: how they are opened, and their time limits. Session settings are set only here."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ KEEPALIVE_APART_SECONDS = 2
 KEEPALIVE_COUNT = 3
 UNACKNOWLEDGED_SECONDS = 10
 
-# Statements are few and come again and again: each is prepared when it comes for the second time.
+# The store has few statements and repeats them all the time, so each is prepared on its second use.
 _PREPARE_THRESHOLD = 1
 
 _WRITABLE = ("read-write", "primary")
 
 SEEING_LEVELS = ("read committed", "read uncommitted")
-"""Isolation levels at which each statement sees what was committed before it; in Postgres they are the same."""
+"""Isolation levels at which each statement sees everything committed before it. In Postgres they are the same."""
 
 _SEEING = r"-c default_transaction_isolation=read\ committed"
 
 _COMMIT_LEVEL = "synchronous_commit"
 _DURABLE = f"-c {_COMMIT_LEVEL}=on"
-"""A commit waits for the disk, whatever the default of the server, database or role is."""
+"""Makes a commit wait for the disk, even if the default of the server, database or role is another."""
 
 _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
-    """How long a session may take for things; 0 is for ever. The server ends what takes longer.
+    """Time limits of a session. The server enforces them. 0 means no limit.
 
-    `answer_seconds` is the connection's own patience, for a server that does not even say so.
+    `answer_seconds` is the client's own limit, for a server that stops answering altogether.
     """
 
     statement_seconds: float = STATEMENT_SECONDS
@@ -65,34 +65,37 @@ class SessionLimits:
 
     @property
     def shortest_seconds(self) -> float:
-        """No statement meets a limit of the server before."""
+        """The shortest time after which the server may end a statement."""
         return min(self.statement_seconds or math.inf, self.lock_seconds or math.inf)
 
     @property
     def options(self) -> str:
-        """The same as settings of a session."""
+        """The limits as libpq `options`."""
         settings = {
             "statement_timeout": round(self.statement_seconds * 1000),
             "lock_timeout": round(self.lock_seconds * 1000),
             "idle_in_transaction_session_timeout": round(self.idle_seconds * 1000),
-            "jit": "off",  # compiling takes longer than any statement of ours
+            "jit": "off",  # compiling would take longer than any of the store's statements
         }
         return " ".join(f"-c {name}={value}" for name, value in settings.items())
 
 
 USUAL = SessionLimits()
 OWN = SessionLimits(idle_seconds=OWN_IDLE_SECONDS)
-"""For transactions of ours: between two statements of one our code takes milliseconds. A process that takes longer
-stands still, and what it has locked (a topic, a type, a run) must not hold up all others until it goes on."""
+"""Limits of the store's own transactions. Between two of their statements the store's code takes milliseconds. A
+process that takes longer stands still, and its locks (a topic, a type, a run) must not block all other processes."""
 UNLIMITED = SessionLimits(statement_seconds=0, lock_seconds=0, idle_seconds=0)
 
 
 class Unanswered(psycopg.OperationalError):
-    """The server did not answer in time, not even with an error: the connection is as good as gone."""
+    """The server did not answer in time, not even with an error. The connection is unusable."""
 
 
 class Connection(psycopg.Connection[Any]):
-    """A connection that does not wait for ever. `is_given_up`: whoever waits on it now is let go, from any thread."""
+    """A connection that waits for answers only `answer_seconds`.
+
+    Any thread may set `is_given_up`. The thread that waits on the connection then gets an `Unanswered` error.
+    """
 
     answer_seconds: float = 0.0
     is_given_up: bool = False
@@ -105,14 +108,14 @@ class Connection(psycopg.Connection[Any]):
         return super().wait(_limited(gen, self), *args, **kwargs)
 
     def __del__(self, *args: Any, getpid: Callable[[], int] = os.getpid) -> None:
-        # What a forked child inherits is the parent's: no warning that it was not closed. The driver, too, looks at
-        # the process before it says good-bye to the server.
+        # A forked child inherits the parent's connection and must not warn that it was not closed. The driver itself
+        # also checks the process before it sends a goodbye to the server.
         if getattr(self, "_pid", None) == getpid():
             super().__del__(*args)
 
 
 def connect(address: PostgresAddress, limits: SessionLimits = USUAL) -> Connection:
-    """A connection in autocommit, to a server that is good for this store. Raises errors of the driver as they are."""
+    """Open a connection in autocommit mode to a server that this store can use. Driver errors are not translated."""
     connection = Connection.connect(
         address.conninfo,
         autocommit=True,
@@ -129,9 +132,9 @@ def connect(address: PostgresAddress, limits: SessionLimits = USUAL) -> Connecti
 
 
 def disown(connection: Connection) -> None:
-    """In a forked child: take away its hold on a socket that is the parent's, without a word to the server.
+    """Drop a forked child's copy of the parent's socket, without sending anything to the server.
 
-    Were it only forgotten, the server would not notice the parent's death as long as the child lives.
+    If the child kept its copy, the server would not notice the parent's death while the child lives.
     """
     with suppress(psycopg.Error, OSError):
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -140,7 +143,7 @@ def disown(connection: Connection) -> None:
 
 
 def _parameters(address: PostgresAddress, limits: SessionLimits) -> dict[str, Any]:
-    """What we ask of libpq and of the server where the address does not say otherwise."""
+    """Return the parameters for libpq and the server. A value in the address wins."""
     given = conninfo_to_dict(address.conninfo)
     wanted = {
         "application_name": APPLICATION_NAME,
@@ -151,14 +154,14 @@ def _parameters(address: PostgresAddress, limits: SessionLimits) -> dict[str, An
         "tcp_user_timeout": str(UNACKNOWLEDGED_SECONDS * 1000),
     }
     wanted = {name: value for name, value in wanted.items() if name not in given}
-    if address.is_prepared:  # else a pooler refuses them, or has them meet other people's transactions
-        # Of two the later one counts; the last is not for others to choose.
+    if address.is_prepared:  # a transaction pooler refuses options, or applies them to other clients' transactions
+        # A later option overrides an earlier one, so the address can change all of them except the last.
         wanted["options"] = f"{limits.options} {_DURABLE} {given.get('options', '')} {_SEEING}"
     return wanted
 
 
 def _check_server(address: PostgresAddress, connection: Connection) -> None:
-    """Refuse a server this store cannot live on. Most questions are answered by what it said when greeting."""
+    """Refuse a server that this store cannot use. Most answers come with the connection and cost no round trip."""
     version = connection.info.server_version // 10_000
     if version < OLDEST_VERSION:
         raise StoreUnavailable(
@@ -167,29 +170,29 @@ def _check_server(address: PostgresAddress, connection: Connection) -> None:
     encoding = connection.info.parameter_status("server_encoding") or "UTF8"
     if encoding != "UTF8":
         raise StoreUnavailable(
-            f"{address.shown} keeps text as {encoding}, which cannot hold all that runs may contain; "
+            f"{address.shown} stores text as {encoding}, which cannot hold every value of a run; "
             "create a database with encoding 'UTF8'"
         )
     given = conninfo_to_dict(address.conninfo).get("target_session_attrs")
     if given not in _WRITABLE and _is_in_recovery(connection):
         raise StoreUnavailable(
-            f"{address.shown} is a standby, which cannot be written; name the primary, or leave out "
-            f"target_session_attrs={given} so that it is looked for"
+            f"{address.shown} is a standby, which is read-only; name the primary, or leave out "
+            f"target_session_attrs={given} so that the driver looks for it"
         )
     if not address.is_prepared:
         _check_defaults(address, connection)
 
 
 def _check_defaults(address: PostgresAddress, connection: Connection) -> None:
-    """Refuse defaults this store cannot live with, of a session to which we could not say anything else.
+    """Refuse session defaults that this store cannot use. Behind a pooler the store cannot set others.
 
-    A pooler's other sessions have the same defaults, of role and database.
+    All sessions of a pooler have the same defaults: those of the role and the database.
     """
     level = _setting(connection, "default_transaction_isolation")
     if level not in SEEING_LEVELS:
         raise StoreUnavailable(
-            f"{address.shown} has transactions begin at the isolation level {level!r}, at which holdfast would lose "
-            f"news; run: alter role {address.user or '…'} set default_transaction_isolation = 'read committed'"
+            f"{address.shown} begins transactions at the isolation level {level!r}, at which holdfast would miss "
+            f"changes; run: alter role {address.user or '…'} set default_transaction_isolation = 'read committed'"
         )
     is_chosen = _COMMIT_LEVEL in str(conninfo_to_dict(address.conninfo).get("options", ""))
     if not is_chosen and _setting(connection, _COMMIT_LEVEL) == "off":
@@ -200,7 +203,7 @@ def _check_defaults(address: PostgresAddress, connection: Connection) -> None:
 
 
 def _is_in_recovery(connection: Connection) -> bool:
-    told = connection.info.parameter_status("in_hot_standby")  # not before version 14, and not through every pooler
+    told = connection.info.parameter_status("in_hot_standby")  # only from version 14 on, and not through every pooler
     if told is not None:
         return told == "on"
     row = connection.execute("select pg_is_in_recovery()").fetchone()
@@ -214,7 +217,7 @@ def _setting(connection: Connection, name: str) -> str:
 
 
 def _limited(work: PQGen[_Answer], connection: Connection) -> Generator[Any, Any, _Answer]:
-    """The driver's own work, ended when the connection's patience is. The driver looks up ten times a second."""
+    """Run the driver's generator with the connection's time limit. The driver resumes it ten times a second."""
     seconds = connection.answer_seconds
     until = time.monotonic() + seconds
     try:
@@ -229,5 +232,5 @@ def _limited(work: PQGen[_Answer], connection: Connection) -> Generator[Any, Any
 
 
 def silence(seconds: float) -> str:
-    """What is said of a server that does not answer."""
+    """The message for a server that does not answer."""
     return f"no answer within {seconds:g} s"

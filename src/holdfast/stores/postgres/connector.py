@@ -23,7 +23,7 @@ _log = logging.getLogger("holdfast.store")
 
 
 class Connector:
-    """Connects; while the server is away it is tried only now and then, and whoever comes between is told at once."""
+    """Opens connections. During an outage it tries the server with growing pauses and fails at once in between."""
 
     def __init__(self, address: PostgresAddress) -> None:
         self.address = address
@@ -40,8 +40,13 @@ class Connector:
         )
 
     def connect(self, limits: SessionLimits = USUAL) -> Connection:
-        """A new connection. Raises `StoreUnavailable` and the like, never an error of the driver."""
-        # While it is away one tries for all: the others wait to hear what came of it.
+        """Return a new connection.
+
+        Raises:
+            StoreUnavailable: The server cannot be reached or used. Driver errors are translated.
+
+        """
+        # During an outage one thread tries at a time. The others wait for its outcome, so a dead server gets one try.
         with self._trying if self._is_away else nullcontext():
             if self._is_away and time.monotonic() < self._next_at:
                 raise self._noted(StoreUnavailable(self._reason))
@@ -58,20 +63,20 @@ class Connector:
         return connection
 
     def translated(self, error: BaseException) -> BaseException:
-        """What the caller is told of an error, to be raised `from` it."""
+        """Return the error to raise to the caller, `from` the given one."""
         told = unavailable(self.address, error)
         return self._noted(told) if is_lost(error) and not is_timeout(error) else told
 
     def _noted(self, told: BaseException) -> BaseException:
-        """Mark what belongs to an outage as known: it was logged, unless the server was never reached."""
+        """Mark an error as already logged with its outage. Only outages after a first connection are logged."""
         if isinstance(told, StoreUnavailable):
             told.is_noted = self._was_reached
         return told
 
     def lost(self, error: BaseException, opened_at: float) -> None:
-        """A connection that was opened at this instant (of the monotonic clock) broke."""
+        """Record that a connection broke, which was opened at this instant of the monotonic clock."""
         with self._changing:
-            # One that is older than the last return broke in the outage before it, and was only not used since.
+            # A connection older than the last reconnect broke in the previous outage and was not used since.
             if not self._is_away and opened_at >= self._back_at:
                 self._leave(unavailable(self.address, error))
 
@@ -95,5 +100,5 @@ class Connector:
         self._next_at = 0.0
         self._pauses = pauses(FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS)
         self._reason = str(error)
-        if self._was_reached:  # else nobody relies on it yet, and whoever opens the store gets the error
+        if self._was_reached:  # before that, the caller of `open` gets the error; logging it would repeat it
             self._outage.failed(error)

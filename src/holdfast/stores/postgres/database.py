@@ -1,4 +1,4 @@
-"""The schema's database as one for tables of users: their transactions, inside of runs and outside."""
+"""User transactions in the store's database, inside runs (`ctx.tx`) and outside (`hf.connection`, `start_in`)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 _MEET = b"""
     set constraints all immediate;
 """
-"""What would fail when all is committed fails now, as an error of the function."""
+"""Checks deferred constraints now, so that a violation is an error of the function and not of the commit."""
 
 _RESET = b"""
     close all;
@@ -46,11 +46,11 @@ _RESET = b"""
     discard temp;
     select pg_advisory_unlock_all()
 """
-"""What a function has done to its session, which others use after it. Said in one round trip."""
+"""Resets in one round trip what a function may have changed in its session, because other functions use it next."""
 
 
 class PostgresDatabase:
-    """What `PostgresStore` offers to those who keep tables of their own in its database."""
+    """The capability of `PostgresStore` for applications that keep tables of their own in its database."""
 
     def __init__(
         self,
@@ -71,10 +71,10 @@ class PostgresDatabase:
         self._time = time
         self.serve = serve
 
-    # Inside of runs
+    # Inside runs
 
     async def transact(self, checkpoint: Checkpoint, location: str, transaction: Transaction) -> Transacted:
-        """The function comes first and the fence last, so that nobody waits for the run while the function works."""
+        """Run the function first and check the fence last, so that the run is not locked while the function works."""
 
         def job(connection: Connection) -> Transacted:
             at, now = self._time()
@@ -87,7 +87,7 @@ class PostgresDatabase:
             except _Refused as refused:
                 answer = refused.answer
             except (_Ended, AlreadySettled) as end:
-                _reset(connection)  # not all of it was undone, if the function has ended the transaction
+                _reset(connection)  # if the function ended the transaction, the rollback did not undo everything
                 answer = _without(connection, writing, checkpoint, entry=end.entry, error=end.error)
             except psycopg.Error as error:
                 if not is_complete or not _is_violation(error):
@@ -106,16 +106,16 @@ class PostgresDatabase:
         except StoreUnavailable as error:
             if not is_overdue(error.__cause__):
                 raise
-        # The server has ended the function's transaction, and with it the connection: this attempt has failed.
+        # The server ended the function's transaction and closed the connection, so this attempt has failed.
         return await self._sessions.run(lambda connection: self._give_up(connection, checkpoint))
 
     def _give_up(self, connection: Connection, checkpoint: Checkpoint) -> Transacted:
-        """Write what led to a transaction that took too long."""
+        """Write the checkpoint of a transaction that took too long, without the transaction, with a timeout error."""
         at, now = self._time()
         writing = Writing(self._calls, self._held, at=at, now=now)
         overdue = TimeoutError(
-            "the server has ended the transaction, because nothing was asked of it for too long "
-            "(idle_in_transaction_session_timeout); do in a step what takes long, and only the writing here"
+            "the server ended the transaction, because it was idle for too long "
+            "(idle_in_transaction_session_timeout); do slow work in a step, and only the writes here"
         )
         answer = _without(connection, writing, checkpoint, error=overdue)
         self._hints.announce(writing.news)
@@ -129,9 +129,9 @@ class PostgresDatabase:
         location: str,
         transaction: Transaction,
     ) -> Transacted:
-        """Carry out the function and write what there is to record, in a transaction that is open."""
+        """Call the function and write its entry and the checkpoint, in a transaction that is already open."""
         error: BaseException | None = None
-        # It may have been committed, and the answer got lost.
+        # An earlier attempt may have committed and lost its answer.
         entry = reads.settled(connection, self._address.schema, checkpoint.run_id, location)
         settling = None
         if entry is None:
@@ -144,7 +144,7 @@ class PostgresDatabase:
             raise _Refused(Transacted(verdict=verdict, now=told.now))
         return Transacted(verdict=verdict, now=told.now, entry=entry, error=error)
 
-    # Outside of runs
+    # Outside runs
 
     @contextmanager
     def connection(self, *, readonly: bool = False) -> Iterator[Connection]:
@@ -177,7 +177,7 @@ class PostgresDatabase:
         return await self._run_script(connection, commands.on_working_set(self._calls, to_load, command, at, PART))
 
     async def _run_script(self, connection: object, script: Script[tuple[T, News]]) -> T:
-        """Do something in a user's transaction. Whoever it concerns is told by the server, when it commits."""
+        """Run a script in a user's transaction. The server notifies other processes when the user commits."""
         with self._translating():
             return await run_on_user_connection(connection, self._with_notice(script))
 
@@ -198,33 +198,33 @@ class PostgresDatabase:
 def _carried_out(
     connection: Connection, transaction: Transaction, now: Micros
 ) -> tuple[Entry | None, BaseException | None]:
-    """The entry of a transaction, or the error that has undone it."""
+    """Call a user's function in a savepoint. Return its entry, or the error that rolled it back."""
     entries: list[Entry] = []
     try:
         with connection.transaction():
             entries.append(transaction(connection, now))
-            # At once, not when all is done: the rest is for us to write, with our own rights.
+            # Inside the savepoint: what the store writes after the function needs the session's own role and settings.
             _reset(connection, _MEET + _RESET)
     except BaseException as error:
-        # Nothing of ours can be written, either; or somebody was in the way, and it is done again.
+        # Without a connection the store cannot write its part either. After a conflict the whole transaction repeats.
         if connection.closed or connection.broken or is_conflict(error):
             raise
         if connection.pgconn.transaction_status != TransactionStatus.INTRANS:
             raise _Ended from error
-        _reset(connection)  # what a rollback does not undo, such as locks of the session
+        _reset(connection)  # a rollback does not undo everything, for example session locks
         return None, error
-    if not entries:  # the driver keeps this one for itself
-        return None, Fatal("the function has raised psycopg.Rollback; raise an error of another kind to undo its work")
+    if not entries:  # the driver swallows its own `Rollback`
+        return None, Fatal("the function raised psycopg.Rollback; raise any other exception to undo its work")
     return entries[0], None
 
 
 def _is_violation(error: psycopg.Error) -> bool:
-    """Whether a constraint was not met, or a trigger has refused what was written."""
+    """True if a constraint was violated or a trigger refused the write."""
     return error.sqlstate is not None and error.sqlstate[:2] in ("23", "P0")
 
 
 def _reset(connection: Connection, statements: bytes = _RESET) -> None:
-    """Leave a session as it was made, whatever a function has set, locked or left in it."""
+    """Reset everything that a function has set, locked or created in its session."""
     psycopg.Cursor(connection).execute(statements, prepare=False)
 
 
@@ -236,13 +236,13 @@ def _without(
     entry: Entry | None = None,
     error: BaseException | None,
 ) -> Transacted:
-    """Write a checkpoint without the transaction that was to be part of it: the checkpoint is not to blame."""
+    """Write a checkpoint without its failed transaction: the facts before the transaction stay valid."""
     (verdict,) = (told := run_script(connection, writing.decide([checkpoint]))).verdicts
     return Transacted(verdict=verdict, now=told.now, entry=entry, error=error)
 
 
 class _Refused(Exception):
-    """The run is somebody else's by now, so nothing is kept."""
+    """The lease is lost, so the whole transaction is rolled back."""
 
     def __init__(self, answer: Transacted) -> None:
         super().__init__(answer.verdict.run_id)
@@ -250,7 +250,7 @@ class _Refused(Exception):
 
 
 class _Ended(Exception):
-    """A function has ended the transaction that it was to be part of."""
+    """A user's function has committed or rolled back the transaction that it runs in."""
 
     entry: Entry | None = None
 
@@ -258,8 +258,8 @@ class _Ended(Exception):
     def error(self) -> Fatal:
         """The error of the function."""
         fatal = Fatal(
-            "the function has ended the transaction that it was to be part of, with a `commit` or `rollback` of its "
-            "own; leave that to holdfast: it commits what the function wrote together with the record of it"
+            "the function called `commit` or `rollback` and so ended the transaction it runs in; "
+            "leave that to holdfast: it commits what the function wrote together with the record of it"
         )
         fatal.__cause__ = self.__cause__
         return fatal

@@ -1,4 +1,4 @@
-"""Errors of the driver and the server, translated into ours: what happened, and what to do."""
+"""Translation of driver and server errors into holdfast's, which say what happened and what to do."""
 
 from __future__ import annotations
 
@@ -19,33 +19,36 @@ _SCHEMA = frozenset({"3F000", "42P01", "42703", "42883"})
 
 _ADVICE = {
     "25006": (
-        "cannot be written: it is a standby, or was set read-only; name the primary, or list all hosts so that it is "
-        "found"
+        "cannot be written: it is a standby, or was set read-only; name the primary, or list all hosts so that the "
+        "driver finds it"
     ),
     "25P03": "ended the transaction, because idle_in_transaction_session_timeout was reached; nothing was written",
     "25P04": "ended the transaction, because transaction_timeout was reached; nothing was written",
-    "26000": "does not know a prepared statement of ours; behind a pooler add ?prepare=off&hints=off to the URL",
-    "28000": "does not let this user in; check the user's name, and pg_hba.conf on the server",
-    "28P01": "refuses the password; check user and password of the URL, or set PGPASSWORD",
+    "26000": "does not know a prepared statement of holdfast; behind a pooler add ?prepare=off&hints=off to the URL",
+    "28000": "rejects this user; check the user's name, and pg_hba.conf on the server",
+    "28P01": "refuses the password; check user and password in the URL, or set PGPASSWORD",
     "3D000": "has no such database; create it (`createdb`), or correct the URL",
-    "40001": "undid it again and again for the sake of other transactions; nothing was written; try again",
-    "40P01": "undid it again and again for the sake of other transactions; nothing was written; try again",
-    "42P05": "knows a prepared statement that is not ours; behind a pooler add ?prepare=off&hints=off to the URL",
-    "53100": "has no disk space left; nothing was written; free some space, then it works again",
-    "53200": "is out of memory; nothing was written; if it speaks of locks, raise max_locks_per_transaction",
-    "53300": (
-        "has no connection left for us; raise max_connections, use fewer processes, or put a pooler in between "
-        "(then with ?prepare=off&hints=off)"
+    "40001": "rolled back each attempt because of other transactions; nothing was written; try again",
+    "40P01": "rolled back each attempt because of other transactions; nothing was written; try again",
+    "42P05": (
+        "has a prepared statement of another client under the same name; behind a pooler add ?prepare=off&hints=off to "
+        "the URL"
     ),
-    "55P03": "did not get a lock in time (lock_timeout); is somebody holding a transaction open?",
-    "57014": "took too long for a statement (statement_timeout), or somebody cancelled it; nothing was written",
+    "53100": "has no disk space left; nothing was written; free some space, then it works again",
+    "53200": "is out of memory; nothing was written; if the message mentions locks, raise max_locks_per_transaction",
+    "53300": (
+        "has no connection left; raise max_connections, use fewer processes, or connect through a pooler "
+        "(with ?prepare=off&hints=off)"
+    ),
+    "55P03": "did not get a lock in time (lock_timeout); check whether another session keeps a transaction open",
+    "57014": "took too long for a statement (statement_timeout), or a user cancelled it; nothing was written",
     "57P01": "is shutting down, or its administrator ended the connection",
     "57P02": "is recovering from a crash of one of its processes",
     "57P03": "is starting or stopping; it can be used again in a moment",
     "57P04": "has dropped the database",
 }
 
-# A server that refuses a connection gives no code that the driver would hand on, only words.
+# The driver passes on no error code when a server refuses a connection, so the message has to be matched.
 _REFUSALS = (
     (re.compile(r"password authentication failed|no password supplied"), "28P01"),
     (re.compile(r'database "[^"]*" does not exist'), "3D000"),
@@ -57,12 +60,12 @@ _REFUSALS = (
 _UNREACHED = (
     (
         re.compile(r"unsupported startup parameter"),
-        "this seems to be a pooler; add ?prepare=off&hints=off to the URL, then it works behind one",
+        "this seems to be a pooler; add ?prepare=off&hints=off to the URL, then holdfast works behind it",
     ),
-    (re.compile(r"Connection refused"), "nobody listens there; is the server running, and are host and port right?"),
-    (re.compile(r"resolve host|translate host name"), "the host's name is not known; is it spelled right?"),
-    (re.compile(r"No such file or directory"), "there is no such socket; is the server running there?"),
-    (re.compile(r"timeout expired|timed out"), "no answer; is the host right, and does a firewall let us through?"),
+    (re.compile(r"Connection refused"), "no server listens there; is it running, and are host and port right?"),
+    (re.compile(r"resolve host|translate host name"), "the host name is unknown; is it spelled right?"),
+    (re.compile(r"No such file or directory"), "the socket does not exist; is the server running there?"),
+    (re.compile(r"timeout expired|timed out"), "no answer; is the host right, and does a firewall block the port?"),
 )
 
 _DENIED = re.compile(r"permission denied for (\w+)")
@@ -78,29 +81,29 @@ _GRANTS = {
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether the server undid a transaction for the sake of another one: it may be repeated at once."""
+    """True if the server rolled back a transaction because of another one, so that it may be repeated at once."""
     return isinstance(error, psycopg.Error) and error.sqlstate in _CONFLICTS
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Whether the server undid what took too long (or was cancelled by somebody): a repetition will, too."""
+    """True if the server rolled back work that took too long or was cancelled. Slow work would fail again."""
     return isinstance(error, psycopg.Error) and error.sqlstate in _TIMEOUTS
 
 
 def is_overdue(error: BaseException | None) -> bool:
-    """Whether the server ended a connection because its transaction was left open for too long."""
+    """True if the server ended a connection because its transaction was left open for too long."""
     return isinstance(error, psycopg.Error) and error.sqlstate in _OVERDUE
 
 
 def is_cancelled(error: BaseException, seconds: float, limits: SessionLimits) -> bool:
-    """Whether what looks like a time-out cannot be one of ours yet: somebody cancelled it, it may be repeated."""
+    """True if an apparent timeout came before any limit of the session: a user cancelled it, so it may be repeated."""
     return is_timeout(error) and not is_overdue(error) and seconds < limits.shortest_seconds / 2
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the connection, or the time for it, is gone: what was asked for may be repeated on a new one.
+    """True if the connection was lost or a timeout expired, so that a repetition needs a new connection.
 
-    It may have been done: only of a time-out it is certain that nothing was written.
+    The operation may have been applied. Only after a timeout is it certain that nothing was written.
     """
     if not isinstance(error, psycopg.Error):
         return False
@@ -110,7 +113,7 @@ def is_lost(error: BaseException) -> bool:
 
 
 def unavailable(address: PostgresAddress, error: BaseException) -> BaseException:
-    """The error for the caller, to be raised `from` the driver's. What is not the driver's comes back as it is."""
+    """Return the error for the caller, to be raised `from` the driver's. Other errors are returned unchanged."""
     match error:
         case HoldfastError():
             return error
@@ -128,14 +131,15 @@ def _translated(address: PostgresAddress, error: psycopg.Error, text: str) -> Ho
         return InvalidRequest(f"a value cannot be stored in Postgres: {text}")
     if code in _SCHEMA:
         return SchemaOutOfDate(
-            f"{address.shown} lacks what this version of holdfast needs in its schema {address.schema!r} ({text}); "
-            "`holdfast migrate` makes the schema if it is empty, and says what to do if another version made it"
+            f"the schema {address.schema!r} of {address.shown} lacks objects that this version of holdfast needs "
+            f"({text}); `holdfast migrate` creates the schema if it is empty, and says what to do if another version "
+            "created it"
         )
     if code == "42501":
         return StoreUnavailable(f"{address.shown} lacks a permission ({text}); {_grant(address, text)}")
     if isinstance(error, Unanswered):
         return StoreUnavailable(
-            f"{address.shown} does not answer ({text}); what was asked for may or may not have happened, and may be "
+            f"{address.shown} does not answer ({text}); the operation may or may not have been applied, and may be "
             "repeated"
         )
     if code:
@@ -149,16 +153,16 @@ def _translated(address: PostgresAddress, error: psycopg.Error, text: str) -> Ho
 
 
 def _told(address: PostgresAddress, error: psycopg.Error) -> str:
-    """What the server or driver said, on one line, without a password."""
+    """Return the message of the server or driver on one line, without a password."""
     text = error.diag.message_primary or str(error)
     return address.scrubbed(" ".join(text.split()))
 
 
 def _grant(address: PostgresAddress, text: str) -> str:
-    """What an administrator has to say for this to be allowed."""
+    """Return the advice that removes a missing permission: the statement to run, where it is known."""
     found = _DENIED.search(text)
     statement = _GRANTS.get(found.group(1)) if found else None
     if statement is None:  # `must be owner of …`, for one
-        return f"let the owner of the schema {address.schema!r} do this, or give this user his role"
+        return f"have the owner of the schema {address.schema!r} do this, or grant this user the owner's role"
     names = {"database": address.database or "…", "schema": address.schema, "user": address.user or "…"}
     return f"have its owner run: {statement.format(**names)}"

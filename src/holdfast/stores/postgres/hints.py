@@ -1,4 +1,4 @@
-"""Hints: what happened, for listeners in this process and, by notifications, in others."""
+"""Hints about changes, for listeners in this process and, by notifications, in other processes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _nothing() -> None:
 class Hints:
     """The listeners of this process, and the connection to other processes.
 
-    Without hints (`?hints=off`) nobody else is told or heard: listeners are told to look for themselves, often
-    after something happened here, then less and less.
+    With `?hints=off` this process neither sends nor receives notifications. Its listeners then get hints to poll:
+    often after a change in this process, then less and less often.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class Hints:
         self._notify: NotifyConnection | None = None
         self._requested: Callable[[], None] = _nothing
 
-    # Its life
+    # Lifetime
 
     def start(self) -> None:
-        """Begin to hear and to tell other processes. Who listens may have begun before."""
+        """Begin to send and receive notifications. Listeners may have joined before."""
         if self._address.has_hints and self._notify is None:
             self._notify = NotifyConnection(
                 self._connector, self.tell, self._requested, ping_seconds=self._ping_seconds
@@ -54,13 +54,13 @@ class Hints:
             self._attend()
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
-        """Tell others what they were not told yet, and hang up. Blocks until that is done. Listeners stay."""
+        """Send the queued hints and close the connection. Blocks until that is done. Listeners stay."""
         connection, self._notify = self._notify, None
         if connection is not None:
             connection.stop(seconds)
 
     def abandon(self) -> None:
-        """In a forked child: use and close nothing of the parent's. No lock is taken, which a thread may have held."""
+        """Drop everything in a forked child. It takes no lock, because a thread of the parent may have held it."""
         connection, self._notify = self._notify, None
         self._changing = threading.Lock()
         self._circles = {}
@@ -68,13 +68,16 @@ class Hints:
             connection.abandon()
 
     def on_request(self, requested: Callable[[], None]) -> None:
-        """Call this, in the thread of the line, when SQL producers may have left requests. Set before it starts."""
+        """Set the function that `notify`'s thread calls when SQL producers may have left requests.
+
+        Call this before `start`.
+        """
         self._requested = requested
 
     # For listeners, on their loop
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Have hints delivered on the running loop until the answer is called."""
+        """Deliver hints to a listener on the running loop. Call the returned function to stop."""
         loop = asyncio.get_running_loop()
         with self._changing:
             circle = self._circles.get(loop)
@@ -96,34 +99,34 @@ class Hints:
         self._attend()
 
     def _attend(self) -> None:
-        """Have the line listen if somebody does."""
+        """Listen to other processes only while this process has listeners."""
         if self._notify is not None:
             self._notify.listen(is_wanted=bool(self._circles))
 
-    # For whoever has news, from any thread
+    # For senders, from any thread
 
     def tell(self, hint: Hint) -> None:
-        """Tell those who listen in this process."""
+        """Give a hint to the listeners in this process."""
         for circle in tuple(self._circles.values()):
             if not circle.tell(hint):
                 self._dissolve(circle)
 
     def announce(self, news: News) -> None:
-        """Tell everybody what there is to tell, if anything."""
+        """Send the hint of some news, if there is one, to this process and to other processes."""
         hint = news.hint()
         if hint is not None:
             self.tell(hint)
             self.ring(hint)
 
     def ring(self, hint: Hint) -> None:
-        """Tell other processes: soon, together with what else there is to tell. After the commit, never before."""
+        """Send a hint to other processes, soon and batched with others. Call this after the commit, never before."""
         if (line := self._notify) is not None:
             line.tell(hint.ready)
 
     def stir(self) -> None:
-        """Have everybody look for themselves. Something happened, and what it was is not known here.
+        """Make all listeners, here and in other processes, look for changes that this process does not know.
 
-        For one, when the answer to a commit got lost: the repetition finds nothing to do, and nothing to tell.
+        One case is a commit whose answer was lost: the repetition finds nothing to do, and so has no news.
         """
         hint = Hint(is_elsewhere=True)
         self.tell(hint)
@@ -131,7 +134,7 @@ class Hints:
 
 
 class _Circle:
-    """Those who listen on one event loop."""
+    """The listeners on one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, is_polling: bool) -> None:
         self.loop = loop
@@ -141,13 +144,13 @@ class _Circle:
         self._timer: asyncio.TimerHandle | None = None
 
     def join(self, listener: Listener) -> list[Listener]:
-        subscription = [listener]  # a thing of its own: somebody may listen twice with one function
+        subscription = [listener]  # a list has its own identity, so one function can subscribe twice
         self._listeners += (subscription,)
         self._poll_soon()
         return subscription
 
     def leave(self, subscription: list[Listener]) -> bool:
-        """Whether nobody is left. May be called again, and when the loop is gone."""
+        """Remove a listener. Return True if none is left. May be called twice, and after the loop is closed."""
         self._listeners = tuple(one for one in self._listeners if one is not subscription)
         if self._listeners:
             return False
@@ -156,7 +159,7 @@ class _Circle:
         return True
 
     def tell(self, hint: Hint) -> bool:
-        """False if the loop is closed: nobody listens there any more."""
+        """Give a hint to the listeners. Return False if their loop is closed."""
         try:
             self.loop.call_soon_threadsafe(self._hear, hint)
         except RuntimeError:
@@ -167,14 +170,14 @@ class _Circle:
 
     def _hear(self, hint: Hint) -> None:
         for (listener,) in self._listeners:
-            self.loop.call_soon(listener, hint)  # each by itself, so that one that raises does not silence the next
+            self.loop.call_soon(listener, hint)  # one callback each, so that an error in one does not skip the next
         self._poll_soon()
 
     def _poll_soon(self) -> None:
-        """Something happened here; most likely there will soon be something to see from elsewhere."""
+        """Poll soon: after a change in this process, a change from another process is likely to follow."""
         if self._is_polling:
             self._interval = FIRST_POLL_SECONDS
-            # Never later than planned, or a stream of hints would put it off for ever.
+            # Never later than planned, or a stream of hints would postpone the poll for ever.
             if self._timer is None or self._timer.when() > self.loop.time() + self._interval:
                 self._poll_later()
 

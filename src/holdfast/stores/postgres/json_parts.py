@@ -1,7 +1,7 @@
-"""The parts of a JSON text, found by brackets and commas alone: one that cannot be decoded does not hide the others.
+"""The parts of a JSON text, split by brackets and commas alone, so that an invalid part does not hide the others.
 
-A decoder looks into every part, also into those that it hands out undecoded. So it refuses a whole text for half a
-surrogate pair, or for too many brackets, in one row of it.
+A decoder validates every part, even those that it returns undecoded. So it refuses a whole text because of half a
+surrogate pair, or too many nested brackets, in one row.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _MEMBER = re.compile(r'\s*("(?:[^"\\]|\\.)*")\s*:(.*)', re.DOTALL)
 
 
 def items(text: str) -> list[str]:
-    """The texts of the items of a list; none if it is `null`."""
+    """Return the texts of a list's items; none if the text is `null`."""
     return list(_parts(text))
 
 
 def members(text: str) -> dict[str, str]:
-    """The texts of the values of an object, by their names."""
+    """Return the texts of an object's values, by name."""
     found = (_MEMBER.fullmatch(part) for part in _parts(text))
     return {msgspec.json.decode(member[1], type=str): member[2].strip() for member in found if member is not None}
 

@@ -1,4 +1,4 @@
-"""Leases: prolonged by the heartbeat, looked at by whoever wants to know whether he still holds them."""
+"""Leases: the heartbeat renews them, and a worker can ask which it still holds."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from holdfast.stores.postgres.scripts import Connection
 from holdfast.stores.postgres.sql import Calls, answer, qualified
 
 PATIENCE = 8
-"""For so many-th part of a lease the heart waits for those who write a run just now, and looks again and again.
+"""A renewal retries locked runs for this fraction of a lease (1/8).
 
-Whoever takes longer keeps everybody else off the run, too; the next beat comes in time for all others.
+A transaction that locks a run for longer also keeps other workers from claiming it. For all other runs the next beat
+comes in time.
 """
 
 _LOOK = "select {schema}.look_v1(%s, %s)"
@@ -46,7 +47,7 @@ def renew(
     lease: Micros,
     at: Micros | None,
 ) -> Verdicts:
-    """Tell that a worker lives, and prolong the leases that are still its own."""
+    """Record a worker's heartbeat, and renew the leases that it still holds."""
 
     def prolong(some: Sequence[Holding]) -> _Renewed:
         text = answer(connection, calls.renew, _json(worker), _json(some), lease, at)
@@ -68,7 +69,7 @@ def renew(
 
 
 def look(connection: Connection, schema: str, holdings: Sequence[Holding], at: Micros | None) -> Verdicts:
-    """What a holder would be told of each of its runs."""
+    """Return the verdict on each lease, as a renewal would give it."""
     text = answer(connection, qualified(_LOOK, schema), _json(holdings), at)
     try:
         return _decode_verdicts(text)

@@ -1,9 +1,9 @@
-"""Lists of runs, newest first, page by page. Each is read from indexes in the order it is shown.
+"""Lists of runs, newest first, page by page. Each list is read from indexes in its own order.
 
-Statements are put together from the fixed clauses of this file; what a user gave is only ever bound.
+Statements are built from the fixed clauses in this file. Values of users are always bound.
 """
 
-# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+# ruff: noqa: S608 - statements are built from constants; values of users are always bound
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from holdfast.core.states import RunState
 from holdfast.stores.postgres import reads
 from holdfast.stores.postgres.sql import qualified
 
-# The states few runs are in, each with the condition for an index of those few: `runs_rare`, or `runs_held` for what
-# runs. It must follow from the statement itself, so the states go into the text; they are ours.
+# States that few runs are in, each with the condition of a partial index: `runs_rare`, or `runs_held` for running runs.
+# Postgres uses such an index only if the statement itself implies the condition, so the states are part of the text.
 _RARE = (RunState.FAILED, RunState.CANCELLED, RunState.BLOCKED, RunState.PAUSED, RunState.ROLLING_BACK)
 _FEW = {state: f"run.state = '{state.value}'" for state in _RARE}
 _FEW[RunState.RUNNING] = "run.state = 'running' and run.worker is not null"
@@ -30,14 +30,14 @@ _FAMILY = "run.type >= %(family)s and run.type < %(family_end)s"
 
 
 def list_runs(connection: psycopg.Connection[Any], schema: str, query: Query) -> list[Details]:
-    """One page of the runs a query asks for."""
+    """Return one page of the runs that match a query."""
     text, values = statement(query)
-    # Not prepared: what the best way is depends on the values, above all on the limit.
+    # Not prepared: the best plan depends on the values, above all on the limit.
     return reads.details(connection.execute(qualified(text, schema), values, prepare=False))
 
 
 def statement(query: Query) -> tuple[str, dict[str, object]]:
-    """The statement for a list, and what is bound to it."""
+    """Return the statement for a list, and its values."""
     types, listed = _source(query)
     text = f"""
         with recursive {types} page as (
@@ -55,7 +55,7 @@ def statement(query: Query) -> tuple[str, dict[str, object]]:
 
 
 def _source(query: Query) -> tuple[str, str]:
-    """The types to hop through, if that is to be done, and what is read for each, or at all."""
+    """Return the clause that lists the types (empty if not needed), and the source of the runs."""
     conditions = list(_conditions(query))
     if query.tags or query.key is not None or query.parent_id is not None or query.id_prefix is not None:
         return "", f"({_newest(conditions)}) as listed"
@@ -71,7 +71,7 @@ def _source(query: Query) -> tuple[str, str]:
 
 
 def _newest(conditions: Sequence[str]) -> str:
-    """The newest runs that fulfil conditions, in order: `runs_listed` for one type, `runs_rare` for one state."""
+    """Return the query for the newest runs, in order: from `runs_listed` for one type, `runs_rare` for one state."""
     return f"""
         select run.created_at, run.id
         from {{schema}}.runs as run
@@ -82,9 +82,9 @@ def _newest(conditions: Sequence[str]) -> str:
 
 
 def _types(query: Query) -> str:
-    """All types there are, or of a family, hopping from one to the next in `runs_listed`.
+    """Return the clause for all types, or those of a family. It skips from type to type in `runs_listed`.
 
-    An index of all runs in the order of their creation would cost every start more than it saves here.
+    An index of all runs by creation time would cost every start more than it saves here.
     """
     family = "true" if query.type is None else _FAMILY
     return f"""
@@ -112,7 +112,7 @@ def _types(query: Query) -> str:
 
 
 def _conditions(query: Query) -> Iterator[str]:
-    """What a run must fulfil, in the order of the fields of `Query`."""
+    """Yield the conditions of a query, in the order of the fields of `Query`."""
     if query.states:
         yield "run.state = any(%(states)s::text[])"
     if query.type is not None:

@@ -1,4 +1,4 @@
-"""The document of a load request: what the server function `load` locks and loads, as JSON."""
+"""A load request as the JSON document that the server function `load` takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.stores.working.load_request import LoadRequest
 
 
 def document(request: LoadRequest, schema: str) -> str:
-    """A load request as the server function `load` takes it. What is empty is left out, and costs nothing."""
+    """Return a load request as JSON. Empty parts are left out and cost nothing."""
     pending = Counter(topic for topic, _, _ in request.missed)
     topics = request.emitted | request.awaited
     wanted: dict[str, Any] = {
@@ -46,7 +46,7 @@ def document(request: LoadRequest, schema: str) -> str:
 
 
 def _buckets(request: LoadRequest, schema: str) -> list[dict[str, Any]]:
-    """The locks of the topics. Where two topics share one it is exclusive if either needs it to be."""
+    """Return the locks of the topics. A lock that two topics share is exclusive if either topic needs that."""
     locks = {bucket(topic): False for topic in request.awaited} | {bucket(topic): True for topic in request.emitted}
     family = classid(schema)
     return [{"class": family, "bucket": at, "is_exclusive": is_exclusive} for at, is_exclusive in locks.items()]

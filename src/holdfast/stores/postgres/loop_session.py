@@ -1,8 +1,8 @@
-"""The session of the event loop: carries scripts out on the loop itself, on a connection that belongs to it.
+"""The session of the event loop: runs scripts on the loop itself, on a connection that belongs to it.
 
-To hand a job to a thread and back costs as much as a small statement takes, and far more on a busy machine. So what
-is short is said here. Whatever cannot be done here and now, or goes wrong in a way that is worth repeating, is left to
-the sessions in threads: they know how to wait and to repeat.
+Handing a job to a thread and back costs as much as a small statement, and far more on a busy machine. So short scripts
+run here. A script that cannot run here now, or that fails in a way worth repeating, goes to the sessions in threads:
+they can wait and repeat.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from holdfast.stores.postgres.sessions import Sessions, Work
 STOP_SECONDS = 5.0
 RETRY_SECONDS = 1.0
 
-# What is longer would hold up the loop while it is copied.
+# Longer arguments would block the loop while they are copied.
 ARGUMENTS_LIMIT_CHARACTERS = 64 * 1024
 
 T = TypeVar("T")
 
 
 class LoopSession:
-    """One connection, one script at a time; it is opened by the first script, apart from the loop."""
+    """One connection with one script at a time. The first script opens it, in a thread."""
 
     def __init__(self, connector: Connector, sessions: Sessions, *, limits: SessionLimits = USUAL) -> None:
         self._connector = connector
@@ -50,9 +50,9 @@ class LoopSession:
     def run(
         self, script: Callable[[], Script[T]], *, again: Callable[[], Script[T]] | None = None
     ) -> asyncio.Future[T]:
-        """Carry a script out; `script` makes it, once for each time it is tried, on this loop or in a session's thread.
+        """Run a script on this loop or in a session's thread. `script` is called once per attempt.
 
-        After a lost connection `again` is held instead, if given: the first attempt may have been applied.
+        After a lost connection `again` runs instead, if given, because the first attempt may have been applied.
         """
         loop = asyncio.get_running_loop()
         connection = self._connection
@@ -63,17 +63,17 @@ class LoopSession:
         self._open(loop)
         return self._sessions.run(_in_thread(script), again=None if again is None else _in_thread(again))
 
-    # Its life
+    # Lifetime
 
     async def stop(self, seconds: float = STOP_SECONDS) -> None:
-        """Wait for the answer that is due, if any, and close."""
+        """Wait for the answer to the current script, if any, and close."""
         self._is_stopped = True
         if self._job is not None and self._loop is asyncio.get_running_loop():
             await asyncio.wait([self._job.future], timeout=seconds)
         self.close()
 
     def close(self) -> None:
-        """Close at once. On its loop, or when that runs no longer."""
+        """Close at once. Call this on the session's loop, or after that loop has stopped."""
         self._is_stopped = True
         connection, self._connection = self._connection, None
         job, self._job = self._job, None
@@ -84,7 +84,7 @@ class LoopSession:
             job.future.set_exception(StoreUnavailable(f"the store {shown} was closed before it could answer"))
 
     def abandon(self) -> None:
-        """In a forked child: use and close nothing of the parent's."""
+        """Drop the connection in a forked child, without closing it for the parent."""
         self._is_stopped = True
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -95,9 +95,9 @@ class LoopSession:
             return
         if self._loop is not loop:
             if self._loop is not None and not self._loop.is_closed():
-                return  # it is in use there
+                return  # another loop still uses the connection
             if self._connection is not None:
-                self._connection.end()  # whoever waited was on a loop that is gone
+                self._connection.end()  # its callers were on a loop that is closed
             self._loop = loop
             self._connection, self._job, self._retry_at = None, None, 0.0
         if self._connection is None and time.monotonic() >= self._retry_at:
@@ -105,9 +105,9 @@ class LoopSession:
             threading.Thread(target=self._connect, args=(loop,), name="holdfast-postgres-loop", daemon=True).start()
 
     def _connect(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In a thread, because it takes a while, or for ever."""
+        """Open a connection. Runs in a thread, because connecting may take long or never end."""
         connection = None
-        with suppress(HoldfastError):  # the sessions meet it too, and tell whoever asks
+        with suppress(HoldfastError):  # the sessions get the same error and raise it to their callers
             connection = self._connector.connect(self._limits)
         try:
             loop.call_soon_threadsafe(self._connected, loop, connection)
@@ -131,10 +131,10 @@ class LoopSession:
         if connection is not None:
             self._connector.lost(error, connection.opened_at)
 
-    # The script that is held
+    # The current script
 
     async def _carry(self, job: _LoopJob[T], connection: AsyncConnection) -> None:
-        """Carry a script out, tell what came of it, and leave no transaction open."""
+        """Run a script, settle its future, and leave no transaction open."""
         try:
             script = job.script()
             said = next(script)
@@ -142,7 +142,7 @@ class LoopSession:
                 job.is_begun = True
                 try:
                     value = await connection.ask(said)
-                except Exception as error:  # noqa: BLE001 - whatever it is, the script has to undo its part
+                except Exception as error:  # noqa: BLE001 - after any error the script has to undo its part
                     said = script.throw(error)
                 else:
                     said = script.send(value)
@@ -152,8 +152,8 @@ class LoopSession:
             if not job.future.done():
                 job.future.set_result(end.value)
         except GeneratorExit:
-            raise  # the connection was closed: whoever closed it tells the caller
-        except BaseException as error:  # noqa: BLE001 - an error of any kind is the caller's; the loop goes on
+            raise  # `close` ended the connection, and fails the future itself
+        except BaseException as error:  # noqa: BLE001 - every error goes to the caller; the loop goes on
             self._hand_on(job, error)
         if self._connection is connection and not connection.is_idle:
             with suppress(psycopg.Error):
@@ -162,7 +162,7 @@ class LoopSession:
             self._job = None
 
     def _hand_on(self, job: _LoopJob[Any], error: BaseException | None) -> None:
-        """Have the sessions do what could not be done here; or tell what went wrong, if that would not help."""
+        """Hand a script to the sessions if they can run or repeat it. Otherwise fail its future with the error."""
         if job.future.done():
             return
         if error is None or is_conflict(error) or is_cancelled(error, job.seconds, self._limits):
@@ -181,7 +181,7 @@ class LoopSession:
 
 
 class _LoopJob(Generic[T]):
-    """A script under way, and who waits for what comes of it."""
+    """A running script and the future for its answer."""
 
     def __init__(
         self, script: Callable[[], Script[T]], again: Callable[[], Script[T]], future: asyncio.Future[T]
@@ -197,7 +197,7 @@ class _LoopJob(Generic[T]):
         return time.monotonic() - self._began_at
 
     def settle_like(self, other: asyncio.Future[T]) -> None:
-        """Pass on what the sessions answered."""
+        """Copy the outcome of the sessions' future."""
         if other.cancelled() or self.future.done():
             self.future.cancel()
         elif (error := other.exception()) is not None:
@@ -210,7 +210,7 @@ def _is_short(statement: Statement | Pipeline) -> bool:
     if isinstance(statement, Pipeline):
         return all(map(_is_short, statement.statements))
     characters = 0
-    for one in statement[1]:  # each time something is said, so nothing shorter that takes longer
+    for one in statement[1]:  # this runs for every statement, and a plain loop is faster than `sum`
         if type(one) is str:
             characters += len(one)
     return characters <= ARGUMENTS_LIMIT_CHARACTERS

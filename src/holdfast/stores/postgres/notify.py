@@ -1,7 +1,7 @@
 """NOTIFY and LISTEN: one connection, in a thread of its own, that carries hints between processes.
 
-Nothing depends on it: what gets lost costs a poll's delay. It never runs in anybody's transaction, because a
-transaction that notifies takes a lock which all that notify share.
+Nothing depends on it: a lost hint costs only the delay until the next poll. This connection sends hints outside the
+transactions of operations, because transactions that notify share one lock and their commits would wait for each other.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ RETRY_SECONDS = 0.5
 UNUSED_SECONDS = 60.0
 PAYLOAD_LIMIT_BYTES = 1_000
 SQL_SENDER = ""
-"""The sender of a notification that a producer in SQL sent."""
+"""The sender in notifications of SQL producers."""
 
 _LIMITS = SessionLimits(statement_seconds=2.0, lock_seconds=2.0, idle_seconds=10.0)
 _GIVEN_UP_SECONDS = 1.0
 
 
 class NotifyConnection:
-    """Sends hints to other processes, and receives theirs while somebody listens.
+    """Sends hints to other processes, and receives theirs while this process has listeners.
 
-    What is to be told often is told together, a hundred times a second; what comes now and then is told at once.
-    `heard` is called in its thread, and `requested` when SQL producers may have left requests. The connection is made
-    when it is needed, and closed when it no longer is.
+    Frequent hints are sent together, at most a hundred times a second. A rare hint is sent at once. Its thread calls
+    `heard` with hints, and `requested` when SQL producers may have left requests. The connection is opened on demand
+    and closed when it is no longer needed.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class NotifyConnection:
         self._heard = heard
         self._requested = requested
         self._ping_seconds = ping_seconds
-        self._channel = connector.address.schema  # so that anybody can say `notify holdfast`
+        self._channel = connector.address.schema  # so that a plain `notify holdfast` in psql works
         self._sender = secrets.token_hex(4)
         self._changing = threading.Lock()
         self._waker = _Waker()
@@ -67,7 +67,7 @@ class NotifyConnection:
         self._is_wanted = False
         self._news = 0
         self._types: set[str] = set()
-        # Of the thread alone
+        # Used only by its thread
         self._connection: Connection | None = None
         self._opened_at = 0.0
         self._is_listening = False
@@ -78,7 +78,7 @@ class NotifyConnection:
     # From any thread
 
     def tell(self, types: Iterable[str]) -> None:
-        """Tell others that something happened, and of which types runs became ready: at once, or with the next."""
+        """Queue a hint for other processes, with the types of runs that became ready. It is sent at once or batched."""
         with self._changing:
             self._news += 1
             self._types.update(types)
@@ -87,12 +87,12 @@ class NotifyConnection:
             self._rouse()
 
     def listen(self, *, is_wanted: bool) -> None:
-        """Begin or end to hear what others tell."""
+        """Begin or stop listening to other processes."""
         self._is_wanted = is_wanted
         self._rouse()
 
     def stop(self, seconds: float) -> None:
-        """Tell what is still to be told, if that takes no longer than this, and hang up."""
+        """Send the queued hints within a time limit, and close the connection."""
         with self._changing:
             self._is_open = False
             thread = self._thread
@@ -106,7 +106,7 @@ class NotifyConnection:
             self._waker.close()
 
     def abandon(self) -> None:
-        """In a forked child: let go of what is the parent's, without a word, and without a lock."""
+        """Drop the parent's connection in a forked child, without a message to the server and without a lock."""
         self._is_open = False
         self._changing = threading.Lock()
         self._thread = None
@@ -130,18 +130,18 @@ class NotifyConnection:
         while self._is_open:
             self._waker.wait(self._connection, self._patience())
             self._attend()
-        if self._news and not self._retry_at:  # a short-lived process, say, that has only just started a run
+        if self._news and not self._retry_at:  # for example a short-lived process that has just started a run
             self._attend()
         self._hang_up()
 
     def _patience(self) -> float | None:
-        """How long nothing needs to be done, unless something comes."""
+        """Seconds until something is due; None if only an event can make something due."""
         now = time.monotonic()
         if self._connection is None:
             is_needed = self._news > 0 or self._is_wanted
             return max(0.0, self._retry_at - now) if is_needed else None
         if self._news:
-            # One caller who waits for each answer must not wait for ours; many make one wait worth while.
+            # A single producer that waits for each answer must not wait for a batch. Many hints are worth batching.
             apart = SPARSE_APART_SECONDS if self._news <= SPARSE else APART_SECONDS
             return max(0.0, self._told_at + apart - now)
         if self._is_wanted:
@@ -149,14 +149,14 @@ class NotifyConnection:
         return 0.0 if self._is_listening else max(0.0, self._told_at + UNUSED_SECONDS - now)
 
     def _attend(self) -> None:
-        """Do what there is to do. Whatever breaks, the line is set up again, in a while if that does not work."""
+        """Read and send what is due. After an error, close the connection; it is opened again with pauses."""
         try:
             self._read()
             if self._patience() == 0.0 or not self._is_open:
                 self._act()
         except (psycopg.Error, HoldfastError) as error:
             began = time.monotonic() if self._connection is None else self._opened_at
-            self._retry_at = began + RETRY_SECONDS  # at once, if it was good for a while
+            self._retry_at = began + RETRY_SECONDS  # so at once, if the connection lasted longer than that
             if is_lost(error) and not is_timeout(error):
                 self._connector.lost(error, self._opened_at)
             self._hang_up()
@@ -171,7 +171,7 @@ class NotifyConnection:
         if self._news:
             self._send(connection)
         elif time.monotonic() - self._heard_at >= self._ping_seconds:
-            connection.execute("select 1")  # nothing else would tell that nobody is at the other end
+            connection.execute("select 1")  # a silent connection does not show that the server is gone
             self._heard_at = time.monotonic()
 
     def _switch(self, connection: Connection) -> None:
@@ -180,7 +180,7 @@ class NotifyConnection:
         self._is_listening = not self._is_listening
         self._heard_at = time.monotonic()
         if self._is_listening:
-            # Something may have happened while nobody listened.
+            # Something may have changed before this connection listened.
             self._requested()
             self._heard(Hint(is_elsewhere=True))
 
@@ -196,7 +196,7 @@ class NotifyConnection:
         self._told_at = self._heard_at = time.monotonic()
 
     def _read(self) -> None:
-        """Take what has come."""
+        """Read the notifications that have arrived."""
         connection = self._connection
         if connection is None:
             return
@@ -226,7 +226,7 @@ class NotifyConnection:
         if self._connection is None:
             connection = self._connector.connect(_LIMITS)
             if self._connector.address.is_prepared:
-                connection.execute("set synchronous_commit = off")  # nothing it does needs to outlive a crash
+                connection.execute("set synchronous_commit = off")  # hints need not survive a crash
             connection.add_notify_handler(lambda one: self._hear([one.payload.encode()]))
             self._connection = connection
             self._opened_at = self._heard_at = self._told_at = time.monotonic()
@@ -242,13 +242,13 @@ class NotifyConnection:
 
 
 class _Waker:
-    """Waits for a connection to be readable, or to be woken by another thread."""
+    """Waits until a connection is readable or another thread calls `wake`."""
 
     def __init__(self) -> None:
         self._out, self._in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def wake(self) -> None:
-        with suppress(OSError):  # it is full of wake-ups, or closed
+        with suppress(OSError):  # the pipe is full of wake-ups, or closed
             os.write(self._in, b"!")
 
     def wait(self, connection: Connection | None, seconds: float | None) -> None:
@@ -257,7 +257,7 @@ class _Waker:
         if connection is not None and connection.pgconn.socket >= 0:
             poll.register(connection.pgconn.socket, select.POLLIN)
         poll.poll(None if seconds is None else seconds * 1000)
-        with suppress(OSError):  # nothing in it
+        with suppress(OSError):  # the pipe is empty
             os.read(self._out, 4_096)
 
     def close(self) -> None:
@@ -268,7 +268,7 @@ class _Waker:
 
 
 def _payload(sender: str, types: Iterable[str]) -> str:
-    """Who tells it, and which types became ready unless they are too many."""
+    """Encode the sender and the types that became ready. If they exceed the limit, no type is named."""
     whole = msgspec.json.encode([sender, *sorted(types)])
     return (whole if len(whole) <= PAYLOAD_LIMIT_BYTES else msgspec.json.encode([sender])).decode()
 
@@ -276,6 +276,6 @@ def _payload(sender: str, types: Iterable[str]) -> str:
 def _read_payload(payload: bytes) -> tuple[str, set[str]]:
     try:
         sender, *types = msgspec.json.decode(payload, type=list[str])
-    except (msgspec.DecodeError, ValueError):  # from somebody with psql, say
+    except (msgspec.DecodeError, ValueError):  # for example a `notify` from psql
         return SQL_SENDER, set()
     return sender, set(types)

@@ -1,8 +1,8 @@
-"""Pruning: what nobody needs any more goes away, a little at a time.
+"""Pruning: removes expired data, a little at a time.
 
-What has expired is found by its age. Topics that keep too many events are looked for among those that got one since
-the last time: a number in `meta` tells how far that was. An event of a queue is given up only under the lock of its
-topic, so that nobody hands it out meanwhile; whatever somebody else has locked is left for the next time.
+Expired rows are found by their age. Topics with too many events are searched among those that got an event since the
+last pruning; a number in `meta` marks how far that one came. A queue event becomes a dead letter only under the lock of
+its topic, so that no other transaction hands it to a run. Rows that others have locked are left for the next pruning.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from holdfast.stores.postgres import purging, topics
 from holdfast.stores.postgres.sql import qualified
 
 LOOK_AHEAD = 100_000
-"""The topics of so many events are looked at in one go."""
+"""Maximum number of events whose topics one pruning checks."""
 
 _LOOK_BACK = 1_000
-"""Events are not committed in the order of their numbers: so many are looked at again."""
+"""Number of events that are checked again, because events are not committed in the order of their numbers."""
 
 _NOW = """
     select {schema}.micros(clock_timestamp())
@@ -85,7 +85,7 @@ _SET_LOOKED_AT = """
     set value = excluded.value
 """
 
-# Pending ones come back from runs that did not take them, so all topics that have some are looked at.
+# Pending events may come back from runs that did not take them, so all topics with pending events are checked.
 _TO_LOOK_AT = """
     with recursive waiting as (
         (
@@ -117,7 +117,7 @@ _TO_LOOK_AT = """
       and number <= %s
 """  # events_pending, the primary key
 
-# All up to the newest one that is too many.
+# All events up to the newest one that exceeds the limit of its topic.
 _TOO_MANY = """
     select event.number, event.topic, event.state
     from unnest(%(topics)s::text[], %(kept)s::bigint[]) as looked_at (topic, kept)
@@ -224,7 +224,7 @@ def prune(
     retention: Micros = RUN_RETENTION,
     is_dry_run: bool,
 ) -> Pruned:
-    """Remove at most `limit` of each kind; or only say how much that would be. Without a time, the server's counts."""
+    """Remove at most `limit` rows of each kind; a dry run only counts. Without a time, the server's clock counts."""
     if now is None:
         ((now,),) = connection.execute(qualified(_NOW, schema)).fetchall()
         assert now is not None
@@ -237,7 +237,7 @@ def prune(
 
 
 class _Pruning:
-    """One pruning, and what it has removed so far."""
+    """One pruning, with the counts of what it has removed so far."""
 
     def __init__(
         self, connection: psycopg.Connection[Any], schema: str, limit: int, now: Micros, *, is_dry_run: bool
@@ -247,13 +247,14 @@ class _Pruning:
         self._limit = limit
         self._left = limit
         self._now = now
-        # What is undone at once needs no locks of topics, and must not wait for them: it removes in two steps.
+        # A dry run is rolled back, so it needs no locks of topics. It must not take them either: both removals are in
+        # one transaction, and locks that are taken in two steps can deadlock.
         self._is_dry_run = is_dry_run
         self._removed = {"open": 0, "pending": 0, "taken": 0}
         self._has_more = False
 
     def done(self) -> Pruned:
-        """Do it, and tell how much it was."""
+        """Prune, and return the counts."""
         with self._connection.transaction():
             self._remove(self._expired(), "expired")
         with self._connection.transaction():
@@ -281,7 +282,7 @@ class _Pruning:
         return self._all(_EXPIRED, values)
 
     def _drop_overflow(self) -> None:
-        """Have each topic keep no more than it may, if it has got anything since it was looked at."""
+        """Remove events above the limit of their topic, in topics that got events since they were checked."""
         if self._left == 0:
             return
         if not self._is_dry_run:
@@ -301,7 +302,7 @@ class _Pruning:
         return self._all(_TOO_MANY, {"topics": found, "kept": kept, "limit": self._left}) if found else ()
 
     def _remove(self, chosen: _Found, reason: DeadReason) -> int:
-        """Remove events, and tell how many; the pending ones become dead letters, the oldest first."""
+        """Remove events and return their number. Pending ones become dead letters, the oldest first."""
         if not chosen:
             return 0
         if not self._is_dry_run:
@@ -311,7 +312,7 @@ class _Pruning:
             "states": [state for _, _, state in chosen],
             "now": self._now,
             "reason": reason,
-            "is_dry_run": self._is_dry_run,  # numbers of letters are not given back
+            "is_dry_run": self._is_dry_run,  # a rollback would not give back the numbers of letters
         }
         removed: dict[str, int] = dict(self._all(_REMOVE, values))
         for state, count in removed.items():

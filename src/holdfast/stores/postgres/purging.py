@@ -1,11 +1,11 @@
-"""Purging: ended runs go away, with all that belongs to them, when their time has come.
+"""Purging: removes ended runs with all their rows after their retention.
 
-A run is removed in one transaction. If it has more rows than a bite may remove it is taken out of sight first, so that
-nobody reopens what is left of it, and goes a bite at a time. Only one pruner of a store is at it at a time, and it
-waits for nobody: whatever somebody else has locked is left for the next time.
+A run is removed in one transaction. A run with more rows than one batch may remove is hidden first, so that it cannot
+be reopened, and then removed batch by batch. Only one pruner of a store purges at a time. It waits for no lock: runs
+that another transaction has locked are left for the next purge.
 """
 
-# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+# ruff: noqa: S608 - statements are built from constants; values of users are always bound
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from holdfast.stores.postgres import topics
 from holdfast.stores.postgres.sql import qualified
 
 _MANY = ("entries", "audits", "receipts", "replies", "run_values")
-"""Where a run may have many rows."""
+"""Tables in which a run may have many rows."""
 _PARTS = (*_MANY, "inbox", "waits")
-"""Where it may have any."""
+"""All tables with rows of runs."""
 
-# A bite is a hundred rows here and there, for which a table of a few thousand would be read from end to end.
+# A batch touches a hundred scattered rows. Postgres would read a table of a few thousand rows from end to end for it.
 _PLANNING = """
     select set_config('enable_seqscan', 'off', true),
         set_config('enable_hashjoin', 'off', true),
         set_config('enable_mergejoin', 'off', true)
 """
 
-# `kinship.is_kept_for_parent` in the words of SQL.
+# `kinship.is_kept_for_parent` in SQL.
 _IS_KEPT_FOR_PARENT = """
     (
         run.state <> 'succeeded'
@@ -52,7 +52,7 @@ _IS_KEPT_FOR_PARENT = """
     )
 """  # by the primary key
 
-# What a run has many of. Counted no further than there is need to know.
+# The number of rows of a run. Counting stops once the room is exceeded.
 _SIZE = " + ".join(
     f"(select count(*) from (select from {{schema}}.{table} where run_id = run.id limit %(room)s + 1) as few)"
     for table in _MANY
@@ -65,7 +65,7 @@ _ABOUT = f"""
     where run.id = any(%(ids)s::text[])
 """  # by the primary keys
 
-# Each type there are ended runs of, and how long those are kept.
+# Each type that has ended runs, and its retention.
 _TYPES = """
     ended (type) as (
         (
@@ -97,8 +97,8 @@ _TYPES = """
     )
 """  # runs_ended, from one type to the next
 
-# Those with an instant of their own first, then the others by the time they ended: so those go together that were made
-# together, and have their rows on the same pages.
+# First the runs with a purge time of their own, then the others by their end. So runs that were made together are
+# removed together, and their rows are on the same pages.
 _DUE = f"""
     with recursive {_TYPES}
     select id
@@ -132,7 +132,7 @@ _DUE = f"""
     limit %(limit)s
 """  # runs_purge, runs_ended
 
-# `retention.verdict` in the words of SQL.
+# `retention.verdict` in SQL.
 _COUNT = f"""
     select run.type, count(*)
     from {{schema}}.runs as run
@@ -162,7 +162,7 @@ _COUNT_BY_TYPE = f"""
     ) as due
 """  # runs_ended
 
-# One that was reopened meanwhile has another token.
+# A run that was reopened meanwhile has another token.
 _LOCK = """
     select run.id
     from unnest(%(ids)s::text[], %(tokens)s::bigint[]) as chosen (id, token)
@@ -185,7 +185,7 @@ _HIDE = """
     where id = %(id)s
 """  # by the primary key
 
-# All that belongs to runs, and they themselves: by the primary keys, and audits_run.
+# The runs and all their rows: by the primary keys, and audits_run.
 _OF_RUNS = "of_{table} as (delete from {{schema}}.{table} where run_id = any(%(ids)s::text[]))"
 _DROP = f"""
     with {", ".join(_OF_RUNS.format(table=table) for table in _PARTS)}
@@ -193,7 +193,7 @@ _DROP = f"""
     where id = any(%(ids)s::text[])
 """
 
-# Some of what a run has many of.
+# Some rows of a run that has many.
 _DROPS_SOME = tuple(
     f"delete from {{schema}}.{table} where ctid = any(array("
     f"select ctid from {{schema}}.{table} where run_id = %s limit %s))"
@@ -204,7 +204,7 @@ _run = msgspec.json.Decoder(Run)
 
 
 class _Due(msgspec.Struct, frozen=True):
-    """A run whose time has come, perhaps."""
+    """A run that may be due for purging."""
 
     run: Run
     is_kept_for_parent: bool
@@ -215,23 +215,23 @@ class _Due(msgspec.Struct, frozen=True):
 def purge(
     connection: psycopg.Connection[Any], schema: str, limit: int, usual: Micros, now: Micros
 ) -> tuple[dict[str, int], bool]:
-    """Look at the first runs that are due; how many went, by type, and whether there are more.
+    """Purge the first runs that are due. Return the number of purged runs by type, and True if more are due.
 
-    `usual` is how long runs are kept whose type does not say.
+    `usual` is the retention of runs whose type has none.
     """
     with connection.transaction():
         if not topics.try_turn(connection, schema, topics.PURGING):
-            return {}, False  # whoever has it goes on until nothing is left
+            return {}, False  # the pruner that has the turn goes on until nothing is left
         connection.execute(_PLANNING)
         purging = _Purging(connection, schema, limit, usual, now)
         ids = purging.due()
         gone, has_more = purging.done(ids) if ids else (Counter(), False)
-    # Where all is locked by others it is better to come back later than at once.
+    # If others have locked all of them, the caller should come back later and not at once.
     return dict(sorted(gone.items())), purging.is_moving and (has_more or len(ids) == limit)
 
 
 def count(connection: psycopg.Connection[Any], schema: str, usual: Micros, now: Micros) -> dict[str, int]:
-    """How many runs would go, by type, were all that are due removed."""
+    """Return the number of runs that are due, by type."""
     by_type: Counter[str] = Counter()
     for statement in (_COUNT, _COUNT_BY_TYPE):
         for type, many in connection.execute(qualified(statement, schema), {"now": now, "usual": usual}):
@@ -240,7 +240,7 @@ def count(connection: psycopg.Connection[Any], schema: str, usual: Micros, now: 
 
 
 class _Purging:
-    """One bite."""
+    """One batch."""
 
     def __init__(
         self, connection: psycopg.Connection[Any], schema: str, limit: int, usual: Micros, now: Micros
@@ -252,14 +252,14 @@ class _Purging:
         self._usual = usual
         self._now = now
         self.is_moving = False
-        """Whether anything is otherwise than before."""
+        """True if this batch has changed anything."""
 
     def due(self) -> list[str]:
-        """The first runs that are due: those with an instant of their own, then the others by the time they ended."""
+        """Return the first due runs: those with a purge time of their own, then the others by their end."""
         return [id for (id,) in self._all(_DUE, {"now": self._now, "usual": self._usual, "limit": self._limit})]
 
     def done(self, ids: Sequence[str]) -> tuple[Counter[str], bool]:
-        """Remove those of the runs that are to go; how many did, and whether some were left for want of room."""
+        """Purge those runs that are due. Return their number by type, and True if some did not fit into the batch."""
         gone: list[_Due] = []
         later: dict[Micros | None, list[Run]] = defaultdict(list)
         for one in self._about(ids):
@@ -282,13 +282,13 @@ class _Purging:
         found = self._all(_ABOUT, {"ids": list(ids), "room": self._room, "usual": self._usual})
         about: dict[str, _Due] = {}
         for run, *others in found:
-            with suppress(msgspec.MsgspecError, RecursionError):  # one that cannot be read stays
+            with suppress(msgspec.MsgspecError, RecursionError):  # a run that cannot be decoded stays
                 one = _Due(_run.decode(run), *others)
                 about[one.run.id] = one
         return [about[id] for id in ids if id in about]
 
     def _locked(self, runs: Sequence[Run]) -> list[str]:
-        """Those of the runs that are as they were, and nobody else is about to change."""
+        """Lock runs, and return those that are unchanged and that no other transaction has locked."""
         values = {"ids": [run.id for run in runs], "tokens": [run.token for run in runs]}
         locked = [id for (id,) in self._all(_LOCK, values)]
         self.is_moving = self.is_moving or bool(locked)
@@ -301,7 +301,7 @@ class _Purging:
         return Counter(run.type for run in runs if run.id in locked)
 
     def _gut(self, run: Run) -> None:
-        """Remove some of what a run has too many of. Nobody sees it from now on."""
+        """Hide a run that has too many rows, and remove some of them."""
         if not self._locked([run]):
             return
         self._do(_HIDE, {"now": self._now, "id": run.id})

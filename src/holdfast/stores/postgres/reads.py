@@ -1,6 +1,6 @@
-"""Reads: what people and the engine ask about runs. Nothing here writes, and each answer is of one instant.
+"""Reads of runs, for the engine and for people. Nothing here writes, and each answer shows one instant.
 
-Rows come as the JSON of the values they are, made by the views `…_read`, and are decoded as such.
+The views `…_read` return rows as the JSON of the values in `core.model`, which this module decodes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ DETAILS_FIELDS = """
             '{}'
         )
 """
-"""A run of `runs_read as run` with its waits and values, by their primary keys: what is in the JSON of `Details`."""
+"""The fields of the JSON of `Details`: a run of `runs_read as run` with its waits and values, by their primary keys."""
 
 DETAILS = f"json_build_object({DETAILS_FIELDS})::text"
 
@@ -57,7 +57,7 @@ _GET = f"""
     from {{schema}}.runs_read as run
     where run.id = %s
       and run.deleted_at is null
-"""  # noqa: S608 - of constants; by the primary key
+"""  # noqa: S608 - built from constants; by the primary key
 
 _FIND = """
     select id
@@ -228,7 +228,7 @@ def get(connection: psycopg.Connection[Any], schema: str, run_id: str | None, ke
 
 
 def details(found: psycopg.Cursor[Any]) -> list[Details]:
-    """What a statement found that selects `DETAILS`. A run that cannot be decoded comes with what can be."""
+    """Decode the rows of a statement that selects `DETAILS`. Of an invalid run, the valid parts are returned."""
     return [_details_of(text) for (text,) in found]
 
 
@@ -247,7 +247,7 @@ def _run_of(text: str) -> Run:
 
 
 def settled(connection: psycopg.Connection[Any], schema: str, run_id: str, location: str) -> Entry | None:
-    """What is recorded at a location for good."""
+    """Return the settled entry at a location, or None."""
     row = connection.execute(qualified(_SETTLED, schema), (run_id, location)).fetchone()
     return _entry.decode(row[0]) if row is not None else None
 
@@ -266,20 +266,20 @@ def messages(connection: psycopg.Connection[Any], schema: str, run_id: str) -> l
 
 
 def audit(connection: psycopg.Connection[Any], schema: str, run_id: str) -> tuple[AuditFact, ...]:
-    """The facts of a run's life. Of what it does again and again some old ones may not be cleared away yet."""
+    """Return the audit facts of a run. Old routine facts that are not trimmed yet are left out."""
     values = {"run_id": run_id, "routine": list(ROUTINE), "kept": KEPT}
     return tuple(_fact.decode(text) for (text,) in connection.execute(qualified(_AUDIT, schema), values))
 
 
 def few_ends(schema: str, run_ids: Sequence[str]) -> Script[list[Run]]:
-    """Which of a few runs have ended, and how."""
+    """Return those of a few runs that have ended."""
     text: str | None = yield qualified(_FEW_ENDED, schema), (_text_of(run_ids),)
     found = {run.id: run for run in _ended_in(text)} if text is not None else {}
     return [found[run_id] for run_id in run_ids if run_id in found]
 
 
 def ends(connection: psycopg.Connection[Any], schema: str, run_ids: Sequence[str]) -> list[Run]:
-    """Likewise, of any number."""
+    """Return those of any number of runs that have ended."""
     found: dict[str, Run] = {}
     for some in _in_parts(run_ids):
         texts = connection.execute(qualified(_ENDED, schema), (_text_of(some),))
@@ -320,7 +320,7 @@ def dead_letters(connection: psycopg.Connection[Any], schema: str, query: ListDe
 def counts(connection: psycopg.Connection[Any], schema: str) -> dict[str, dict[RunState, int]]:
     counted: dict[str, dict[RunState, int]] = {}
     for type, state, count in connection.execute(qualified(_COUNTS, schema)):
-        if state in _STATES:  # one that somebody made up by hand is no state
+        if state in _STATES:  # the column may hold an unknown state that was written by hand
             counted.setdefault(type, {})[RunState(state)] = count
     return counted
 
@@ -344,7 +344,7 @@ def orphans(connection: psycopg.Connection[Any], schema: str, limit: int) -> lis
 
 
 def _text_of(run_ids: Sequence[str]) -> str:
-    """Ids as JSON: the driver takes long over an array of thousands."""
+    """Return ids as JSON, because the driver is slow with an array of thousands."""
     return msgspec.json.encode(run_ids).decode()
 
 

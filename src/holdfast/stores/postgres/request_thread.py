@@ -1,7 +1,7 @@
 """The request thread: carries out requests of SQL producers while this process has a worker, busy or not.
 
-A claim carries them out as well, so that a worker with a free slot knows what they have made ready. This thread does
-not depend on free slots, on the types of the worker, or on its event loop.
+A claim carries them out as well, so that a worker with a free slot finds the runs that they make ready. This thread
+does not depend on free slots, on the types of the worker, or on its event loop.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from holdfast.stores.postgres.sessions import Sessions
 from holdfast.stores.postgres.sql import Calls
 
 POLL_SECONDS = 7.0
-"""Maximum time between two looks. Longer than the poll of a claimer: a worker with free slots looks by its claims."""
+"""Maximum time between two polls. It exceeds the claimer's poll, because the claims of a free worker also poll."""
 POLL_WITHOUT_HINTS_SECONDS = 2.0
-"""The same for a store that hears no notifications."""
+"""Maximum time between two polls of a store without notifications."""
 
 _APART_SECONDS = 0.02
-"""Minimum time between two looks: notifications of SQL producers may come in a stream."""
+"""Minimum time between two polls, because notifications of SQL producers may come in a stream."""
 _RETRY_SECONDS = 1.0
 _STOP_SECONDS = 1.0
 
@@ -35,7 +35,7 @@ _log = logging.getLogger("holdfast.store")
 
 
 class RequestThread:
-    """Carries out requests when a notification comes, and looks for them now and then, while somebody serves."""
+    """Carries out requests after a notification, and polls for them, while this process has a worker."""
 
     def __init__(self, calls: Calls, writers: Sessions, hints: Hints, clock: Clock | None, *, has_hints: bool) -> None:
         self._calls = calls
@@ -63,11 +63,11 @@ class RequestThread:
     # Lifetime
 
     def start(self) -> None:
-        """The store is open."""
+        """Mark the store as open."""
         self._is_open = True
 
     def stop(self) -> None:
-        """End the thread. Called after the writers have stopped: nothing that the thread waits for comes any more."""
+        """End the thread. Call this after the writers have stopped, so that the thread waits for no answer."""
         self._is_open = False
         thread, self._thread = self._thread, None
         self._wake.set()
@@ -75,14 +75,14 @@ class RequestThread:
             thread.join(_STOP_SECONDS)
 
     def abandon(self) -> None:
-        """In a forked child, which does not have the thread. No lock is taken, which the thread may have held."""
+        """Reset in a forked child, which has no such thread. It takes no lock, because the thread may have held it."""
         self._is_open = False
         self._changing, self._working, self._wake = threading.Lock(), threading.Lock(), threading.Event()
         self._thread = self._errand = None
         self._servers = set()
 
     def serve(self) -> Callable[[], None]:
-        """Carry out requests until the returned function is called. Several workers of a process may ask for it."""
+        """Carry out requests until the returned function is called. Several workers of a process may call this."""
         server = object()
         with self._changing:
             self._servers.add(server)
@@ -95,16 +95,16 @@ class RequestThread:
     # From other threads
 
     def wake(self) -> None:
-        """There may be requests. Called from any thread."""
+        """Make the thread look for requests. Callable from any thread."""
         if self._servers:
             self._wake.set()
 
     def looked(self) -> None:
-        """A claim has looked for requests just now."""
+        """Record that a claim has just looked for requests."""
         self._looked_at = time.monotonic()
 
     def begin(self) -> asyncio.Future[bool]:
-        """Carry out a batch of requests, for a claim. The future is done when nothing is under way any more."""
+        """Carry out a batch of requests for a claim. The future is done when the batch is."""
         if self._errand is None:
             self._errand = self._writers.run(self._carry_out)
             self._errand.add_done_callback(self._done)
@@ -126,7 +126,7 @@ class RequestThread:
                 time.sleep(_APART_SECONDS)
 
     def _patience(self) -> float | None:
-        """How long nothing needs to be done unless a notification comes."""
+        """Seconds until the next poll; None if this process has no worker."""
         if not self._servers:
             return None
         poll = POLL_SECONDS if self._has_hints else POLL_WITHOUT_HINTS_SECONDS
@@ -138,7 +138,7 @@ class RequestThread:
         try:
             while self._writers.run_blocking(self._carry_out_waiting):
                 pass
-        except Exception as error:  # noqa: BLE001 - whatever it was, the next look tries again
+        except Exception as error:  # noqa: BLE001 - after any error the next poll tries again
             self._note(error)
         else:
             self._note(None)
@@ -146,17 +146,17 @@ class RequestThread:
     def _note(self, error: BaseException | None) -> None:
         if error is None:
             self._outage.worked()
-        elif self._is_open:  # else it failed because the store is closed
+        elif self._is_open:  # otherwise the error comes from closing the store
             self._outage.failed(error)
 
     # In the thread of a session
 
     def _carry_out_waiting(self, connection: Connection) -> bool:
-        """Carry out a batch if there are requests. Looking costs one round trip, and takes no lock."""
+        """Carry out a batch if there are requests. The check costs one round trip and takes no lock."""
         return sql_requests.are_waiting(connection, self._calls.schema) and self._carry_out(connection)
 
     def _carry_out(self, connection: Connection) -> bool:
-        """Carry out a batch. False if there was none, or another process is at it."""
+        """Carry out a batch. Return False if there was none, or if another process is carrying it out."""
         with self._working:
             at = None if self._clock is None else self._clock.now()
             news = sql_requests.carry_out(connection, self._calls, at)

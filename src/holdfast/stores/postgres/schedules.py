@@ -1,4 +1,4 @@
-"""Schedules: locked and loaded before the runs they are about, and changed by the operations of the model."""
+"""Schedules: locked and loaded before their runs, and changed by the shared operations."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 def apply(calls: Calls, command: ScheduleCommand, at: Micros | None) -> Script[tuple[Any, News]]:
-    """Carry out a command about schedules."""
+    """Apply a command about schedules."""
 
     def operation(working: WorkingSet, now: Micros) -> Any:
         return commands.apply(working.unit, command, now)
 
-    # A firing passes over schedules that another process is changing; the others wait for their turn.
+    # A firing skips schedules that another process is changing. The other commands wait for their turn.
     is_patient = not isinstance(command, FireSchedules)
     return _changing(calls, _names(command), LoadRequest.of(command), operation, at, is_patient=is_patient)
 
@@ -113,10 +113,10 @@ def _changing(
     *,
     is_patient: bool = True,
 ) -> Script[tuple[T, News]]:
-    """Carry out an operation on some schedules and the runs that it is about.
+    """Run an operation on some schedules and their runs.
 
-    Schedules are always locked before runs. Without patience, schedules that another transaction has locked are
-    passed over.
+    Schedules are always locked before runs. Without `is_patient`, schedules that another transaction has locked are
+    skipped.
     """
 
     def work() -> Script[tuple[T, News]]:
@@ -156,12 +156,12 @@ def list_schedules(connection: Connection, schema: str, query: ListSchedules) ->
     if query.name is not None:
         found: Iterable[tuple[str]] = connection.execute(qualified(_GET, schema), (query.name,))
         return [schedule for (body,) in found if query.admits(schedule := _decode(body))][: query.limit]
-    # A pattern that is no prefix names nothing but itself.
+    # A type without `.*` matches only itself, so its prefix is one that no type has.
     prefix = query.type[:-1] if query.type is not None and query.type.endswith(".*") else "\U0010ffff"
     arguments = (query.after, query.type, query.type, prefix, query.limit)
     return [_decode(body) for (body,) in connection.execute(qualified(_LIST, schema), arguments)]
 
 
 def due(connection: Connection, schema: str, limit: int, after: tuple[Micros, str], at: Micros | None) -> Due:
-    """The first schedules that are due, and when the next one is that is not."""
+    """Return the first schedules that are due, and the time of the next one."""
     return _decode_due(answer(connection, qualified(_DUE, schema), limit, *after, at))

@@ -1,7 +1,7 @@
-"""The schema of a store on a server: found, made, or refused.
+"""The schema of a store on a server: this module checks it, makes it if it is empty, or refuses it.
 
-Several processes may make it at once. Whoever has to wait for another one waits only for a moment, gives up, and tries
-again a little later.
+Several processes may try to make it at once. A process that has to wait for another waits for a moment, gives up, and
+tries again a little later.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FIND = """
         )
     from pg_namespace
     where nspname = %s
-"""  # by its name; works without any permission
+"""  # by name; needs no permission
 
 _NUMBER = """
     select value
@@ -60,19 +60,19 @@ _IN_THE_WAY = """
       and objid::bigint = %s::bigint & 4294967295
       and granted
       and pid <> pg_backend_pid()
-"""  # whoever is making the schema; an oid is the lock's number without its sign
+"""  # finds the session that is making the schema; an oid is the number of the lock without its sign
 
 
 def status(connection: psycopg.Connection[Any], schema: str) -> SchemaStatus:
-    """The number of a schema, which may be empty. Refuses a schema that belongs to something else."""
+    """Return the number of a schema, 0 if it is empty. A schema of another program is refused."""
     return SchemaStatus(current=_number(connection, schema), wanted=sql_files.NUMBER)
 
 
 def prepare(connection: psycopg.Connection[Any], schema: str) -> None:
-    """Make the schema if it is empty. Several may do this at once.
+    """Make the schema if it is empty. Several processes may do this at once.
 
     Raises:
-        SchemaOutOfDate: The schema has another number. It is left as it is.
+        SchemaOutOfDate: The schema has another number. It is not changed.
 
     """
     until = time.monotonic() + PATIENCE_SECONDS
@@ -94,20 +94,20 @@ def _is_empty(connection: psycopg.Connection[Any], schema: str) -> bool:
 
 
 def _make(connection: psycopg.Connection[Any], schema: str) -> None:
-    """Make everything in one transaction: nobody may find a part of it."""
+    """Make everything in one transaction, so that no other session finds a part of it."""
     with connection.transaction():
         connection.execute("set local statement_timeout = 0")
         connection.execute(f"set local lock_timeout = {round(LOCK_SECONDS * 1000)}".encode())
-        # At the level of the transaction, so that a pooler in between may do as it likes.
+        # A lock of the transaction, not of the session, so that it works behind a pooler.
         topics.take_turn(connection, schema, topics.MAKING)
-        if _number(connection, schema) == 0:  # else another one was here first
+        if _number(connection, schema) == 0:  # otherwise another process was first
             _fill(connection, schema)
 
 
 def _fill(connection: psycopg.Connection[Any], schema: str) -> None:
     if not _exists(connection, schema):
         connection.execute(sql.SQL("create schema {}").format(sql.Identifier(schema)))
-    # Functions keep this path. The temporary schema comes last, or a user's temporary table could pass for ours.
+    # Functions keep this path. The temporary schema comes last, or a user's temporary table could hide ours.
     connection.execute(f"set local search_path = {identifier(schema)}, pg_catalog, pg_temp".encode())
     connection.execute("set local check_function_bodies = off")  # functions refer to others that are made later
     connection.execute(sql_files.script().encode(), prepare=False)  # a script has many statements
@@ -121,7 +121,7 @@ def _number(connection: psycopg.Connection[Any], schema: str) -> int:
     may_use, _, owner, has_meta, relation = found
     if not may_use:
         raise StoreUnavailable(
-            f"schema {schema!r} belongs to {owner!r}, and this user must not use it; have {owner!r} run: "
+            f"schema {schema!r} belongs to {owner!r}, and this user is not allowed to use it; have {owner!r} run: "
             f"{_grants(connection, schema)}"
         )
     if relation is None:
@@ -129,7 +129,7 @@ def _number(connection: psycopg.Connection[Any], schema: str) -> int:
     number = _recorded_number(connection, schema) if has_meta else None
     if number is None:
         raise StoreUnavailable(
-            f"schema {schema!r} is another program's (it has {relation!r}, but is not marked as holdfast's); "
+            f"schema {schema!r} belongs to another program (it has {relation!r}, but is not marked as holdfast's); "
             "choose another one with ?schema=…"
         )
     return number
@@ -140,7 +140,7 @@ def _recorded_number(connection: psycopg.Connection[Any], schema: str) -> int | 
         found = connection.execute(qualified(_NUMBER, schema), prepare=False).fetchone()
     except errors.InsufficientPrivilege as error:
         raise StoreUnavailable(
-            f"this user must not read the tables of schema {schema!r}; have their owner run: "
+            f"this user is not allowed to read the tables of schema {schema!r}; have their owner run: "
             f"{_grants(connection, schema)}"
         ) from error
     except errors.UndefinedColumn:
@@ -149,7 +149,7 @@ def _recorded_number(connection: psycopg.Connection[Any], schema: str) -> int | 
 
 
 def _exists(connection: psycopg.Connection[Any], schema: str) -> bool:
-    # Not `create schema if not exists`: that needs the permission to create one even if there is one.
+    # Not `create schema if not exists`: that needs the permission to create a schema even if it exists.
     return connection.execute(_FIND, (schema,), prepare=False).fetchone() is not None
 
 
@@ -159,31 +159,31 @@ def _blocked(connection: psycopg.Connection[Any], schema: str) -> str:
     processes = found[0] if found else ""
     return (
         f"schema {schema!r} could not be made within {PATIENCE_SECONDS:g} s, because another session was making it all "
-        f"the time; end it and try again (server processes that are making it: {processes or 'none now'})"
+        f"the time; end that session and try again (server processes that are making it: {processes or 'none now'})"
     )
 
 
 def _forbidden(connection: psycopg.Connection[Any], schema: str, error: psycopg.Error) -> str:
-    """What is missing to make a schema, and who can give it."""
+    """Return the message for a missing permission: what is missing, and who can grant it."""
     user, database, may_create = _who(connection)
     found = connection.execute(_FIND, (schema,), prepare=False).fetchone()
     told = error.diag.message_primary or str(error)
     if found is None and not may_create:
         return (
-            f"user {user!r} must not create schema {schema!r} ({told}); have an administrator run: "
+            f"user {user!r} is not allowed to create schema {schema!r} ({told}); have an administrator run: "
             f"grant create on database {sql.Identifier(database).as_string(None)} to {_role(user)}; "
             f"or: create schema {identifier(schema)} authorization {_role(user)}"
         )
     if found is not None and not found[1]:
         return (
-            f"user {user!r} must not create tables in schema {schema!r} ({told}); run `holdfast migrate` as "
+            f"user {user!r} is not allowed to create tables in schema {schema!r} ({told}); run `holdfast migrate` as "
             f"{found[2]!r}, or have that user run: grant usage, create on schema {identifier(schema)} to {_role(user)}"
         )
-    return f"user {user!r} must not make schema {schema!r} ({told}); run `holdfast migrate` as a user who may"
+    return f"user {user!r} is not allowed to make schema {schema!r} ({told}); run `holdfast migrate` as a user who is"
 
 
 def _grants(connection: psycopg.Connection[Any], schema: str) -> str:
-    """All that a worker needs of a schema that somebody else makes."""
+    """Return the grants that a worker needs on a schema of another owner."""
     name, role = identifier(schema), _role(_who(connection)[0])
     return (
         f"grant usage on schema {name} to {role}; "

@@ -1,12 +1,11 @@
 -- The schema: tables with their indexes, views, and the trigger. Server functions are in `functions`, one file each.
--- `sql_files.py` fills in names in double braces. `schema.py` runs the whole with `search_path` set to the schema of
+-- `sql_files.py` fills in names in double braces. `schema.py` runs the script with `search_path` set to the schema of
 -- the store. A change here needs a new number: `NUMBER` in `sql_files.py`.
 --
--- Tables have plural names and belong to holdfast. Views for people have singular names and stay as they are while
--- tables change.
+-- Tables have plural names and are internal. Views for people have singular names and stay stable while tables change.
 --
 -- Ids are text. Times are whole microseconds since 1970, except `ready_at`, which SQL producers may set. Values of
--- users are JSON in `text` columns, because `jsonb` refuses some of what JSON allows.
+-- users are JSON in `text` columns, because `jsonb` refuses some valid JSON.
 
 -- Tables
 
@@ -15,7 +14,7 @@ create table meta (
     value text not null
 );
 
-comment on table meta is 'holdfast''s own: the number of this schema.';
+comment on table meta is 'Internal: the number of this schema.';
 
 create table runs (
     id text collate "C" primary key default new_id(),
@@ -54,7 +53,7 @@ create table runs (
     deleted_at bigint,
     purge_at bigint
 ) with (
-    -- Each claim, suspension and end rewrites the row. Long values move out of it, so that they are not copied.
+    -- Each claim, suspension and end rewrites the row. Long values are stored outside it, so that they are not copied.
     toast_tuple_target = 512,
     fillfactor = 90,
     autovacuum_vacuum_scale_factor = 0.02,
@@ -63,10 +62,10 @@ create table runs (
     autovacuum_vacuum_cost_delay = 0
 );
 
-comment on table runs is 'holdfast''s own; read the view run, and insert into the view intent.';
+comment on table runs is 'Internal. Read the view run, and insert into the view intent.';
 
--- The queue: one lane per type, priority and rank, over runs that nobody holds. Runs that wait or have ended are not
--- in it. The rank is a number: Postgres turns a boolean into a filter, and then has to sort.
+-- The queue: one lane per type, priority and rank, over runs that no worker holds. Runs that wait or have ended are not
+-- in it. The rank is a number: with a boolean, Postgres would filter and sort and not seek.
 create index runs_queue on runs (type, priority, ({{rank}}), ready_at, id)
     where worker is null and ready_at is not null;
 
@@ -74,7 +73,7 @@ create index runs_queue on runs (type, priority, ({{rank}}), ready_at, id)
 create index runs_held on runs (type, priority, ready_at, id)
     where worker is not null;
 
--- Runs whose last worker died. Of those whose workers died {{suspect_crashes}} times, a claim gets one at a time.
+-- Runs whose last worker died. A claim gets at most one run whose workers died {{suspect_crashes}} times.
 create index runs_crashed on runs (type, priority, ready_at, id)
     where crashes > 0 and ready_at is not null;
 
@@ -84,7 +83,7 @@ create unique index runs_key on runs (key)
 create index runs_parent on runs (parent_id, created_at, id)
     where parent_id is not null;
 
--- Children that have not ended: they end with their parent, or it parts with them.
+-- Children that have not ended. At the end of their parent they are cancelled or abandoned.
 create index runs_open_children on runs (parent_id)
     where parent_id is not null and finished_at is null;
 
@@ -100,7 +99,7 @@ create index runs_tags on runs using gin (tags jsonb_path_ops)
 create index runs_deleted on runs (created_at, id)
     where deleted_at is not null;
 
--- Pruning: runs that go when the retention of their type says so, and runs with an instant of their own.
+-- Pruning: runs that follow the retention of their type, and runs with a purge time of their own.
 create index runs_ended on runs (type, finished_at, id)
     where finished_at is not null and purge_at is null;
 
@@ -126,7 +125,7 @@ create table entries (
     primary key (run_id, location)
 ) with (autovacuum_vacuum_cost_delay = 0);
 
-comment on table entries is 'holdfast''s own; read the view entry.';
+comment on table entries is 'Internal. Read the view entry.';
 
 create index entries_undo on entries (run_id)
     where has_undo;
@@ -146,13 +145,13 @@ create table inbox (
     primary key (run_id, number)
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
-comment on table inbox is 'holdfast''s own: what reached runs and was not received yet; read the view message.';
+comment on table inbox is 'Internal: arrivals that runs have not received yet. Read the view message.';
 
--- Finds a message that is sent again while the first one is unread.
+-- Finds the first copy of a message that is sent again before it is received.
 create index inbox_message on inbox (run_id, ref)
     where kind = 'message';
 
--- The events that a run has, and may not want any more.
+-- Events in the inbox of a run, which may have withdrawn its wait since.
 create index inbox_event on inbox (run_id)
     where kind = 'event';
 
@@ -163,7 +162,7 @@ create table receipts (
     primary key (run_id, message_id)
 );
 
-comment on table receipts is 'holdfast''s own: the ids of messages that were received, for a day.';
+comment on table receipts is 'Internal: the ids of received messages, kept for a day.';
 
 create index receipts_age on receipts (at);
 
@@ -175,7 +174,7 @@ create table replies (
     primary key (run_id, message_id)
 );
 
-comment on table replies is 'holdfast''s own: what runs replied to messages, for a day.';
+comment on table replies is 'Internal: replies of runs to messages, kept for a day.';
 
 create index replies_age on replies (at);
 
@@ -194,7 +193,7 @@ create table waits (
     primary key (run_id, place)
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
-comment on table waits is 'holdfast''s own; read the view wait.';
+comment on table waits is 'Internal. Read the view wait.';
 
 create index waits_topic on waits (topic, since, run_id)
     where topic is not null;
@@ -211,9 +210,9 @@ create table run_values (
     primary key (run_id, name)
 );
 
-comment on table run_values is 'holdfast''s own: values that runs let others see.';
+comment on table run_values is 'Internal: values that runs publish.';
 
--- `state`: `open` for all, `pending` in a queue, `handed` to its holder, `taken` for good.
+-- `state`: `open` to every run, `pending` in a queue, `handed` to its holder, or `taken` by it.
 create table events (
     number bigint generated by default as identity primary key,
     topic text collate "C" not null,
@@ -226,7 +225,7 @@ create table events (
     taken_at bigint not null
 );
 
-comment on table events is 'holdfast''s own; read the view event, and publish with the function emit.';
+comment on table events is 'Internal. Read the view event, and publish with the function emit.';
 
 create unique index events_once on events (topic, id);
 
@@ -249,7 +248,7 @@ create table topics (
     max_pending bigint not null
 );
 
-comment on table topics is 'holdfast''s own: rules that were set for topics.';
+comment on table topics is 'Internal: the rules of topics.';
 
 create table letters (
     number bigint generated by default as identity primary key,
@@ -262,7 +261,7 @@ create table letters (
     reason text not null
 );
 
-comment on table letters is 'holdfast''s own: dead letters, which could not be delivered.';
+comment on table letters is 'Internal: dead letters, which could not be delivered.';
 
 create index letters_topic on letters (topic, number);
 
@@ -274,7 +273,7 @@ create table audits (
     data text
 );
 
-comment on table audits is 'holdfast''s own; read the view audit.';
+comment on table audits is 'Internal. Read the view audit.';
 
 create index audits_run on audits (run_id, number);
 
@@ -289,10 +288,10 @@ create table workers (
     heartbeat_at bigint not null
 );
 
-comment on table workers is 'holdfast''s own; read the view worker.';
+comment on table workers is 'Internal. Read the view worker.';
 
--- What SQL producers ask for. A worker carries it out, by the same rules as everything else.
--- `by` is who asked: the session's user, because inside `security definer` functions `current_user` is their owner.
+-- Requests of SQL producers. A worker carries them out, by the same rules as every other command.
+-- `by` names the user of the session: inside a `security definer` function, `current_user` is the function's owner.
 create table requests (
     number bigint generated always as identity primary key,
     body text not null,
@@ -301,9 +300,9 @@ create table requests (
 );
 
 comment on table requests is
-    'holdfast''s own: what the functions cancel, send and emit leave for a worker to carry out.';
+    'Internal: requests of the functions cancel, send and emit, which a worker carries out.';
 
--- `per_key` and `rate` are JSON. `rate_window` is what the rate has to remember.
+-- `per_key` and `rate` are JSON. `rate_window` is the memory of the rate limit.
 create table types (
     name text collate "C" primary key,
     runtime text not null default '',
@@ -319,7 +318,7 @@ create table types (
     is_limited boolean generated always as (concurrency is not null or per_key is not null or rate is not null) stored
 );
 
-comment on table types is 'holdfast''s own; read the view type.';
+comment on table types is 'Internal. Read the view type.';
 
 -- The runs that have a slot, by limit.
 create table slots (
@@ -328,9 +327,9 @@ create table slots (
     primary key (name, run_id)
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
-comment on table slots is 'holdfast''s own; read the view slot.';
+comment on table slots is 'Internal. Read the view slot.';
 
--- `body` is the whole schedule as JSON. The other columns are those by which schedules are looked up.
+-- `body` is the whole schedule as JSON. The other columns are for lookups.
 create table schedules (
     name text collate "C" primary key,
     type text collate "C" not null,
@@ -338,23 +337,23 @@ create table schedules (
     body text not null
 );
 
-comment on table schedules is 'holdfast''s own; read the view schedule.';
+comment on table schedules is 'Internal. Read the view schedule.';
 
--- Schedules that are due, the earliest first. A paused one is not in it.
+-- Schedules by due time. Paused schedules are not in it.
 create index schedules_due on schedules (next_at, name)
     where next_at is not null;
 
 -- The trigger
 
--- Checks rows that SQL producers insert into the view `intent`. They cannot set `start_at`; Python always does.
+-- Checks rows that SQL producers insert into the view `intent`. Only Python sets `start_at`, and it always does.
 create trigger check_intent
     before insert on runs
     for each row
     when (new.start_at is null)
     execute function check_intent_v1();
 
--- Views for functions and for Python: rows in the shape of the values of `holdfast.core.model`, so that `row_to_json`
--- gives these values.
+-- Views for functions and for Python. Their columns are the fields of the values in `holdfast.core.model`, so that
+-- `row_to_json` returns these values.
 
 create view runs_read as
     select id, type, state, payload, created_at,
@@ -422,35 +421,35 @@ create view run as
     from runs
     where deleted_at is null;
 
-comment on view run is 'Runs: durable executions, as they stand.';
-comment on column run.id is 'Its id.';
-comment on column run.type is 'Which workflow or task it is a run of.';
+comment on view run is 'Runs: durable executions, with their current states.';
+comment on column run.id is 'Id of the run.';
+comment on column run.type is 'Type of its workflow or task.';
 comment on column run.state is
     'pending, running, suspended, paused, blocked, rolling_back, or its end: succeeded, failed, cancelled.';
 comment on column run.priority is '0 (first) to 255 (last).';
-comment on column run.key is 'The idempotency key it was started with: at most one run has it.';
-comment on column run.tags is 'Names and values to find it by.';
-comment on column run.payload is
-    'What its code is called with: what it was started with, or its last generation handed on.';
-comment on column run.result is 'What it returned, if it succeeded.';
-comment on column run.error is 'Why it failed, was cancelled, or is blocked.';
-comment on column run.worker is 'The id of the worker that holds it: nobody else may write it.';
-comment on column run.token is 'Grows with each claim; what is written with an older one is refused.';
-comment on column run.attempt is 'Grows when it is recovered or rewound.';
-comment on column run.generation is 'Grows when it continues as new.';
-comment on column run.crashes is 'How many workers died in a row while they held it.';
-comment on column run.parent_id is 'The run that started it as its child.';
-comment on column run.created_at is 'When it was started.';
-comment on column run.start_at is 'When it was to begin at the earliest.';
+comment on column run.key is 'Idempotency key of its start. At most one run has it.';
+comment on column run.tags is 'Names and values for searches.';
+comment on column run.payload is 'Arguments of its function, from the start or from its last continue_as_new.';
+comment on column run.result is 'Return value, if it succeeded.';
+comment on column run.error is 'Error because of which it failed, was cancelled, or is blocked.';
+comment on column run.worker is 'Id of the worker that holds it. No other worker may write the run.';
+comment on column run.token is 'Grows with each claim. Writes with an older token are refused.';
+comment on column run.attempt is
+    'Grows when the run is recovered or rewound, when its worker dies, and when it is tried again after a block.';
+comment on column run.generation is 'Grows when the run continues as new.';
+comment on column run.crashes is 'Number of workers in a row that died while they held it.';
+comment on column run.parent_id is 'Id of the run that started it as a child.';
+comment on column run.created_at is 'Time when it was created.';
+comment on column run.start_at is 'Earliest time for its start.';
 comment on column run.ready_at is
-    'From when it may be claimed; of a held one, when its lease ends; null if it only waits for something else.';
-comment on column run.first_claimed_at is 'When a worker first took it.';
-comment on column run.suspended_at is 'Since when it waits.';
-comment on column run.updated_at is 'When it changed last.';
-comment on column run.finished_at is 'When it ended.';
+    'Time from which a worker may claim it. For a held run, the end of the lease. Null if it waits without a deadline.';
+comment on column run.first_claimed_at is 'Time of the first claim.';
+comment on column run.suspended_at is 'Time since when it is suspended.';
+comment on column run.updated_at is 'Time of the last change.';
+comment on column run.finished_at is 'Time of its end.';
 
--- A simple view, so that `on conflict` works. Only what a producer may set is a plain column and can be written; the
--- others are expressions. The trigger of `runs` checks what is inserted.
+-- A simple view, so that `on conflict` works. The columns that a producer may set are plain columns and can be written.
+-- The others are expressions and cannot. The trigger of `runs` checks inserted rows.
 create view intent as
     select id, type, payload,
         key as idempotency_key,
@@ -467,18 +466,18 @@ create view intent as
 comment on view intent is
     'Insert here to start a run: insert into intent (type, payload, idempotency_key) values (…) '
     'on conflict do nothing returning id.';
-comment on column intent.id is 'The id of the run; made if none is given.';
-comment on column intent.type is 'The type of the workflow or task to run.';
-comment on column intent.payload is 'A JSON object of its parameters by name.';
-comment on column intent.idempotency_key is 'At most one run has it: a second insert conflicts.';
-comment on column intent.priority is '0 (first) to 255 (last); 100 if not given.';
-comment on column intent.run_at is 'From when it may begin: at once if not given. Later: when it is due next.';
-comment on column intent.tags is 'A JSON object of names and values to find it by.';
-comment on column intent.state is 'Read only: how it stands; see run.state.';
-comment on column intent.result is 'Read only: what it returned.';
-comment on column intent.error is 'Read only: why it failed or was cancelled.';
-comment on column intent.created_at is 'Read only: when it was inserted.';
-comment on column intent.finished_at is 'Read only: when it ended.';
+comment on column intent.id is 'Id of the run. Default: a new id.';
+comment on column intent.type is 'Type of the workflow or task to run.';
+comment on column intent.payload is 'A JSON object with its parameters by name.';
+comment on column intent.idempotency_key is 'At most one run has it. A second insert with the same key conflicts.';
+comment on column intent.priority is '0 (first) to 255 (last). Default: 100.';
+comment on column intent.run_at is 'Earliest start. Default: now. After the insert: the time when the run is due next.';
+comment on column intent.tags is 'A JSON object of names and values for searches.';
+comment on column intent.state is 'Read only: its state, see run.state.';
+comment on column intent.result is 'Read only: its return value.';
+comment on column intent.error is 'Read only: the error because of which it failed or was cancelled.';
+comment on column intent.created_at is 'Read only: time of the insert.';
+comment on column intent.finished_at is 'Read only: time of its end.';
 
 create view entry as
     select run_id, location, kind, state, position, attempts,
@@ -491,22 +490,22 @@ create view entry as
     from entries;
 
 comment on view entry is
-    'Histories: what the operations of runs came to. A run that goes on reads them instead of doing them again.';
-comment on column entry.run_id is 'Whose history it is part of.';
-comment on column entry.location is 'The path of the operation inside the run.';
+    'Histories: the recorded operations of runs. A run that resumes reads their results and does not repeat them.';
+comment on column entry.run_id is 'Id of the run whose history it belongs to.';
+comment on column entry.location is 'Path of the operation inside the run.';
 comment on column entry.kind is
     'step, tx, timer, message, event, child, send, emit, cancel, reply, loop, version, removed, rollback, undo or '
     'rounds.';
 comment on column entry.state is 'started, retrying, or settled: done, failed, timed_out.';
-comment on column entry.position is 'Its place in the order in which operations were settled; 0 while it is not.';
-comment on column entry.attempts is 'How often it was tried.';
-comment on column entry.result is 'What it came to.';
-comment on column entry.error is 'Why it failed, or why its last attempt did.';
-comment on column entry.ref is 'The other side: the id of the child or message, the number of the event.';
-comment on column entry.has_undo is 'Whether there is something to undo if the run rolls back.';
-comment on column entry.started_at is 'When it began.';
-comment on column entry.finished_at is 'When it was settled.';
-comment on column entry.retry_at is 'When it is tried again.';
+comment on column entry.position is 'Position in the order in which operations were settled. 0 if it is not settled.';
+comment on column entry.attempts is 'Number of attempts.';
+comment on column entry.result is 'Result of the operation.';
+comment on column entry.error is 'Error of the operation, or of its last attempt.';
+comment on column entry.ref is 'Id of the child or message, or number of the event.';
+comment on column entry.has_undo is 'True if a rollback has to undo it.';
+comment on column entry.started_at is 'Time of its start.';
+comment on column entry.finished_at is 'Time when it was settled.';
+comment on column entry.retry_at is 'Time of the next attempt.';
 
 create view message as
     select run_id, number, name,
@@ -516,13 +515,13 @@ create view message as
     from inbox
     where kind = 'message';
 
-comment on view message is 'Messages that were sent to runs and not received yet.';
-comment on column message.run_id is 'To whom.';
-comment on column message.number is 'Its place among all that reached the run.';
-comment on column message.name is 'Its name.';
-comment on column message.id is 'Its id, which makes sending it again harmless.';
-comment on column message.payload is 'What it says.';
-comment on column message.sent_at is 'When it reached the inbox of the run.';
+comment on view message is 'Messages that were sent to runs and are not received yet.';
+comment on column message.run_id is 'Id of the run it was sent to.';
+comment on column message.number is 'Position among all arrivals of the run.';
+comment on column message.name is 'Name of the message.';
+comment on column message.id is 'Id of the message. A second message with the same id is ignored.';
+comment on column message.payload is 'Payload.';
+comment on column message.sent_at is 'Time when it reached the inbox of the run.';
 
 create view event as
     select number, topic, id,
@@ -532,16 +531,16 @@ create view event as
         instant(nullif(taken_at, 0)) as taken_at
     from events;
 
-comment on view event is 'Events that were published and are still kept.';
-comment on column event.number is 'Its place in the order in which all events were published.';
-comment on column event.topic is 'On which topic.';
-comment on column event.id is 'Its id, which makes emitting it again harmless.';
-comment on column event.payload is 'What it says.';
-comment on column event.state is 'open for every run; of a queue: pending, handed to one run, or taken by it for good.';
-comment on column event.holder is 'Of a queue: the run that was handed it.';
-comment on column event.reached is 'How many waiting runs it reached when it was published.';
-comment on column event.emitted_at is 'When it was published.';
-comment on column event.taken_at is 'Of a queue: when it was taken for good.';
+comment on view event is 'Published events that are still kept.';
+comment on column event.number is 'Position in the order in which events were published.';
+comment on column event.topic is 'Topic of the event.';
+comment on column event.id is 'Id of the event. A second event with the same topic and id is ignored.';
+comment on column event.payload is 'Payload.';
+comment on column event.state is 'fanout: open. queue: pending, handed to one run, or taken by that run.';
+comment on column event.holder is 'queue: id of the run that it was handed to.';
+comment on column event.reached is 'Number of waiting runs that it reached when it was published.';
+comment on column event.emitted_at is 'Time when it was published.';
+comment on column event.taken_at is 'queue: time when the run took it.';
 
 create view wait as
     select run_id, location, kind,
@@ -551,14 +550,14 @@ create view wait as
         instant(deadline) as deadline
     from waits;
 
-comment on view wait is 'What runs wait for.';
-comment on column wait.run_id is 'Who waits.';
-comment on column wait.location is 'The operation that waits.';
+comment on view wait is 'Waits of runs.';
+comment on column wait.run_id is 'Id of the run that waits.';
+comment on column wait.location is 'Location of the operation that waits.';
 comment on column wait.kind is 'time, retry, message, event, child, children or slot.';
-comment on column wait.names is 'For what: names of messages (none: any), the topic, the id of the child, the group.';
-comment on column wait.count is 'Of a group of children: how many have to end.';
-comment on column wait.since is 'Since when.';
-comment on column wait.deadline is 'Until when.';
+comment on column wait.names is 'Names of messages (none: any), the topic, the id of the child, or the group.';
+comment on column wait.count is 'For a group of children: the number that have to end.';
+comment on column wait.since is 'Time since when it waits.';
+comment on column wait.deadline is 'Time at which the wait ends.';
 
 create view audit as
     select number, run_id, event,
@@ -566,12 +565,12 @@ create view audit as
         instant(at) as at
     from audits;
 
-comment on view audit is 'What happened to runs: each fact was written in the transaction that made it true.';
-comment on column audit.number is 'Its place in the order of facts.';
-comment on column audit.run_id is 'To which run.';
-comment on column audit.event is 'What happened: claimed, suspended, woken, succeeded, cancelled, …';
-comment on column audit.data is 'The particulars.';
-comment on column audit.at is 'When.';
+comment on view audit is 'Audit of runs. Each fact is written in the same transaction as the change.';
+comment on column audit.number is 'Position in the order of facts.';
+comment on column audit.run_id is 'Id of the run.';
+comment on column audit.event is 'Kind of the change: claimed, suspended, woken, succeeded, cancelled, …';
+comment on column audit.data is 'Details of the change.';
+comment on column audit.at is 'Time of the change.';
 
 create view worker as
     select id, name, host, pid,
@@ -581,15 +580,15 @@ create view worker as
         instant(heartbeat_at) as heartbeat_at
     from workers;
 
-comment on view worker is 'Workers that are running, or died without saying so.';
-comment on column worker.id is 'Its id, as in run.worker.';
-comment on column worker.name is 'Its name, for people.';
-comment on column worker.host is 'The machine it runs on.';
-comment on column worker.pid is 'Its process there.';
-comment on column worker.types is 'The types of runs it takes.';
-comment on column worker.concurrency is 'How many runs it holds at most.';
-comment on column worker.started_at is 'When it began.';
-comment on column worker.heartbeat_at is 'When it was last heard of.';
+comment on view worker is 'Workers that are running, or that died without a shutdown.';
+comment on column worker.id is 'Id of the worker, as in run.worker.';
+comment on column worker.name is 'Name of the worker, for people.';
+comment on column worker.host is 'Machine that it runs on.';
+comment on column worker.pid is 'Process id on that machine.';
+comment on column worker.types is 'Types of runs that it claims.';
+comment on column worker.concurrency is 'Maximum number of runs that it holds.';
+comment on column worker.started_at is 'Time of its start.';
+comment on column worker.heartbeat_at is 'Time of its last heartbeat.';
 
 create view type as
     select name, runtime, description, is_enabled, concurrency,
@@ -601,30 +600,30 @@ create view type as
         instant(seen_at) as seen_at
     from types;
 
-comment on view type is 'Types of runs: what workers and people have said of them.';
-comment on column type.name is 'Its name, as in run.type.';
-comment on column type.runtime is 'What the workers are made of that offer to do its runs: python, go, …';
-comment on column type.description is 'What it is for.';
-comment on column type.is_enabled is 'Whether its runs are claimed; if not, they wait until it is switched on again.';
-comment on column type.concurrency is 'How many of its runs are worked on at once at most; null: as many as there are.';
+comment on view type is 'Types of runs, with their settings and limits.';
+comment on column type.name is 'Name of the type, as in run.type.';
+comment on column type.runtime is 'Language of the workers that offer the type: python, go, …';
+comment on column type.description is 'Description, for people.';
+comment on column type.is_enabled is 'True if its runs are claimed. If false, they wait until it is enabled again.';
+comment on column type.concurrency is 'Maximum number of its runs that execute at once. Null: no limit.';
 comment on column type.per_key is
-    'Names of tags: of runs with the same value of one, so many are worked on at once at most.';
+    'Maximum number of its runs that execute at once with the same value of a tag, by name of the tag.';
 comment on column type.rate_count is
-    'How many of its runs begin within rate_period at most; null: as many as there are.';
-comment on column type.rate_period is 'In how much time.';
-comment on column type.retention is 'How long its runs are kept after their end; null: as long as others.';
-comment on column type.seen_by is 'The worker that last offered to do its runs.';
-comment on column type.seen_at is 'When it did.';
+    'Maximum number of its runs that begin within rate_period. Null: no limit.';
+comment on column type.rate_period is 'Period of rate_count.';
+comment on column type.retention is 'Time for which its runs are kept after their end. Null: the usual time.';
+comment on column type.seen_by is 'Worker that last offered the type.';
+comment on column type.seen_at is 'Time of that offer.';
 
 create view slot as
     select name, run_id
     from slots;
 
 comment on view slot is
-    'Who has a slot of which limit. Whoever has none, and needs one, waits: see wait, of kind slot.';
+    'Slots of limits, with the runs that have them. A run that needs a slot and has none waits: see wait, kind slot.';
 comment on column slot.name is
-    'The limit: type:NAME, type:NAME TAG=VALUE for the runs with this tag, rate:NAME for those that may begin.';
-comment on column slot.run_id is 'The run that has it.';
+    'The limit: type:NAME, type:NAME TAG=VALUE for runs with this tag, or rate:NAME for runs that may begin.';
+comment on column slot.run_id is 'Id of the run that has the slot.';
 
 create view schedule as
     select name, type,
@@ -648,24 +647,24 @@ create view schedule as
         instant(next_at) as next_at
     from schedules;
 
-comment on view schedule is 'Schedules: rules that make runs over time.';
-comment on column schedule.name is 'Its name.';
-comment on column schedule.type is 'Of which workflow or task it makes runs.';
-comment on column schedule.payload is 'What they are started with.';
-comment on column schedule.cron is 'When: a cron expression; or else see every.';
-comment on column schedule.every is 'When: every so often.';
-comment on column schedule.zone is 'The time zone of the cron expression.';
-comment on column schedule.catch_up is 'What becomes of slots that nobody fired in time: skip, one or all.';
-comment on column schedule.overlap is 'Whether a slot is left out while an earlier run has not ended: allow or skip.';
-comment on column schedule.jitter is 'By how much later than its slot a run may start.';
-comment on column schedule.priority is 'The priority of its runs: 0 (first) to 255 (last).';
-comment on column schedule.tags is 'The tags of its runs, beside schedule and slot.';
-comment on column schedule.is_declared is 'Whether it stands in the code of an application.';
-comment on column schedule.is_paused is 'Whether it fires no more until it is resumed.';
-comment on column schedule.skipped is 'How many slots were left out because an earlier run had not ended.';
-comment on column schedule.last_run_id is 'The last run it made.';
-comment on column schedule.last_slot is 'The last slot for which it made a run.';
-comment on column schedule.last_skipped_slot is 'The last slot that was left out because an earlier run had not ended.';
-comment on column schedule.created_at is 'When it was first set.';
-comment on column schedule.updated_at is 'When it last changed or fired.';
-comment on column schedule.next_at is 'When it fires next; null while it is paused.';
+comment on view schedule is 'Schedules: rules that start runs over time.';
+comment on column schedule.name is 'Name of the schedule.';
+comment on column schedule.type is 'Type of the runs that it starts.';
+comment on column schedule.payload is 'Payload of its runs.';
+comment on column schedule.cron is 'Cron expression. Null if it has an interval, see every.';
+comment on column schedule.every is 'Interval. Null if it has a cron expression.';
+comment on column schedule.zone is 'Time zone of the cron expression.';
+comment on column schedule.catch_up is 'Handling of slots that were missed: skip, one or all.';
+comment on column schedule.overlap is 'Handling of a slot while an earlier run has not ended: allow or skip.';
+comment on column schedule.jitter is 'Maximum delay of a run after its slot.';
+comment on column schedule.priority is 'Priority of its runs: 0 (first) to 255 (last).';
+comment on column schedule.tags is 'Tags of its runs, in addition to schedule and slot.';
+comment on column schedule.is_declared is 'True if it is declared in the code of an application.';
+comment on column schedule.is_paused is 'True if it does not fire until it is resumed.';
+comment on column schedule.skipped is 'Number of slots that were skipped because an earlier run had not ended.';
+comment on column schedule.last_run_id is 'Id of the last run that it started.';
+comment on column schedule.last_slot is 'Last slot for which it started a run.';
+comment on column schedule.last_skipped_slot is 'Last slot that was skipped because an earlier run had not ended.';
+comment on column schedule.created_at is 'Time when it was first set.';
+comment on column schedule.updated_at is 'Time when it last changed or fired.';
+comment on column schedule.next_at is 'Time of the next firing. Null while it is paused.';

@@ -43,7 +43,7 @@ def pipelined(*said: Statement | Pipeline) -> Pipeline:
 
 def run_script(connection: Connection, script: Script[T]) -> T:
     """Run a script on a blocking connection."""
-    # Made here, not by the connection, whose owner may have it make others: of dictionaries, or for other statements.
+    # Not `connection.cursor()`: a user's connection may have factories for rows of dicts or for other cursors.
     cursor = psycopg.Cursor(connection, row_factory=tuple_row)
     try:
         statement = next(script)

@@ -1,7 +1,7 @@
 """Sessions: threads that run jobs, each on a connection of its own.
 
-A job is a function of a connection. It may be run more than once: a conflict with another transaction repeats it
-at once, a lost connection on a new one. What cannot be cured in a moment is the caller's to decide.
+A job is a function of a connection. It may run more than once: after a conflict with another transaction it repeats at
+once, after a lost connection on a new one. An error that does not go away quickly is raised to the caller.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Work = Callable[[psycopg.Connection[Any]], T]
 
 
 class _Job(Generic[T]):
-    """What is to be done, first and after a lost connection, and who waits for the answer."""
+    """The work of the first attempt, the work after a lost connection, and the future for the answer."""
 
     __slots__ = ("again", "first", "future")
 
@@ -53,10 +53,11 @@ class _Job(Generic[T]):
 
 
 class Sessions:
-    """At most `size` threads that serve one queue; each thread, and its connection, is made when it is needed.
+    """At most `size` threads that serve one queue. Each thread and its connection are created on demand.
 
-    Sessions of one store share a `connector`, so that all know when the server is away. `is_for_users`: jobs call their
-    functions, which may leave a transaction open for too long; one of ours does so only if this process stands still.
+    Sessions of one store share a `connector`, so that all of them learn of an outage. With `is_for_users`, jobs call
+    user functions, which may leave a transaction open for too long. The store's own jobs do that only if this process
+    stands still.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Sessions:
         self._connector = connector or Connector(address)
         self._changing = threading.Lock()
         self._queue: deque[_Job[Any]] = deque()
-        # The one that was busy last comes first: its connection is warm, and a lone caller needs no second one.
+        # A stack: the last busy session comes first. Its connection is warm, and a lone caller needs only one.
         self._idle: list[_Session] = []
         self._sessions: list[_Session] = []
         self._is_open = False
@@ -85,27 +86,27 @@ class Sessions:
     # For callers
 
     def start(self) -> None:
-        """Take jobs from now on."""
+        """Accept jobs from now on."""
         self._is_open = True
 
     def run(self, job: Work[T], *, again: Work[T] | None = None) -> asyncio.Future[T]:
-        """Have a job done; the answer comes on the running loop. A caller who is cancelled is not missed.
+        """Queue a job and return a future on the running loop. A cancelled future skips the job or drops its answer.
 
-        After a lost connection `again` is done instead, if given: the first attempt may have been applied.
+        After a lost connection `again` runs instead, if given, because the first attempt may have been applied.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._hand_over(_Job(job, again, future))
         return future
 
     def run_blocking(self, job: Work[T], *, again: Work[T] | None = None) -> T:
-        """Likewise, for a thread that may block, and that is none of these sessions."""
+        """Run a job and wait for its answer. Call it only from a thread that may block and is not one of these."""
         assert all(session.thread is not threading.current_thread() for session in self._sessions)
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._hand_over(_Job(job, again, future))
         return future.result()
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
-        """Finish what was asked for, within a time limit, and close the connections. Blocks until that is done."""
+        """Finish the queued jobs within a time limit and close the connections. Blocks until that is done."""
         with self._changing:
             if not self._is_open:
                 return
@@ -119,9 +120,10 @@ class Sessions:
         self._give_up()
 
     def abandon(self) -> None:
-        """In a forked child, which has the memory of these sessions but not their threads: use and close nothing.
+        """Drop everything in a forked child, which has the memory of these sessions but not their threads.
 
-        No lock is taken, because a thread that is not here may have held it.
+        It closes no connection, because they belong to the parent. It takes no lock, because a thread of the parent
+        may have held it at the fork.
         """
         self._is_open = False
         self._changing = threading.Lock()
@@ -150,7 +152,7 @@ class Sessions:
         return session
 
     def _give_up(self) -> None:
-        """Let go of whoever still waits for an answer."""
+        """Fail the jobs that are still queued, and stop sessions that still wait for the server."""
         with self._changing:
             left = list(self._queue)
             self._queue.clear()
@@ -166,7 +168,7 @@ class Sessions:
     # For sessions, in their threads
 
     def _next(self, session: _Session) -> bool:
-        """Give a session what is next in the queue, or have it wait. False when there will be nothing any more."""
+        """Give a session the next job of the queue, or make it idle. Return False if the session should end."""
         with self._changing:
             if self._queue:
                 session.wake(self._queue.popleft())
@@ -194,7 +196,7 @@ class _Session:
         self._limits = limits
         self._is_for_users = is_for_users
         self._job: _Job[Any] | None = None
-        # A bare lock is the quickest way to wake a thread: half the time of an event, a little less than a queue.
+        # A bare lock is the fastest way to wake a thread: half the time of an event, a little less than a queue.
         self._hints = threading.Lock()
         self._hints.acquire()
         self._connection: Connection | None = None
@@ -206,12 +208,12 @@ class _Session:
     # From other threads
 
     def wake(self, job: _Job[Any] | None) -> None:
-        """Do this; None is to end."""
+        """Hand a job to the thread. None ends the thread."""
         self._job = job
         self._hints.release()
 
     def give_up(self) -> None:
-        """Wait for the server no longer."""
+        """Stop waiting for the server."""
         self._is_given_up = True
         if (connection := self._connection) is not None:
             connection.is_given_up = True
@@ -221,7 +223,7 @@ class _Session:
         if connection is not None:
             disown(connection)
 
-    # In its own
+    # In its own thread
 
     def _serve(self) -> None:
         try:
@@ -229,19 +231,19 @@ class _Session:
             while is_wanted and self._hints.acquire() and (job := self._job) is not None:
                 self._job = None
                 answer, error = self._outcome(job)
-                # Free before the caller knows: he may have the next job ready, and find this warm connection.
+                # Become idle before the caller gets its answer, so that its next job finds this warm connection.
                 is_wanted = self._next_job(self)
                 _tell(job.future, answer, error)
-                del job, answer, error  # nothing of a caller's is kept while there is nothing to do
+                del job, answer, error  # an idle thread must not keep the caller's objects alive
         finally:
             self._disconnect()
 
     def _outcome(self, job: _Job[T]) -> tuple[T | None, BaseException | None]:
-        if job.future.done():  # nobody waits any more
+        if job.future.done():  # the caller was cancelled
             return None, None
         try:
             return self._perform(job), None
-        except BaseException as error:  # noqa: BLE001 - an error of any kind is its caller's; the thread lives on
+        except BaseException as error:  # noqa: BLE001 - every error goes to the caller; the thread lives on
             return None, error
 
     def _perform(self, job: _Job[T]) -> T:
@@ -252,7 +254,7 @@ class _Session:
             began = time.monotonic()
             try:
                 answer = work(connection)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the connection has to be tidied
+            except BaseException as error:  # noqa: BLE001 - after any error the connection has to be tidied
                 self._tidy(connection, error)
                 if is_conflict(error) and conflicts < CONFLICT_LIMIT:
                     conflicts += 1
@@ -270,8 +272,8 @@ class _Session:
         if self._is_given_up:
             return False
         if is_overdue(error) and not self._is_for_users:
-            return True  # this process stood still in the midst of it, and nothing was written
-        # What took too long will do so again.
+            return True  # this process stood still in the middle of the transaction, and nothing was written
+        # An operation that took too long would take too long again.
         return is_cancelled(error, seconds, self._limits) or (is_lost(error) and not is_timeout(error))
 
     # The connection
@@ -285,7 +287,7 @@ class _Session:
         return self._connection
 
     def _tidy(self, connection: Connection, error: BaseException | None = None) -> None:
-        """Leave a connection as it was before the job, or none."""
+        """Restore the connection to its state before the job, or close it."""
         if error is not None and is_lost(error) and not is_timeout(error):
             if not self._is_given_up:
                 self._connector.lost(error, self._opened_at)
@@ -297,15 +299,15 @@ class _Session:
                     pass
                 case TransactionStatus.INTRANS | TransactionStatus.INERROR:
                     connection.rollback()
-                case _:  # closed, or in the middle of an answer that nobody wants any more
+                case _:  # closed, or in the middle of an answer that no caller needs
                     self._disconnect()
                     return
             if not connection.autocommit:
                 connection.autocommit = True
-            # A function of a user's may have had others made.
+            # A user function may have changed these.
             connection.row_factory = tuple_row
             connection.cursor_factory = psycopg.Cursor
-        except psycopg.Error:  # whoever comes next gets a new one, and meets what is wrong, if it still is
+        except psycopg.Error:  # the next job opens a new connection, and gets the error if it persists
             self._disconnect()
 
     def _disconnect(self) -> None:
@@ -316,7 +318,7 @@ class _Session:
 
 
 def _pause(conflicts: int) -> float:
-    """How long to stand back after so many conflicts in a row; by chance, so that two do not meet again."""
+    """Seconds to pause after this number of conflicts in a row; random, so that two jobs do not collide again."""
     return random.uniform(0, min(_CONFLICT_PAUSE_LIMIT_SECONDS, _CONFLICT_PAUSE_SECONDS * 2**conflicts))
 
 
@@ -329,11 +331,11 @@ def _raise(translated: BaseException, error: BaseException) -> NoReturn:
 def _tell(
     future: asyncio.Future[Any] | concurrent.futures.Future[Any], answer: Any = None, error: BaseException | None = None
 ) -> None:
-    """Give a caller the answer, on the thread where he waits for it."""
+    """Deliver an answer to the caller, on the thread where it waits."""
     if isinstance(future, concurrent.futures.Future):
         _settle(future, answer, error)
         return
-    with suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+    with suppress(RuntimeError):  # the loop is closed, so no caller waits
         future.get_loop().call_soon_threadsafe(_settle, future, answer, error)
 
 
@@ -344,7 +346,7 @@ def _settle(
         return
     if error is None:
         future.set_result(answer)
-    elif isinstance(error, StopIteration):  # which a future cannot carry
+    elif isinstance(error, StopIteration):  # a future refuses this class
         future.set_exception(RuntimeError(f"a job raised {error!r}"))
     else:
         future.set_exception(error)

@@ -1,9 +1,10 @@
 """SQL for one schema: the calls of server functions, and statements in which `{schema}` stands for the schema.
 
-No name in a statement may depend on the search path of a session: that is the user's, or another client's of a pooler.
+Statements name the schema of every object. The search path of a session belongs to the user, or to another client of a
+pooler.
 """
 
-# ruff: noqa: S608 - the name of the schema is checked by `PostgresAddress`; what users give is only ever bound
+# ruff: noqa: S608 - the name of the schema is checked by `PostgresAddress`; values of users are always bound
 
 from __future__ import annotations
 
@@ -15,24 +16,24 @@ from holdfast.core.claim_order import BEGUN, CHILD, NEW
 from holdfast.stores.postgres.scripts import Connection
 
 RANK = f"case when token > 0 then {BEGUN} when parent_id is not null then {CHILD} else {NEW} end"
-"""`claim_order.rank_of` in SQL. A statement that is to use the index `runs_queue` must have exactly this expression."""
+"""`claim_order.rank_of` in SQL. A statement can use the index `runs_queue` only with exactly this expression."""
 
 _KNOWN_LIMIT = 1_000
 
 
 @lru_cache(_KNOWN_LIMIT)
 def qualified(text: str, schema: str) -> bytes:
-    """The statement for one schema. Texts are constants, so each is put together once, and prepared as the same one."""
+    """Return the statement for one schema. Texts are constants, so each is built once and prepared once."""
     return text.replace("{schema}", identifier(schema)).encode()
 
 
 def identifier(schema: str) -> str:
-    """The name of a schema as it is written in SQL."""
+    """Return the name of a schema, quoted for SQL if needed."""
     return sql.Identifier(schema).as_string(None)
 
 
 class Calls:
-    """The functions of a schema, by what they do."""
+    """The statements that call the server functions of a schema."""
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
@@ -59,7 +60,7 @@ class Calls:
 
 
 def answer(connection: Connection, call: bytes, *arguments: object) -> str:
-    """The one value that a call gives back."""
+    """Return the one value of a call."""
     row = connection.execute(call, arguments).fetchone()
     assert row is not None
     text: str = row[0]

@@ -1,7 +1,7 @@
 """The SQL files of the Postgres store: `schema.sql`, and one file per server function in `functions`.
 
-Rules of `core`, and settings that many functions share, stand in the files by name in double braces. This module fills
-them in. It runs nothing; `schema` does.
+The files name rules of `core`, and settings that many functions share, in double braces. This module fills them in. It
+runs nothing; `schema` does.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from holdfast.stores import sql_text
 from holdfast.stores.postgres.sql import RANK
 
 NUMBER = 12
-"""The number of the schema. A change of any SQL file, except of a comment, needs the next one."""
+"""The number of the schema. Every change of an SQL file, except of a comment, needs the next number."""
 
 FIRST = ("micros", "instant", "new_id", "json_of", "json_or_null", "check_intent")
-"""The functions that `schema.sql` uses. They are made before it, and all others, which may use its tables, after it."""
+"""Functions that `schema.sql` uses. They are made before it. All others may use its tables and are made after it."""
 
 
 def _decimal(digits: int) -> str:
-    """The first digits of a number, with a point after the first of them."""
+    """Return the first digits of a number, with a point after the first digit."""
     text = str(digits)
     return f"{text[0]}.{text[1:42]}"
 
 
 def _header(*lines: str) -> str:
-    """Lines between the signature of a function and its text."""
+    """Join the lines between the signature of a function and its body."""
     return "\n    ".join(lines)
 
 
-# Functions keep the search path that they are made with, so that it does not matter which one a caller has.
+# Functions keep the search path that they are made with, so the caller's does not matter.
 _SEARCH_PATH = "set search_path from current"
 
-# A function in SQL is planned at each call unless Postgres puts its text in the place of the call. So all functions
-# are PL/pgSQL, except those that are written for that.
+# Postgres plans a function in SQL at each call unless it can inline it. So all functions are PL/pgSQL, except those
+# that are written to be inlined.
 HEADERS = {
-    # A function that Python calls: one round trip, one commit. JSON in, JSON out. Its last argument is the time;
-    # if it is null, the server's clock counts. It applies and never decides: `core/rules.py` says what becomes of a
-    # run. Each of its statements sees what was committed before it, so what is read after a lock is as new as the lock.
+    # A function that Python calls: one round trip, one commit. JSON in, JSON out. Its last argument is the time. If
+    # it is null, the server's clock counts. It applies and never decides: `core/rules.py` decides what becomes of a
+    # run. Each of its statements sees everything committed before it, so a read after a lock is as new as the lock.
     #
-    # A statement is planned once per session, because planning takes longer than the statement. There is one good
-    # plan for it, whatever the values. Tables may still be empty at that time, so the settings rule out sequential
-    # scans and joins that read a whole table, and make a row that is read in vain expensive.
+    # A statement is planned once per session, because planning takes longer than the statement. One plan is good for
+    # all values. Tables may still be empty at that time. So the settings rule out sequential scans and joins that read
+    # a whole table. They also raise the cost of rows that are read in vain.
     "operation": _header(
         "language plpgsql",
         _SEARCH_PATH,
@@ -63,14 +63,14 @@ HEADERS = {
         "set jit = off",
         "set lock_timeout = '10s'",
     ),
-    # A function that only reads, and is called by operations or views. It is planned with the caller's settings.
+    # A function that only reads and is called by operations or views. It is planned with the caller's settings.
     "reader": _header("language plpgsql stable", _SEARCH_PATH),
-    # A function for SQL producers. It has the rights of the schema's owner, so that producers need none on tables: a
-    # request that they wrote themselves could ask for anything. So it checks all that it is given, its search path
-    # has temporary tables last, and its file revokes the right to call it from everybody.
+    # A function for SQL producers. It has the rights of the schema's owner, so that producers need no rights on tables:
+    # with those they could write any request. So it checks all its arguments, its search path has temporary tables
+    # last, and its file revokes the public right to call it.
     "producer": _header("language plpgsql security definer", _SEARCH_PATH),
 }
-"""Settings that many functions have in common."""
+"""Settings that many functions share."""
 
 CONSTANTS = {
     "name_limit": str(NAME_LIMIT),
@@ -99,28 +99,28 @@ CONSTANTS = {
     "routine_kept": str(audit.KEPT),
     "trim_every": str(audit.TRIM_EVERY),
 }
-"""Rules of `core`: SQL has no list and no limit of its own."""
+"""Rules of `core`. SQL defines no lists and no limits itself."""
 
 
 def script() -> str:
-    """All statements that make the schema. Function bodies must not be checked meanwhile: they refer to each other."""
+    """Return the statements that make the schema. Run them without checks of function bodies: these use each other."""
     functions = function_texts()
     first = [functions.pop(name) for name in FIRST]
     return filled_in("\n".join([*first, schema_text(), *functions.values()]))
 
 
 def schema_text() -> str:
-    """The file `schema.sql` as it is."""
+    """Return the text of `schema.sql`, with its names in braces."""
     return (files(__package__) / "schema.sql").read_text("utf-8")
 
 
 def function_texts() -> dict[str, str]:
-    """The files of the server functions as they are, by name."""
+    """Return the texts of the server functions, by name, with their names in braces."""
     found = [file for file in (files(__package__) / "functions").iterdir() if file.name.endswith(".sql")]
     texts = {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in found}
     return dict(sorted(texts.items()))
 
 
 def filled_in(text: str) -> str:
-    """A text with the constants and headers that it names."""
+    """Replace the names in braces by their constants and headers."""
     return sql_text.filled_in(text, HEADERS | CONSTANTS)

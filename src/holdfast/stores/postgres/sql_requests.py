@@ -1,6 +1,6 @@
-"""Requests of producers in plain SQL, kept until a worker carries them out by the same rules as everything.
+"""Requests of SQL producers, stored until a worker carries them out by the same rules as every other command.
 
-They are written by the functions `cancel`, `send` and `emit` of the schema.
+The server functions `cancel`, `send` and `emit` write them.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _log = logging.getLogger("holdfast.store")
 
 
 class SendRequest(Value, frozen=True, kw_only=True, tag_field="kind", tag="send"):
-    """Send a message to a run. It may have ended since."""
+    """A request to send a message to a run, which may have ended since."""
 
     message: MessageToRun
 
 
 class EmitRequest(Value, frozen=True, kw_only=True, tag_field="kind", tag="emit"):
-    """Publish an event."""
+    """A request to publish an event."""
 
     event: Event
 
@@ -51,7 +51,7 @@ class CancelBody(Value, frozen=True, kw_only=True):
 
 
 class CancelRequest(Value, frozen=True, kw_only=True, tag_field="kind", tag="cancel"):
-    """Cancel a run. It may have ended since."""
+    """A request to cancel a run, which may have ended since."""
 
     run_id: str
     request: CancelBody
@@ -63,7 +63,7 @@ RequestedCommand = SendMessages | EmitEvents | Cancel
 
 
 class Taken(NamedTuple):
-    """A request by its number, as a command; None stands for one that cannot be read, and is dropped."""
+    """A request as a command, with its number. The command is None if the request cannot be decoded and is dropped."""
 
     number: int
     command: RequestedCommand | None
@@ -98,19 +98,19 @@ _request: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
 _payload: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 _VALUES = ("21", "22", "23", "54")
-"""Classes of errors of the server that are about values."""
+"""Classes of server errors that are caused by values."""
 
 
 def are_waiting(connection: Connection, schema: str) -> bool:
-    """Whether there are requests, be it that somebody carries them out just now."""
+    """True if there are requests, even if another process is carrying them out."""
     ((is_so,),) = connection.execute(qualified(_WAITING, schema)).fetchall()
     return bool(is_so)
 
 
 def carry_out(connection: Connection, calls: Calls, at: Micros | None) -> News | None:
-    """Do what the oldest requests ask for, in their order, and forget them, all in one transaction; None if none is.
+    """Carry out the oldest requests in order, and delete them, in one transaction. Return None if there are none.
 
-    If one of them cannot be done by anybody, each gets a transaction of its own, and that one is dropped.
+    If one of them can never succeed, each gets a transaction of its own, and that request is dropped.
     """
     try:
         with connection.transaction():
@@ -140,7 +140,7 @@ def _carry_out_singly(connection: Connection, calls: Calls, at: Micros | None) -
 
 
 def _done(connection: Connection, calls: Calls, taken: Sequence[Taken], at: Micros | None) -> News:
-    """Do what requests ask for, wholly or not at all, in a transaction that is open."""
+    """Carry out requests, all or none, in a transaction that is already open."""
     asked = [one.command for one in taken if one.command is not None]
     if not asked:
         return News()
@@ -154,9 +154,9 @@ def _done(connection: Connection, calls: Calls, taken: Sequence[Taken], at: Micr
 
 
 def _is_hopeless(error: Exception) -> bool:
-    """Whether it is the request itself that fails: with its values, at the server, or by the rules.
+    """True if the request itself is at fault: the server refuses its values, or a rule refuses it.
 
-    Whatever else the server refuses, for want of space or of a permission, may work later.
+    Other errors of the server, such as a lack of disk space or of a permission, may go away.
     """
     if not isinstance(error, psycopg.Error):
         return True
@@ -166,7 +166,7 @@ def _is_hopeless(error: Exception) -> bool:
 
 
 def _perform(working: WorkingSet, command: RequestedCommand, now: Micros) -> None:
-    """Carry out a command as far as that is still possible: the run may have ended since it was written."""
+    """Carry out a command as far as still possible: its run may have ended since the request was written."""
     match command:
         case SendMessages():
             (sent,) = commands.apply(working.unit, command, now)
@@ -184,10 +184,10 @@ def _perform(working: WorkingSet, command: RequestedCommand, now: Micros) -> Non
 
 
 def take(connection: psycopg.Connection[Any], schema: str, limit: int) -> list[Taken]:
-    """The oldest requests, which are gone once the open transaction is committed.
+    """Take the oldest requests. They are deleted when the open transaction commits.
 
-    One at a time does this, or what a producer asked for could be carried out in another order: nothing is there to be
-    taken while somebody else is at it. Call it before anything is locked.
+    Only one session takes requests at a time, so that they are carried out in order. While another session has them,
+    this returns nothing. Call it before anything is locked.
     """
     found = connection.execute(_TURN, (classid(schema), REQUESTING)).fetchone()
     if found is None or not found[0]:
@@ -209,6 +209,6 @@ def _decoded(number: int, body: str, by: str) -> RequestedCommand | None:
             case CancelRequest():
                 return Cancel(run_id=request.run_id, id=request.request.id, reason=request.request.reason, by=by)
     except (msgspec.MsgspecError, UnicodeEncodeError) as error:
-        # Nobody would ever understand it, and it must not stand in the way of the others.
-        _log.warning("request %s is dropped: nobody could read it: %s", number, error)
+        # It can never be decoded, and must not block the requests behind it.
+        _log.warning("request %s is dropped: it cannot be decoded: %s", number, error)
         return None

@@ -1,4 +1,4 @@
-"""The store port on Postgres: what callers see. It decides nothing and holds no SQL; it runs scripts."""
+"""The store port on Postgres. It decides nothing and holds no SQL; it picks a connection and runs scripts on it."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ WRITERS = 3
 READERS = 2
 TRANSACTORS = 4
 FEW = 8
-"""The most ends that are asked for on the event loop itself."""
+"""Maximum number of run ends that one query on the event loop asks for."""
 ERRAND_SECONDS = 2.0
-"""So long a claim that found nothing waits for what producers in SQL have asked for; somebody may stand in its way."""
+"""Maximum time that an empty claim waits for requests of SQL producers, which a lock may delay."""
 HEART_LIMITS = SessionLimits(statement_seconds=4.0, lock_seconds=3.0)
-"""A beat that takes longer is a beat missed: the next one is better tried on another connection."""
+"""Limits of a heartbeat. A beat that takes longer counts as missed, and the next one tries another connection."""
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -52,10 +52,10 @@ _Carrier = TypeVar("_Carrier", Sessions, LoopSession, RequestThread)
 
 
 class PostgresStore:
-    """Runs in one schema of a Postgres database, for any number of processes on any number of machines."""
+    """A store in one schema of a Postgres database, for any number of processes on any number of machines."""
 
     flushes = 2
-    """A second batch is written while the first one waits for the disk."""
+    """Number of batches in flight: the second is written while the first waits for the disk."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self._url = url
@@ -68,9 +68,9 @@ class PostgresStore:
         self._hints = Hints(self._address, connector=connector)
         self._writers = Sessions(self._address, "writer", WRITERS, limits=OWN, connector=connector)
         self._readers = Sessions(self._address, "reader", READERS, limits=OWN, connector=connector)
-        # Leases are renewed whatever else goes on, so nothing else may stand in the way.
+        # Renewals have a session of their own, so that no other operation can delay them.
         self._heart = Sessions(self._address, "heart", 1, limits=HEART_LIMITS, connector=connector)
-        # Functions of users may take their time, and must not hold up anybody else.
+        # User functions may be slow. In sessions of their own they delay no other operation.
         self._transactors = Sessions(self._address, "transactor", TRANSACTORS, connector=connector, is_for_users=True)
         self._loop_session = LoopSession(connector, self._writers, limits=OWN)
         self._request_thread = RequestThread(
@@ -102,16 +102,16 @@ class PostgresStore:
                 raise
 
     async def close(self) -> None:
-        if self._pid != os.getpid():  # a forked child must leave the parent's alone
+        if self._pid != os.getpid():  # a forked child must not close the parent's connections
             return
         if self._at_exit is not None:
             self._at_exit.detach()
         await self._loop_session.stop()
         await asyncio.to_thread(_end, self._parts, self._pid)
-        # For the next time. Not before: an operation that comes meanwhile would open a connection that nobody closes.
+        # For the next `open`. Only now: an operation during `close` would open a connection that is never closed.
         self._loop_session = LoopSession(self._connector, self._writers, limits=OWN)
         self._held = Held()
-        self._pid = None  # nothing is open that a fork could not take along
+        self._pid = None  # nothing is open, so a fork is harmless
 
     def twin(self) -> PostgresStore:
         return PostgresStore(self._url, clock=self._clock)
@@ -126,7 +126,7 @@ class PostgresStore:
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
-        """A connection for what may take long, and is done by nobody else."""
+        """Open a connection without time limits for one piece of schema work, and close it afterwards."""
         connection = self._connector.connect(UNLIMITED)
         try:
             yield connection
@@ -149,7 +149,7 @@ class PostgresStore:
 
     @property
     def _parts(self) -> tuple[_Stoppable, ...]:
-        """What has to be stopped, in this order."""
+        """The parts to stop, in this order."""
         return *self._all, self._request_thread, self._hints
 
     # Writing
@@ -172,14 +172,14 @@ class PostgresStore:
                 return claimed
             errand = self._request_thread.begin()
             if claimed.leases:
-                return msgspec.structs.replace(claimed, has_more=True)  # they need not wait for it
-            # What is asked for may make runs ready: only then it is known whether there is nothing to do.
+                return msgspec.structs.replace(claimed, has_more=True)  # claimed runs do not wait for the requests
+            # The requests may make runs ready, so an empty answer is final only after they were applied.
             await asyncio.wait([errand], timeout=ERRAND_SECONDS)
             if self._request_thread.batches == batches:
                 return claimed
 
     async def _claim(self, request: ClaimRequest) -> tuple[Claimed, bool]:
-        """What is leased, and whether producers in SQL have asked for something."""
+        """Claim once. Return the leases, and True if SQL producers have open requests."""
         at, asked_at = self._time()
         repeat = msgspec.structs.replace(request, is_repeat=True)
         found = await self._running(self._loop_session).run(
@@ -187,7 +187,7 @@ class PostgresStore:
         )
         claimed = found.claimed
         if claimed is None:
-            # Not on the loop: many may have to be parked, and only one at a time decides over a type.
+            # Not on the loop: many runs may have to be parked, and claims of one limited type wait for each other.
             claimed = await self._running(self._writers).run(
                 lambda connection: run_script(connection, claims.claim_limited(self._calls, request, found, at)),
                 again=lambda connection: run_script(connection, claims.claim_again(self._calls, repeat, at)),
@@ -234,9 +234,10 @@ class PostgresStore:
         *,
         is_small: bool = True,
     ) -> asyncio.Future[_R]:
-        """Have something written, and tell of it. `script` makes it, once for each time it is tried.
+        """Run a writing script and announce its news. `script` is called once per attempt.
 
-        After a lost connection `again` does instead, if given. What is large is not for the loop to put together.
+        After a lost connection, `again` replaces `script` if given. Large writes run in a thread, so that encoding them
+        does not block the event loop.
         """
 
         def first() -> Script[_R]:
@@ -246,7 +247,7 @@ class PostgresStore:
 
         def repeat() -> Script[_R]:
             told, _ = yield from (again or script)()
-            self._hints.stir()  # what the first attempt did may not have been told
+            self._hints.stir()  # the first attempt may have committed without announcing its news
             return told
 
         if is_small:
@@ -291,7 +292,7 @@ class PostgresStore:
     def _read(
         self, function: Callable[Concatenate[Connection, str, _P], _R], *args: _P.args, **kwargs: _P.kwargs
     ) -> asyncio.Future[_R]:
-        """Read something, given a connection and the name of the schema."""
+        """Call a reading function with a connection and the schema name."""
         return self._run_in(self._readers, function, *args, **kwargs)
 
     def _run_in(
@@ -340,16 +341,21 @@ class PostgresStore:
 
     @property
     def _at(self) -> Micros | None:
-        """The time of an operation, if it is not for the server to say."""
+        """The time of an operation by the test clock, or None: the server's clock counts."""
         return None if self._clock is None else self._clock.now()
 
     def _time(self) -> tuple[Micros | None, Micros]:
-        """The time as the server is told it, if at all, and as far as it is known here."""
+        """The time to send to the server (None: its own clock counts), and the time as far as this process knows."""
         at = self._at
         return at, self._following.now() if at is None else at
 
     def _running(self, carrier: _Carrier) -> _Carrier:
-        """Whoever carries out an operation, if the store is open here."""
+        """Return the given carrier if the store is open in this process.
+
+        Raises:
+            StoreUnavailable: The store is not open, or was opened in the process that this one was forked from.
+
+        """
         self._check_process()
         if self._pid is None:
             raise StoreUnavailable(f"the store {self._address.shown} is not open; call open() first")
@@ -359,11 +365,11 @@ class PostgresStore:
         if self._pid is not None and os.getpid() != self._pid:
             raise StoreUnavailable(
                 f"the store {self._address.shown} was opened in another process (pid {self._pid}); "
-                "a fork does not take its threads along: open the store after the fork"
+                "a fork does not copy the store's threads: open the store after the fork"
             )
 
     def abandon(self) -> None:
-        """What a forked child does first: nothing of its parent's is used or closed."""
+        """Forget all connections and threads in a forked child, without closing those of the parent."""
         for sessions in self._all:
             sessions.abandon()
         self._request_thread.abandon()
@@ -376,7 +382,7 @@ class _Stoppable(Protocol):
 
 
 def _end(parts: Sequence[_Stoppable], pid: int | None) -> None:
-    """Close everything that is open, unless this is a forked child, whose parent goes on with it."""
+    """Stop all parts, unless this is a forked child: they belong to the parent."""
     if os.getpid() != pid:
         return
     for part in parts:

@@ -1,4 +1,4 @@
-"""Topics: the rules that were set for them, and the lock that each has."""
+"""Topics: their rules and their advisory locks. Also the locks for work that only one process may do at a time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from holdfast.stores.postgres.scripts import Script
 from holdfast.stores.postgres.sql import qualified
 
 BUCKETS = 65_536
-"""So many locks there are for all topics: a transaction that holds many must not fill the server's table of locks."""
+"""Number of advisory locks for all topics. The limit keeps one transaction from filling the server's lock table."""
 
 MAKING, PRUNING, REQUESTING, SCHEDULING, PURGING, RESTORING = -1, -2, -3, -4, -5, -6
-"""Locks of those who make the schema, prune, carry out requests, set schedules, purge or restore: one at a time."""
+"""Turns: locks for making the schema, pruning, requests, schedules, purging and restoring. One session has each."""
 
 _TOPICS = """
     select row_to_json(topics)::text
@@ -46,7 +46,7 @@ _LOCK = """
     from (
         select unnest(%s::int[]) as bucket
     ) as wanted
-"""  # in the order given: there is nothing that could change it
+"""  # takes the locks in the given order, because no part of the statement reorders the rows
 
 TAKE_TURN = b"select pg_advisory_xact_lock(%s, %s)"
 
@@ -54,7 +54,7 @@ _topic = msgspec.json.Decoder(Topic)
 
 
 class _Rules(msgspec.Struct, frozen=True):
-    """A topic with everything said."""
+    """The rules of a topic, without defaults, so that every field is encoded."""
 
     name: str
     mode: str
@@ -63,19 +63,19 @@ class _Rules(msgspec.Struct, frozen=True):
 
 
 def classid(schema: str) -> int:
-    """The first half of every advisory lock of a schema: a number the same for all, and hardly anybody else's."""
+    """The first key of every advisory lock of a schema. All processes compute the same number; others hardly use it."""
     return int.from_bytes(blake2b(f"holdfast {schema}".encode(), digest_size=4).digest(), "big", signed=True)
 
 
 def bucket(topic: str) -> int:
-    """The second half: which of the locks of a schema is that of a topic."""
+    """The second key of the advisory lock of a topic."""
     return int.from_bytes(blake2b(topic.encode(), digest_size=4).digest(), "big") % BUCKETS
 
 
 def lock(connection: psycopg.Connection[Any], schema: str, topics: Iterable[str]) -> None:
-    """Wait for the locks of topics, and keep them until the end of the transaction.
+    """Wait for the locks of topics, and hold them until the end of the transaction.
 
-    All at once, and before any row is locked: whoever takes them in another order may wait for ever.
+    Take all of them in one call, before any row is locked. Transactions with another order could deadlock.
     """
     buckets = sorted(set(map(bucket, topics)))
     if buckets:
@@ -83,21 +83,21 @@ def lock(connection: psycopg.Connection[Any], schema: str, topics: Iterable[str]
 
 
 def take_turn(connection: psycopg.Connection[Any], schema: str, turn: int) -> None:
-    """Wait for one of the turns, and keep it until the end of the transaction. Before any lock of a topic."""
+    """Wait for a turn, and hold it until the end of the transaction. Take it before any lock of a topic."""
     connection.execute(TAKE_TURN, (classid(schema), turn))
 
 
 def try_turn(connection: psycopg.Connection[Any], schema: str, turn: int) -> bool:
-    """Take one of the turns, until the end of the transaction, unless somebody else has it."""
+    """Take a turn until the end of the transaction. Return False if another session holds it."""
     found = connection.execute("select pg_try_advisory_xact_lock(%s, %s)", (classid(schema), turn)).fetchone()
     return found is not None and bool(found[0])
 
 
 def put(schema: str, topics: Sequence[Topic]) -> Script[None]:
-    """Set the rules for topics; of several for one name the last counts. The pruner looks at all topics again."""
+    """Set the rules of topics. Of several rules for one name the last counts. The pruner then checks all topics."""
     last = {topic.name: topic for topic in topics}
     wanted = [_Rules(one.name, one.mode, one.retention, one.max_pending) for one in last.values()]
-    yield TAKE_TURN, (classid(schema), PRUNING)  # or a pruner that read the old rules would say that it looked
+    yield TAKE_TURN, (classid(schema), PRUNING)  # or a pruner with the old rules could mark the topics as checked
     yield qualified(_PUT, schema), (msgspec.json.encode(wanted).decode(),)
     yield qualified(_LOOK_AGAIN, schema), ()
 
@@ -107,5 +107,5 @@ def list_topics(connection: psycopg.Connection[Any], schema: str) -> list[Topic]
 
 
 def known(connection: psycopg.Connection[Any], schema: str) -> dict[str, Topic]:
-    """The rules there are, by name."""
+    """Return the rules of all topics, by name."""
     return {topic.name: topic for topic in list_topics(connection, schema)}

@@ -1,6 +1,6 @@
-"""Transfers: runs, events and dead letters leave for another store, or come from one.
+"""Transfers: export of runs, events and dead letters to another store, and import from one.
 
-`stores.operations` decides what becomes of them, as of everything else.
+As for every other write, `stores.operations` makes the decisions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from holdfast.stores.working.load_request import LoadRequest
 from holdfast.stores.working.working_set import WorkingSet
 
 STEPS_LIMIT = 1_000_000
-"""So many numbers are drawn one by one, which every role may; a wider gap is jumped over, which is for the owner."""
+"""Maximum gap in event numbers to draw one by one, which every role may do. Only the owner may jump a wider gap."""
 
 _DUMP = f"""
     select json_build_object({DETAILS_FIELDS},
@@ -84,7 +84,7 @@ _DUMP = f"""
     from unnest(%s::text[]) with ordinality as wanted (id, place)
     join {{schema}}.runs_read as run on run.id = wanted.id
     order by wanted.place
-"""  # noqa: S608 - of constants; by the primary keys, and audits_run; one statement sees one instant
+"""  # noqa: S608 - built from constants; by the primary keys, and audits_run; one statement sees one instant
 
 _KEPT_EVENTS = """
     select number, topic, id, payload, at, reached, state = 'pending'
@@ -134,13 +134,13 @@ _R = TypeVar("_R")
 
 
 class Read(Protocol):
-    """Reads something on a connection of its own."""
+    """Runs a reading job on a connection."""
 
     def __call__(self, job: Callable[[psycopg.Connection[Any]], _R], /) -> Awaitable[_R]: ...
 
 
 class Write(Protocol):
-    """Carries out a script, again after a lost connection, and announces what it changed."""
+    """Runs a script, repeats it after a lost connection, and announces its news."""
 
     def __call__(self, script: Callable[[], Script[tuple[_R, News]]], /, *, is_small: bool) -> Awaitable[_R]: ...
 
@@ -149,7 +149,7 @@ _origin = msgspec.json.Decoder(Origin)
 
 
 class PostgresTransfer:
-    """The capability `Transfer`. `read` and `write` say how statements reach the server."""
+    """The capability `Transfer`. `read` and `write` run jobs and scripts on the server."""
 
     def __init__(self, calls: Calls, *, read: Read, write: Write, time: Callable[[], Micros | None]) -> None:
         self._calls = calls
@@ -176,14 +176,14 @@ class PostgresTransfer:
 
 
 def dump(connection: psycopg.Connection[Any], schema: str, run_ids: Sequence[str]) -> list[Dump]:
-    """Those of the runs that are at rest, with all that belongs to them."""
+    """Return those of the runs that are at rest, with all their rows."""
     with readable("a run"):
         found = [_dump.decode(text) for (text,) in connection.execute(qualified(_DUMP, schema), (list(run_ids),))]
     return [replace(one, audit=kept(one.audit)) for one in found if is_at_rest(one.run)]
 
 
 def kept_events(connection: psycopg.Connection[Any], schema: str, after: int, limit: int) -> list[KeptEvent]:
-    """The events that somebody may still get, beyond a number."""
+    """Return events after a number that a run may still receive."""
     names = KeptEvent.__struct_fields__
     found = connection.execute(qualified(_KEPT_EVENTS, schema), (after, limit))
     return [KeptEvent(**dict(zip(names, row, strict=True))) for row in found]
@@ -196,7 +196,7 @@ def last_event(connection: psycopg.Connection[Any], schema: str) -> int:
 
 
 def restored(calls: Calls, restoration: Restoration, at: Micros | None) -> Script[tuple[Restored, News]]:
-    """Write what comes from another store, as far as that was not done before."""
+    """Write data from another store. Parts that were written before are skipped."""
     return (yield from TRANSACTION.around(_restored(calls, restoration, at)))
 
 
@@ -230,7 +230,7 @@ def _known_origin(schema: str, name: str) -> Script[Origin]:
 
 
 def _raise_numbers(schema: str, last: int) -> Script[None]:
-    """Have events to come get higher numbers than this, also if others draw numbers meanwhile."""
+    """Make later events get higher numbers than this, even if other sessions draw numbers meanwhile."""
     gap = last - (yield qualified(_LAST_EVENT, schema), ())
     if gap > STEPS_LIMIT:
         yield qualified(_JUMP, schema), (last,)
@@ -257,7 +257,7 @@ def _to_load(restoration: Restoration, origin: Origin) -> LoadRequest:
 
 
 def _numbers_wanted(restoration: Restoration, high: int) -> int:
-    """At most so many events get new numbers."""
+    """Return the maximum number of events that get new numbers."""
     if not high:
         return 0
     unread = [one for dump in restoration.runs for one in dump.inbox]

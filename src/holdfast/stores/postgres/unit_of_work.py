@@ -1,8 +1,8 @@
 """A unit of work on Postgres: an operation on a working set, in one transaction.
 
-One round trip locks and loads what the operation is about, the operation decides, and another writes what changed. If
-the operation needs more than was loaded, everything is rolled back and repeated with more. So locks are always taken in
-one order, and the operation decides on what it read.
+One round trip locks and loads the rows that the operation needs, the operation decides, and another round trip writes
+its changes. If the operation needs more rows, everything is rolled back and repeated with more. So locks are always
+taken in one order, and the operation decides on locked rows.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from holdfast.stores.working.decision import ROUNDS_LIMIT, Operation, decide
 from holdfast.stores.working.load_request import LoadRequest, NotLoaded
 
 MUCH_CHARACTERS = 2_000_000
-"""To decide on so much may take longer than our transactions usually may: they are to outlast no process that stands
-still."""
+"""Size of a document from which deciding may exceed the usual idle limit of the store's transactions. That limit is
+short, so that a process that stands still does not keep its locks."""
 
 TAKEN = "HF001"
-"""What the functions say when somebody else was quicker with an id or a key."""
+"""SQLSTATE of the server functions if another transaction took an id or a key first."""
 
 UNIQUE = "23505"
-"""What the database says when somebody else was quicker with a key that an ended run was to take again."""
+"""SQLSTATE of the database if another transaction took a key first that an ended run was to take again."""
 
 T = TypeVar("T")
 
 
 class Bounds:
-    """What begins, ends and undoes a unit of work: a transaction, or a part of one that somebody else has open."""
+    """Statements that begin, commit and undo a unit of work: a transaction, or a savepoint in one that is open."""
 
     def __init__(self, begin: bytes, commit: bytes, *undo: bytes, take_time: bytes | None = None) -> None:
         self._begin: Statement = begin, ()
@@ -48,21 +48,21 @@ class Bounds:
         self._take_time = take_time
 
     def taking_time(self, document: str) -> Script[None]:
-        """Ask for patience if there is so much to decide on that it takes longer than our transactions usually may."""
+        """Raise the idle limit of the transaction if deciding on the document may exceed the usual one."""
         if self._take_time is not None and len(document) > MUCH_CHARACTERS:
             yield self._take_time, ()
 
     def around(self, work: Script[T], *, is_committing: bool = False) -> Script[T]:
-        """Do something wholly or, if it raises, not at all. What `is_committing` ends with `commit` by itself."""
-        first = next(work)  # if that fails nothing was said, and there is nothing to undo
+        """Run a script wholly or, if it raises, not at all. With `is_committing`, the script commits by itself."""
+        first = next(work)  # if this raises, nothing was sent, and there is nothing to undo
         try:
             answer = yield from _going_on(work, pipelined(self._begin, first))
             if not is_committing:
                 yield self.commit
         except GeneratorExit:
-            raise  # nobody runs this script any more: the owner of the connection rolls back, or closes it
+            raise  # the script was dropped: the owner of the connection rolls back or closes it
         except BaseException:
-            with suppress(psycopg.Error):  # it may be the connection that is broken
+            with suppress(psycopg.Error):  # the connection itself may be broken
                 for statement in self._undo:
                     yield statement, ()
             raise
@@ -70,14 +70,14 @@ class Bounds:
 
 
 def _going_on(work: Script[T], statement: Statement | Pipeline) -> Script[T]:
-    """Do something that has begun, with this statement instead of the one it has asked for."""
+    """Continue a script that has begun, with this statement in place of its first one."""
     while True:
         try:
             answer = yield statement
         except GeneratorExit:
             work.close()
             raise
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it was said to whoever works
+        except BaseException as error:  # noqa: BLE001 - every error goes to the script
             go_on = partial(work.throw, error)
         else:
             go_on = partial(work.send, answer)
@@ -94,7 +94,7 @@ TRANSACTION = Bounds(b"begin isolation level read committed", b"commit", b"rollb
 PART = Bounds(
     b"savepoint holdfast",
     b"release savepoint holdfast",
-    b"rollback to savepoint holdfast",  # its locks go with it
+    b"rollback to savepoint holdfast",  # also releases the locks taken since
     b"release savepoint holdfast",
 )
 
@@ -108,9 +108,9 @@ def decided(
     *,
     then: Callable[[T], Script[T]] | None = None,
 ) -> Script[tuple[T, News]]:
-    """What an operation answers once all it changed is written, and what there is to tell of it.
+    """Let an operation decide and write its changes. Return its answer and its news.
 
-    `then` completes the answer with what is read when all is written, in the same transaction.
+    `then` completes the answer with a read after the writes, in the same transaction.
     """
     for _ in range(ROUNDS_LIMIT):
         try:
@@ -123,8 +123,8 @@ def decided(
             to_load.add(missing)
         except psycopg.DatabaseError as error:
             if error.sqlstate not in (TAKEN, UNIQUE):
-                raise  # else it is done again, and meets whoever was quicker
-    raise AssertionError(f"an operation needs ever more: {to_load}")
+                raise  # otherwise the next round finds the row of the transaction that was first
+    raise AssertionError(f"an operation asks for more data in every round: {to_load}")
 
 
 def _attempt(
@@ -136,7 +136,7 @@ def _attempt(
     *,
     is_committing: bool = False,
 ) -> Script[tuple[T, News]]:
-    """Load, decide and write; and commit what was written, if that is known to be all."""
+    """Load, decide and write. With `is_committing`, commit in the same round trip as the writes."""
     found = yield calls.load, (document(to_load, calls.schema), at)
     yield from bounds.taking_time(found)
     loaded = unreadable.loaded(found, to_load.runs, is_strict=bool(to_load.due))

@@ -1,7 +1,7 @@
-"""Rows that cannot be decoded: read field by field, blocked where a claim comes to them, passed over where one may.
+"""Rows that cannot be decoded: reads show the other fields, claims block the run, and operations skip it if they may.
 
-Statements read rows as JSON, which is decoded as the values that they are. Where that fails for one of them, each is
-decoded by itself here.
+Statements return rows as JSON, and the store decodes a whole answer at once. If that fails, this module decodes each
+row by itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from holdfast.stores.postgres.sql import Calls
 from holdfast.stores.working.working_set import Loaded
 
 FAILURES = (msgspec.MsgspecError, RecursionError)
-"""What is raised for a row that cannot be decoded."""
+"""Errors that the decoder raises for a row that cannot be decoded."""
 
 _T = TypeVar("_T")
 
@@ -51,7 +51,7 @@ readable = partial(core_unreadable.readable, failures=FAILURES)
 
 
 def details(text: str) -> Details:
-    """A run with what of it can be decoded, from the JSON of `Details`."""
+    """Decode the JSON of `Details`, without the parts that cannot be decoded."""
     parts = members(text)
     run, why = _salvaged(parts["run"])
     reasons = [why]
@@ -69,7 +69,7 @@ def details(text: str) -> Details:
 
 
 def run_of(text: str) -> Run:
-    """A run with what of it can be decoded, from its JSON."""
+    """Decode the JSON of a run, without the fields that cannot be decoded."""
     return _salvaged(text)[0]
 
 
@@ -78,7 +78,7 @@ def _salvaged(text: str) -> tuple[Run, str]:
 
 
 def verdicts(text: str) -> Verdicts:
-    """What is told of held runs. One whose inbox cannot be read is lost: whoever claims it next blocks it."""
+    """Decode verdicts one by one. A run whose inbox cannot be decoded counts as lost, and the next claim blocks it."""
     parts = members(text)
     return Verdicts(verdicts=tuple(map(_verdict, items(parts["verdicts"]))), now=int(parts["now"]))
 
@@ -96,7 +96,7 @@ def _verdict(text: str) -> Verdict:
 def blocking(
     calls: Calls, types: tuple[str, ...], count: int, at: Micros | None, script: Callable[[], Script[_T]]
 ) -> Script[_T]:
-    """Do something with due runs; if one of them cannot be read, block those that cannot, and do it again."""
+    """Run a script on due runs. If it meets a run that cannot be decoded, block all such runs and run it again."""
     try:
         return (yield from script())
     except (Unreadable, *FAILURES) as error:
@@ -112,7 +112,7 @@ def blocking(
 
 
 def _flaw(leases: str) -> str | None:
-    """Why a run cannot be read by the worker that would claim it."""
+    """Return why a worker could not decode the lease of a run, or None if it could."""
     try:
         _decode_leases(leases)
     except FAILURES as error:
@@ -121,7 +121,7 @@ def _flaw(leases: str) -> str | None:
 
 
 def read_leases(calls: Calls, worker: str, leases: Iterable[str], at: Micros | None) -> Script[list[Lease]]:
-    """Those of the runs that a worker has claimed which can be read; the others are blocked."""
+    """Decode claimed leases. Runs that cannot be decoded are blocked and left out."""
     read: list[Lease] = []
     for text in leases:
         try:
@@ -136,9 +136,11 @@ def read_leases(calls: Calls, worker: str, leases: Iterable[str], at: Micros | N
 
 
 def loaded(document: str, wanted: Collection[str], *, is_strict: bool) -> Loaded:
-    """What an operation is about. A run that cannot be read is left out, unless the operation named it.
+    """Decode a loaded document. A run that cannot be decoded is left out, so that an event reaches all other runs.
 
-    So an event reaches everybody else who waits for it. `is_strict`: none is left out.
+    Raises:
+        Unreadable: The operation names such a run (it is in `wanted`), or `is_strict` is set.
+
     """
     try:
         return _decode_loaded(document)
@@ -150,17 +152,17 @@ def loaded(document: str, wanted: Collection[str], *, is_strict: bool) -> Loaded
     if named := sorted(odd if is_strict else odd.keys() & set(wanted)):
         raise Unreadable(f"run {named[0]} cannot be read: {odd[named[0]]}")
     for run_id, why in odd.items():
-        _log.warning("run %s is passed over, because it cannot be read: %s", run_id, why, extra={"run_id": run_id})
+        _log.warning("run %s is skipped, because it cannot be read: %s", run_id, why, extra={"run_id": run_id})
     kept: dict[str, Any] = {name: [pair for pair in pairs if pair[0] not in odd] for name, pairs in read.items()}
     kept["runs"] = [run for run in runs if run.id not in odd]
-    with readable("what this is about"):
+    with readable("the data of this operation"):
         others = {name: msgspec.Raw(text.encode()) for name, text in parts.items() if name not in kept}
         rest = _decode_loaded(msgspec.json.encode({**others, **{name: [] for name in kept}}))
     return msgspec.structs.replace(rest, **kept)
 
 
 _PAIRS: dict[str, Any] = {"waits": Wait, "arrivals": Arrival, "entries": Entry, "histories": list[Entry]}
-"""What belongs to a run, by its id."""
+"""The parts of a document that are pairs of a run's id and a value, with the type of the value."""
 
 
 def _readable_runs(runs: str, odd: dict[str, str]) -> Iterator[Run]:

@@ -1,4 +1,4 @@
-"""Connections of users, of several kinds: a script runs in the transaction that is open on one."""
+"""Scripts on a user's connection, in the transaction that is open there. Several kinds of connection are supported."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ async def run_on_user_connection(connection: object, script: Script[T]) -> T:
 
 
 async def _in_thread(connection: Connection, script: Script[T]) -> T:
-    """Run a script that blocks in a thread, because the event loop must not block.
+    """Run a blocking script in a thread, so that it does not block the event loop.
 
     A caller that is cancelled meanwhile still waits for the end. The script uses the caller's connection: if the caller
-    rolled back now, the statements after that would be committed one by one.
+    rolled back before the end, the remaining statements would be committed one by one.
     """
-    # Not a task: whoever cancels all of them, as a loop does that ends, would no longer know when the thread does.
+    # Not a task: a loop that shuts down cancels all tasks, and a cancelled task would not say when the thread ends.
     running = asyncio.get_running_loop().run_in_executor(None, run_script, connection, script)
     cancelled: asyncio.CancelledError | None = None
     while not running.done():
@@ -42,42 +42,42 @@ async def _in_thread(connection: Connection, script: Script[T]) -> T:
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        running.exception()  # nobody else asks for it
+        running.exception()  # retrieved, or asyncio would log it as never retrieved
         raise cancelled
     return running.result()
 
 
 async def _driver_connection(connection: Any) -> Connection | AsyncConnection:
-    """The connection of the driver, which may be inside of SQLAlchemy's."""
+    """Return the driver's connection, also from inside a SQLAlchemy connection or session."""
     if isinstance(connection, (psycopg.Connection, psycopg.AsyncConnection)):
         return connection
     if not _is_of_sqlalchemy(connection):
-        raise InvalidRequest(f"this is {connection!r}; give {_KINDS}")
+        raise InvalidRequest(f"{connection!r} is not a supported connection; pass {_KINDS}")
     if hasattr(connection, "bind") and hasattr(connection, "connection"):  # a session, which has a transaction at once
         connection = connection.connection()
         if asyncio.iscoroutine(connection):
             connection = await connection
     if not connection.in_transaction():
         raise InvalidRequest(
-            "no transaction is open on this connection; begin one (`with connection.begin():`): what is written here "
-            "counts once you commit it"
+            "no transaction is open on this connection; begin one (`with connection.begin():`): the write takes effect "
+            "when you commit it"
         )
     raw = await connection.get_raw_connection() if hasattr(connection, "get_raw_connection") else connection.connection
     own = raw.driver_connection
     if not isinstance(own, (psycopg.Connection, psycopg.AsyncConnection)):
         kind = f"{type(own).__module__}.{type(own).__qualname__}"
-        raise InvalidRequest(f"this SQLAlchemy engine uses the driver of {kind}; make it postgresql+psycopg://…")
+        raise InvalidRequest(f"this SQLAlchemy engine uses the driver of {kind}; use a postgresql+psycopg://… engine")
     return own
 
 
 def _checked(script: Script[T]) -> Script[T]:
-    """A script in a transaction that sees what others commit: one that does not would miss who waits for its news."""
+    """Check the isolation level, then run a script. At another level it would miss runs that have begun to wait."""
     level = yield b"select current_setting('transaction_isolation')", ()
     if level not in SEEING_LEVELS:
         raise InvalidRequest(
-            f"the isolation level of this transaction is {level!r}; do this in one that is 'read committed', which is "
-            "what `begin isolation level read committed` begins, whatever the default is: at another level it could "
-            "not see runs that have begun to wait meanwhile, and they would not be woken"
+            f"the isolation level of this transaction is {level!r}; it must be 'read committed': begin the transaction "
+            "with `begin isolation level read committed`, which overrides any default. At another level it cannot "
+            "see runs that have begun to wait meanwhile, and they would not be woken"
         )
     return (yield from script)
 
@@ -95,8 +95,8 @@ def _check_transaction(connection: Connection | AsyncConnection) -> None:
             raise InvalidRequest("the transaction on this connection has failed; roll it back first")
         case TransactionStatus.IDLE if connection.autocommit:
             raise InvalidRequest(
-                "no transaction is open on this connection; begin one (`with connection.transaction():`): what is "
-                "written here counts once you commit it"
+                "no transaction is open on this connection; begin one (`with connection.transaction():`): the write "
+                "takes effect when you commit it"
             )
-        case _:  # without autocommit the driver begins one by itself
+        case _:  # without autocommit the driver begins a transaction by itself
             pass

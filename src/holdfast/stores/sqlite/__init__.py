@@ -1,7 +1,7 @@
-"""The SQLite store: one file, several processes, nothing to install. The only package that imports `apsw`.
+"""The SQLite store: one file, several processes, no server to install. The only package that imports `apsw`.
 
-Only `app` imports it, and only when a `sqlite:` URL is used. Start with `store`, which is the port; `writer`
-runs what is to be written, many callers' operations in one commit; `transaction` is what one such transaction works on.
+Only `app` imports this package, and only for a `sqlite:` URL. Start reading with `store`, which implements the port.
+`writer` commits the operations of many callers together. `transaction` is the unit of work of one such commit.
 """
 
 from holdfast.stores.sqlite.files import in_namespace, mode_of

@@ -1,4 +1,4 @@
-"""Answers: which read answers each question of the port. Nothing here writes."""
+"""Dispatch: map each question of the store port to the read that answers it. Nothing here writes."""
 
 from __future__ import annotations
 

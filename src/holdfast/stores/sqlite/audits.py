@@ -1,6 +1,6 @@
-"""Audit facts as rows, gathered and written in bulk."""
+"""Audit facts as rows, collected during a transaction and written in bulk."""
 
-# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ _REQUESTS = f"""
 
 
 class SqliteAudit:
-    """The facts that a transaction is about to note, and those that are there."""
+    """The audit of a transaction: facts to be written, and facts already stored."""
 
     __slots__ = ("_connection", "pending", "worn")
 
     def __init__(self, transaction: Transaction) -> None:
         self._connection = transaction.connection
         self.pending: list[Row] = []
-        """The facts that are to be written."""
+        """Facts not written yet."""
         self.worn: set[str] = set()
-        """Runs that have so many facts that old ones are to be cleared away."""
+        """Runs whose old routine facts the next flush trims."""
 
     def note(self, fact: AuditFact | None) -> None:
         if fact is not None:
@@ -102,7 +102,7 @@ class SqliteAudit:
         return reads.audit(self._connection, run_id)
 
     def flush(self) -> None:
-        """Write the facts that have gathered, and clear old ones away where it is time for that."""
+        """Write the pending facts, and trim the old routine facts of runs that are due for it."""
         if self.pending:
             self._connection.executemany(_NOTE, self.pending)
             self.pending.clear()

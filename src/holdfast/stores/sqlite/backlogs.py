@@ -1,6 +1,6 @@
-"""Backlogs: how much may be claimed now, and how much is held, without a look at what sleeps or has ended.
+"""Backlogs: counts of claimable and held runs, without reading suspended or ended runs.
 
-The queue is read as claims read it: hopping from lane to lane, each from its head.
+The count reads the queue as a claim does: it seeks from lane to lane and reads each lane from its head.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _HELD = """
 
 
 def backlog(connection: apsw.Connection, now: Micros) -> list[Backlog]:
-    """What may be claimed now, by type."""
+    """Count the runs that a worker can claim now, by type: ready runs and runs with an expired lease."""
     found: dict[str, Backlog] = {}
     for type, count, since in (*_ready(connection, now), *_expired(connection, now)):
         known = found.get(type, Backlog(type=type, count=0, since=since))
@@ -48,7 +48,7 @@ def backlog(connection: apsw.Connection, now: Micros) -> list[Backlog]:
 
 
 def held(connection: apsw.Connection) -> dict[str, int]:
-    """How many runs each worker holds."""
+    """Count the runs that each worker holds."""
     return {holder: connection.execute(_HELD, (holder,)).get for holder in holders(connection)}
 
 
@@ -62,7 +62,7 @@ def _ready(connection: apsw.Connection, now: Micros) -> Iterator[tuple[str, int,
             if count:
                 yield type, count, since
             lane = next_lane(connection, type, priority, rank)
-        type += "\0"  # the least text after this one
+        type += "\0"  # the smallest string greater than this type
 
 
 def _expired(connection: apsw.Connection, now: Micros) -> Iterator[tuple[str, int, Micros]]:

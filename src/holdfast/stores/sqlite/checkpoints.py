@@ -1,7 +1,7 @@
-"""Checkpoints: those that bring nothing but entries take a short way; for all others see `operations/checkpoints.py`.
+"""Checkpoints: a fast path for checkpoints that carry only entries. `operations/checkpoints.py` writes all others.
 
-The short way repeats the first and the last lines of `write_one` there. Hundreds of plain checkpoints share a commit:
-one statement reads what is needed of all their runs, and no row of a run is written.
+The fast path repeats the first and last lines of `write_one` in that module. Hundreds of plain checkpoints share a
+commit: one statement reads the fences of all their runs, and no run row is written.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from holdfast.stores.sqlite.transaction import Transaction
 
 
 def write(transaction: Transaction, checkpoints: Sequence[Checkpoint]) -> Verdicts:
-    """Write each checkpoint that still has the right to be written."""
+    """Write each checkpoint whose fence still holds, and return one verdict per checkpoint."""
     now = transaction.now()
     plain = {place: one for place, one in enumerate(checkpoints) if _is_plain(one)}
     fences = transaction.runs.fences([one.run_id for one in plain.values()])
-    # Those first, as long as what was read of their runs is true.
+    # Plain checkpoints first: the others write run rows, which would make the fences above stale.
     verdicts = {place: _write_plain(transaction, one, fences.get(one.run_id), now) for place, one in plain.items()}
     verdicts |= {place: write_one(transaction, one, now) for place, one in enumerate(checkpoints) if place not in plain}
     return Verdicts(verdicts=tuple(verdicts[place] for place in range(len(checkpoints))), now=now)
 
 
 def _write_plain(transaction: Transaction, checkpoint: Checkpoint, run: Run | Fence | None, now: Micros) -> Verdict:
-    """A step was done and its run goes on. Its row is read but not written."""
+    """Record the entries of a run that keeps its lease. The run row is read but not written."""
     verdict = rules.judge(run, checkpoint)
     if run is None or verdict != "apply":
         return refused(transaction, checkpoint, verdict)
@@ -39,7 +39,7 @@ def _write_plain(transaction: Transaction, checkpoint: Checkpoint, run: Run | Fe
 
 
 def _is_plain(checkpoint: Checkpoint) -> bool:
-    """Whether a checkpoint brings nothing but entries."""
+    """Return True if a checkpoint carries only entries."""
     return (
         type(checkpoint.next) is Hold
         and checkpoint.waits is None

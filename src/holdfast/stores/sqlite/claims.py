@@ -1,11 +1,12 @@
-"""Claims: the candidates for a claim, at a cost that only ready runs raise. `operations/claims.py` chooses among them.
+"""Claims: find the candidates for a claim, at a cost that grows only with ready runs.
 
-Runs nobody holds stand in the index `run_queue` in lanes, one per type, priority and rank. A claim hops from lane to
-lane and reads each from its head; expired leases come from `run_held`. Nothing here walks what sleeps, and no statement
-is made for a type that is offered and has no run: the claim leapfrogs through the offered types and the index.
+`operations/claims.py` chooses among the candidates. Runs without a lease are in the index `run_queue`, in lanes: one
+lane per type, priority and rank. A claim seeks from lane to lane and reads each lane from its head. Expired leases come
+from the index `run_held`. No statement walks over suspended runs. An offered type without runs costs no statement: the
+claim seeks alternately in the sorted list of offered types and in the index.
 """
 
-# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ NEXT_TYPE = """
     limit 1
 """
 
-# A comparison of (priority, rank) as one pair would walk the whole lane, so there are two statements.
+# Two statements, because SQLite would walk the whole lane for a row comparison of (priority, rank).
 NEXT_RANK = """
     select priority, rank, ready_at, id
     from run indexed by run_queue
@@ -131,16 +132,19 @@ RELEASE_DEAD = """
 REGISTERED = """
     select id
     from worker
-"""  # all of them: they are few
+"""  # full scan: there are few workers
 
 _PROBE: Micros = round(PROBE_SECONDS * SECOND)
 _LOOKS = 16
-"""So many leases of a worker are looked at to find the next one that ends and is of an offered type. To wake too early
-costs a claim; to look at all of them would cost each claim as much as others hold."""
+"""Maximum number of leases per worker that a claim reads to find the next expiry of an offered type.
+
+After that many it reports the expiry of another type. Waking too early costs one claim. Reading all leases would make
+every claim as expensive as the number of held runs.
+"""
 
 
 class _Expired(NamedTuple):
-    """A held run whose lease has run out."""
+    """A held run whose lease has expired."""
 
     priority: int
     ready_at: Micros
@@ -149,7 +153,7 @@ class _Expired(NamedTuple):
 
 
 class _Lane:
-    """Runs of one type, priority and rank that nobody holds, from the first one on."""
+    """The runs of one type, priority and rank without a lease, by ready time and id."""
 
     __slots__ = ("first_id", "priority", "rank", "ready_at", "runs", "type")
 
@@ -160,16 +164,16 @@ class _Lane:
         self.ready_at = ready_at
         self.first_id = first_id
         self.runs: Generator[Run, None, None] | None = None
-        """Those that are due, once somebody has begun to read them."""
+        """The due runs, or None until the lane is first read."""
 
     def read(self, transaction: Transaction, now: Micros) -> Generator[Run, None, None]:
-        """The runs that are due, read only as far as they are asked for."""
+        """Return the due runs, as a generator that reads rows on demand."""
         if self.runs is None:
             self.runs = self._read(transaction, now)
         return self.runs
 
     def read_ahead(self, transaction: Transaction, request: ClaimRequest, now: Micros) -> None:
-        """Read as many as a claim may have to look at. Suspects may be passed over, so they do not count."""
+        """Read as many runs as a claim can need. Suspects do not count, because the claim may skip them."""
         count = request.limit + PARKED_AT_ONCE
         found: list[Run] = []
         for run in self._read(transaction, now):
@@ -185,7 +189,7 @@ class _Lane:
                 yield rows.whole_run_of(row)
 
     def next_ready_at(self, transaction: Transaction) -> Micros | None:
-        """When the first run of the lane becomes ready that is still there."""
+        """Return the ready time of the first run that is still in the lane."""
         if self.runs is None:
             return self.ready_at
         found = transaction.one(LANE_HEAD, self.type, self.priority, self.rank)
@@ -193,7 +197,7 @@ class _Lane:
 
 
 def claim(transaction: Transaction, locks: WorkerLocks, request: ClaimRequest) -> Claimed:
-    """Lease the first due runs of the given types. A repeated claim gets what it got."""
+    """Lease the first due runs of the given types. A repeated claim returns the runs that it got the first time."""
     now = transaction.now()
     transaction.flush()
     if request.is_repeat and (won := _won_before(transaction, request)):
@@ -207,7 +211,7 @@ def claim(transaction: Transaction, locks: WorkerLocks, request: ClaimRequest) -
     lanes = _lanes(transaction, types)
     expired = _expired(transaction, holding, types, now)
     limited = [lane for lane in lanes if lane.type in ruled]
-    for lane in limited:  # read before anybody is parked or let go, which changes what is read
+    for lane in limited:  # read ahead, because parking and releasing runs changes the lane while it is read
         lane.read_ahead(transaction, request, now)
     chosen, has_more = _chosen(transaction, _queue(transaction, lanes, expired, now), request, now)
     for lane in lanes:
@@ -234,7 +238,7 @@ def _won_before(transaction: Transaction, request: ClaimRequest) -> list[Run]:
 
 
 def _lanes(transaction: Transaction, types: Sequence[str]) -> list[_Lane]:
-    """The lanes of some types that hold anything. The types are sorted."""
+    """Return the non-empty lanes of the given types. The types must be sorted."""
     lanes: list[_Lane] = []
     place = 0
     while place < len(types) and (found := transaction.one(NEXT_TYPE, types[place])) is not None:
@@ -258,7 +262,7 @@ def next_lane(connection: apsw.Connection, type: str, priority: int, rank: int) 
 
 
 def holders(connection: apsw.Connection) -> Iterator[str]:
-    """The workers that hold runs."""
+    """Yield the ids of the workers that hold runs."""
     holder = ""
     while (found := connection.execute(NEXT_HOLDER, (holder,)).get) is not None:
         holder = found
@@ -266,7 +270,7 @@ def holders(connection: apsw.Connection) -> Iterator[str]:
 
 
 def _expired(transaction: Transaction, holding: Sequence[str], types: Collection[str], now: Micros) -> list[_Expired]:
-    """Runs whose lease has run out."""
+    """Return the runs of the given types whose lease has expired."""
     found = [(holder, row) for holder in holding for row in transaction.all(EXPIRED, holder, now)]
     if not found:
         return []
@@ -277,7 +281,7 @@ def _expired(transaction: Transaction, holding: Sequence[str], types: Collection
 def _queue(
     transaction: Transaction, lanes: Sequence[_Lane], expired: Sequence[_Expired], now: Micros
 ) -> Iterator[Mapping[int, Iterator[Run]]]:
-    """Every run that may be claimed now, read only as far as it is asked for."""
+    """Yield the claimable runs, one mapping of rank to runs per priority. Rows are read on demand."""
     due: dict[int, dict[int, list[_Lane]]] = {}
     for lane in lanes:
         if lane.ready_at <= now:
@@ -293,7 +297,7 @@ def _queue(
 
 
 def _merged(transaction: Transaction, lanes: Sequence[_Lane], lost: Sequence[_Expired], now: Micros) -> Iterator[Run]:
-    """The runs of some lanes and those that were lost, by ready time and id. A lane is opened when its head is next."""
+    """Merge some lanes and the expired runs by ready time and id. A lane is opened only when its head is next."""
     if len(lanes) == 1 and not lost:
         for run in lanes[0].read(transaction, now):
             yield transaction.runs.completed(run)
@@ -322,7 +326,7 @@ def _merged(transaction: Transaction, lanes: Sequence[_Lane], lost: Sequence[_Ex
 def _chosen(
     transaction: Transaction, queue: claims.Queue, request: ClaimRequest, now: Micros
 ) -> tuple[list[Run], bool]:
-    """The runs that the worker gets, and whether there is more. Where no type has limits nobody looks for them."""
+    """Return the runs that the worker gets, and True if there is more to claim. Skips limits if no type has any."""
     if not transaction.types.ruled():
         return claims.choose(queue, request, _as_it_is)
     return claims.choose_within_limits(transaction, queue, request, now)
@@ -332,13 +336,13 @@ def _as_it_is(run: Run) -> Run:
     return run
 
 
-# What is left
+# Next wake-up
 
 
 def _expiries(
     transaction: Transaction, locks: WorkerLocks, types: Sequence[str], holding: Sequence[str], now: Micros
 ) -> list[Micros]:
-    """When the leases of others run out, or when to look again whether those of other processes live."""
+    """Return when the leases of other workers expire, and when to check again if workers of other processes live."""
     expiries: list[Micros] = []
     for holder in holding:
         with closing(transaction.connection.execute(NEXT_EXPIRIES, (holder, now))) as found:
@@ -352,7 +356,7 @@ def _expiries(
 
 
 def _free_runs_of(transaction: Transaction, locks: WorkerLocks, worker_id: str, now: Micros) -> None:
-    """Let the leases of a dead worker run out now. It stays on its runs, so that whoever claims them counts a crash."""
+    """Expire the leases of a dead worker now. Its id stays on the runs, so that the next claim counts a crash."""
     transaction.news.ready.update(type for (type,) in transaction.all(RELEASE_DEAD, now, worker_id))
     transaction.workers.remove(worker_id)
     transaction.runs.forget_all()

@@ -1,4 +1,4 @@
-"""The file as a database for tables of users: their transactions, inside of runs and outside."""
+"""User tables in the store's file: transactions inside a run (`ctx.tx`) and outside of runs (`hf.connection`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from holdfast.stores.sqlite.writer import Writer
 
 
 class SqliteDatabase:
-    """What `SqliteStore` offers to those who keep tables of their own in its file. `writer` gives the open one's."""
+    """The capability `Database` of `SqliteStore`. `writer` returns the writer of the open store, or raises."""
 
     def __init__(self, files: Files, clock: Clock, writer: Callable[[], Writer]) -> None:
         self._files = files
@@ -42,7 +42,7 @@ class SqliteDatabase:
         try:
             return await writer.run(lambda unit: user_transactions.transact(unit, checkpoint, location, transaction))
         except TransactionEnded as ended:
-            # It has undone the checkpoint, too, which is not to blame.
+            # The rollback also undid the checkpoint, which is valid: write it again, without the transaction.
             error = Fatal(str(ended))
             error.__cause__ = ended
         answer = await writer.run(lambda unit: checkpoints.write(unit, [checkpoint]))
@@ -51,7 +51,7 @@ class SqliteDatabase:
     # Outside of runs
 
     def connection(self, *, readonly: bool = False) -> AbstractContextManager[apsw.Connection]:
-        self._writer()  # refuses if the store is not open here
+        self._writer()  # raises if the store is not open in this process
         return self._reading() if readonly else self._writing()
 
     @contextmanager
@@ -66,7 +66,7 @@ class SqliteDatabase:
 
     @contextmanager
     def _writing(self) -> Iterator[apsw.Connection]:
-        """On a connection of its own, which takes its turn among all that write, those of this process too."""
+        """Write on a separate connection, which takes the write lock like every writer, in this process too."""
         check_not_writing(self._files.database)
         turn = WriteLock(self._files.turn)
         with self._translating():
@@ -91,16 +91,16 @@ class SqliteDatabase:
                 with guard_of(connection, InvalidRequest, may_read=True).on():
                     yield connection
             except BaseException:
-                with suppress(apsw.Error):  # some errors, a full disk for one, have done so already
+                with suppress(apsw.Error):  # after some errors, such as a full disk, SQLite has already rolled back
                     connection.execute("rollback")
                 raise
             with self._translating():
                 connection.execute("commit")
 
     def serve(self) -> Callable[[], None]:
-        return lambda: None  # nobody asks for anything in plain SQL
+        return lambda: None  # SQLite has no requests in plain SQL, so there is nothing to serve
 
-    # They are coroutines only because other databases have connections to be awaited: nothing happens in between.
+    # Coroutines only because other databases have async connections: these never suspend.
 
     async def create_in(self, connection: object, intents: Sequence[Intent]) -> Created:
         with self._unit(connection) as unit:
@@ -116,11 +116,15 @@ class SqliteDatabase:
 
     @contextmanager
     def _unit(self, connection: object) -> Iterator[Unit]:
-        """Work in a transaction of a user's. Whom to tell of it is known only when they commit, so all are told."""
+        """Open a unit of work in a user's transaction.
+
+        It posts no hint, because only the user's commit makes the change visible. A connection from `connection()`
+        marks the hint file after that commit, so every process looks at the database.
+        """
         ours = self._checked(connection)
         guard = ours.authorizer
         lifted = guard.off() if isinstance(guard, Guard) else nullcontext()
-        with self._translating(), lifted, ours:  # a savepoint: what is refused leaves nothing behind
+        with self._translating(), lifted, ours:  # a savepoint, so that a refusal leaves nothing behind
             unit = Unit(ours, self._clock)
             yield unit
             unit.flush()
@@ -128,19 +132,21 @@ class SqliteDatabase:
     def _checked(self, connection: object) -> apsw.Connection:
         if type(connection).__module__.partition(".")[0] == "sqlite3":
             raise InvalidRequest(
-                "this is a connection of the sqlite3 module: two SQLite libraries that have one file open in one "
-                "process destroy each other's locks, and with them the file; use `with hf.connection() as connection:`"
+                "this is a connection of the sqlite3 module: two SQLite libraries with the same file open in one "
+                "process break each other's locks and corrupt the file; use `with hf.connection() as connection:`"
             )
         if not isinstance(connection, apsw.Connection):
-            raise InvalidRequest(f"this is no apsw.Connection, such as hf.connection() gives, but {connection!r}")
+            raise InvalidRequest(
+                f"expected an apsw.Connection, such as hf.connection() returns, but got {connection!r}"
+            )
         if not self._is_ours(Path(connection.filename)):
             raise InvalidRequest(
-                f"this connection is to {connection.filename or 'a database in memory'}, and runs are kept in "
+                f"this connection is to {connection.filename or 'a database in memory'}, but runs are stored in "
                 f"{self._files.database}; use `with hf.connection() as connection:`"
             )
         if not connection.in_transaction:
             raise InvalidRequest(
-                "no transaction is open on this connection; begin one: what is written here counts once you commit it"
+                "no transaction is open on this connection; begin one: the change takes effect when you commit"
             )
         return connection
 
@@ -158,7 +164,7 @@ class SqliteDatabase:
             raise unavailable(self._files.database, error) from error
 
 
-# The file that this task or thread has its turn to write, so that it does not wait for itself.
+# The file whose write lock this task or thread holds, so that it never waits for itself.
 _WRITING: ContextVar[list[Path]] = ContextVar("holdfast_writing")
 
 
@@ -169,14 +175,14 @@ def _writing_here(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        mine.clear()  # also for tasks that were begun meanwhile, which have a copy of the variable
+        mine.clear()  # tasks started in the block have a copy of the variable, which refers to the same list
         _WRITING.reset(token)
 
 
 def check_not_writing(path: Path) -> None:
-    """Refuse to wait for a turn that the caller has himself."""
+    """Raise if the caller itself holds the write lock, because waiting for it would never end."""
     if path in _WRITING.get([]):
         raise InvalidRequest(
-            f"inside `with hf.connection()` nobody else can write to {path}, holdfast neither: leave the block first, "
-            "or use hf.start_in, hf.send_in or hf.emit_in(connection, …)"
+            f"inside `with hf.connection()` no other connection can write to {path}, not even holdfast's: leave the "
+            "block first, or use hf.start_in, hf.send_in or hf.emit_in(connection, …)"
         )

@@ -1,6 +1,6 @@
 """Dead letters as rows."""
 
-# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _REMOVE = """
 
 
 class SqliteDeadLetters:
-    """What could not be delivered."""
+    """Dead letters: messages and events that could not be delivered."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._connection = transaction.connection

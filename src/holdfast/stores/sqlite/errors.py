@@ -1,4 +1,4 @@
-"""Errors of SQLite, translated into ours: what happened, and what to do."""
+"""Translate SQLite's errors into holdfast's, with what happened and what to do."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from holdfast.stores.operations.unit_of_work import OddRow
 BUSY_TIMEOUT_SECONDS = 5.0
 
 _ADVICE: dict[type[apsw.Error], str] = {
-    apsw.FullError: "the disk is full; nothing was written; free some space, then it works again",
+    apsw.FullError: "cannot be written: the disk is full; nothing was written; free some space and try again",
     apsw.ReadOnlyError: "cannot be written; give this user write permission to the file and to its directory",
     apsw.PermissionsError: "cannot be accessed; give this user permission to the file and to its directory",
-    apsw.CantOpenError: "cannot be opened; does its directory exist, and may this user write there?",
+    apsw.CantOpenError: "cannot be opened; check that its directory exists and that this user can write there",
     apsw.NotADBError: "is not a SQLite database, or is damaged; choose another file, or restore a backup",
     apsw.CorruptError: "is damaged; restore a backup",
     apsw.IOError: "cannot be read or written; the disk reports an error",
     apsw.BusyError: (
-        f"is locked by another program for more than {BUSY_TIMEOUT_SECONDS:g} s; "
-        "is a backup or a shell holding a transaction open?"
+        f"has been locked by another program for more than {BUSY_TIMEOUT_SECONDS:g} s; "
+        "check whether a backup or a shell holds a transaction open"
     ),
-    apsw.LockedError: "is locked by another connection; is a shell holding a transaction open?",
-    apsw.NoMemError: "cannot be read: there is no memory left",
+    apsw.LockedError: "is locked by another connection; check whether a shell holds a transaction open",
+    apsw.NoMemError: "cannot be read: out of memory",
 }
 
 _REOPENING = (apsw.IOError, apsw.CantOpenError, apsw.CorruptError, apsw.NotADBError, apsw.ReadOnlyError)
@@ -32,11 +32,11 @@ _OF_FILE = (apsw.FullError, apsw.IOError, apsw.CantOpenError, apsw.CorruptError,
 
 
 class TransactionEnded(Exception):
-    """A user's function has ended the transaction it was part of, and everything in it is undone."""
+    """A user's function ended the transaction that it ran in, so everything in that transaction is undone."""
 
 
 def unavailable(path: Path, error: Exception) -> Exception:
-    """The error for the caller, to be raised `from` the driver's. What is not the driver's comes back as it is."""
+    """Return the error for the caller, to be raised `from` the driver's error. Returns any other error unchanged."""
     match error:
         case apsw.TooBigError() | UnicodeEncodeError() | OverflowError():
             return InvalidRequest(f"a value cannot be stored in SQLite: {error}")
@@ -52,15 +52,15 @@ def unavailable(path: Path, error: Exception) -> Exception:
 
 
 def concerns_everybody(error: Exception) -> bool:
-    """Whether an error would meet each operation of a batch alike, and only after a long wait."""
+    """Return True if an error would hit every operation of a batch alike, each after a long wait."""
     return isinstance(error, apsw.BusyError | apsw.LockedError | OSError)
 
 
 def needs_reopening(error: Exception) -> bool:
-    """Whether a connection that met this error had better be closed."""
+    """Return True if a connection should be reopened after this error."""
     return isinstance(error, (*_REOPENING, TransactionEnded))
 
 
 def is_of_file(error: BaseException) -> bool:
-    """Whether an error says that the file can be neither read nor written, whoever tries."""
+    """Return True if an error concerns the file itself, so that no operation can read or write it."""
     return isinstance(error, _OF_FILE)

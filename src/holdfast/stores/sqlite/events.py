@@ -1,6 +1,9 @@
-"""Events: those that are kept, the rules of their topics, and who has the ones of queues. Written at once."""
+"""Events as rows: kept events, the rules of their topics, and the holders of queued events.
 
-# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+Each change is written immediately, not collected for the end of the transaction.
+"""
+
+# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _TOPICS = """
     select name, mode, retention, max_pending
     from topic
     order by name
-"""  # all of them: there are few
+"""  # full scan: there are few topics
 
 _PUT_TOPIC = """
     insert into topic (name, mode, retention, max_pending)
@@ -32,7 +35,7 @@ _PUT_TOPIC = """
     set mode = excluded.mode, retention = excluded.retention, max_pending = excluded.max_pending
 """
 
-# No name has the last character there is, which is not printable.
+# `_LAST_CHARACTER` bounds a family of topics: topic names cannot contain it, because it is not printable.
 _RECONSIDER = """
     update event
     set expires_at = null
@@ -91,7 +94,7 @@ _TAKE = """
     where number = ?
 """  # by the primary key
 
-# It may have been forgotten since it was taken, and be there again because the run was rewound.
+# An insert, because pruning may have removed the event since a run took it, and a rewind of that run gives it back.
 _GIVE_BACK = """
     insert into event (number, topic, id, payload, at, reached, state)
     values (?1, ?2, 'restored:' || ?1, ?3, ?4, 0, 'pending')
@@ -99,8 +102,8 @@ _GIVE_BACK = """
     set state = 'pending', holder = null, expires_at = null
 """
 
-# Later in number is never earlier in time. So the search begins at the instant of the last event the run has had,
-# not at the first one there is.
+# A higher number never has an earlier time. So the search starts at the time of the last event that the run received,
+# not at the first event of the topic.
 MISSED = """
     select number, payload, at
     from event
@@ -127,7 +130,7 @@ _LAST_EVENT = """
     where name = 'event'
 """
 
-# SQLite keeps one row for the table, once it has had a row itself.
+# SQLite adds the row for this table with its first insert, so the row may be missing.
 _RAISE = """
     update sqlite_sequence
     set seq = max(seq, ?)
@@ -141,7 +144,7 @@ _BEGIN = """
 
 
 def list_topics(connection: apsw.Connection) -> list[Topic]:
-    """The rules that were set for topics."""
+    """Return the rules set for topics, by name."""
     return [
         Topic(name=name, mode=mode, retention=retention, max_pending=max_pending)
         for name, mode, retention, max_pending in connection.execute(_TOPICS)
@@ -149,12 +152,12 @@ def list_topics(connection: apsw.Connection) -> list[Topic]:
 
 
 def last_event(connection: apsw.Connection) -> int:
-    """The last number that was used."""
+    """Return the last event number used, or 0."""
     return connection.execute(_LAST_EVENT).get or 0
 
 
 class Kept(NamedTuple):
-    """An event that is kept, as far as somebody must know who emits it again."""
+    """The part of a kept event that a repeated emit needs."""
 
     number: int
     at: Micros
@@ -163,7 +166,7 @@ class Kept(NamedTuple):
 
 
 class SqliteEvents:
-    """Topics and the events that are kept."""
+    """Topics and kept events."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._connection = transaction.connection
@@ -172,13 +175,13 @@ class SqliteEvents:
     # Topics
 
     def topics(self) -> Mapping[str, Topic]:
-        """The rules there are, read once in a transaction."""
+        """Return the rules of all topics. They are read once per transaction."""
         if self._topics is None:
             self._topics = {topic.name: topic for topic in list_topics(self._connection)}
         return self._topics
 
     def put_topics(self, topics: Sequence[Topic]) -> None:
-        """Set the rules for topics. The pruner looks at their events again."""
+        """Set the rules of topics. Makes the pruner look at their events again."""
         for topic in topics:
             self._connection.execute(_PUT_TOPIC, (topic.name, topic.mode, topic.retention, topic.max_pending))
             is_family = topic.name.endswith(FAMILY)
@@ -196,7 +199,7 @@ class SqliteEvents:
         self._connection.execute(_DROP, (number,))
 
     def add(self, event: Event, now: Micros, *, is_queue: bool) -> Arrival:
-        # Whatever the clocks of two processes say: `MISSED` relies on the order of events being that of their times.
+        # Never earlier than the latest event, even if the clocks of two processes differ: `MISSED` relies on it.
         latest = self._connection.execute(LATEST).get
         at = now if latest is None else max(now, latest)
         state = "pending" if is_queue else "open"

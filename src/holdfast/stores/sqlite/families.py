@@ -1,4 +1,4 @@
-"""Families: the children of a run."""
+"""Families: the children of a run, found by their parent."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SqliteFamilies:
         self._transaction = transaction
 
     def to_cancel(self, parent_id: str) -> Sequence[str]:
-        # What is still to be flushed may have ended since: whoever cancels them looks again.
+        # No flush: a child with an unwritten change may have ended meanwhile, and the caller checks that anyway.
         return [child_id for (child_id,) in self._transaction.all(_TO_CANCEL, parent_id)]
 
     def detach(self, parent_id: str) -> None:

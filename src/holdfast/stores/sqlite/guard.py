@@ -1,4 +1,4 @@
-"""The guard: what statements of users must not do on a connection that they share with this store."""
+"""The guard: refuse users' statements that must not run on a connection shared with this store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SAVEPOINT = "holdfast transaction"
 
 _CREATE_TABLE = re.compile(r"^create table (\w+)", re.MULTILINE)
 
-# Which of the two names that come with an operation is that of a table.
+# SQLite passes two names with each operation. These sets say which of the two is the table.
 _FIRST_IS_TABLE = frozenset(
     {
         apsw.SQLITE_INSERT,
@@ -45,7 +45,7 @@ _TEMPORARY = frozenset(
 )
 _FILES = frozenset({apsw.SQLITE_ATTACH, apsw.SQLITE_DETACH})
 
-# Those that only tell something. `data_version` is asked for by SQLite's own full-text search.
+# Allowed pragmas: they change neither a lasting setting nor the file. SQLite's full-text search uses `data_version`.
 _PRAGMAS = frozenset(
     {"data_version", "defer_foreign_keys", "foreign_key_check", "foreign_key_list", "foreign_keys", "index_info"}
     | {"index_list", "index_xinfo", "table_info", "table_list", "table_xinfo"}
@@ -53,10 +53,10 @@ _PRAGMAS = frozenset(
 
 
 class Guard:
-    """An authorizer, which SQLite asks about each statement that it compiles. Off, it allows everything.
+    """An authorizer, which SQLite calls for each statement that it compiles. While off, it allows everything.
 
-    It keeps users from mistakes, not from malice. One for the whole life of a connection: with each new one SQLite
-    would compile all statements anew.
+    It protects against mistakes, not against malice. A connection keeps one guard for life, because SQLite recompiles
+    all statements when the authorizer changes.
     """
 
     def __init__(self, refusal: type[Exception], *, may_read: bool = False) -> None:
@@ -66,7 +66,7 @@ class Guard:
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Refuse what must not be, until the end."""
+        """Refuse forbidden statements until the block ends."""
         self._is_on = True
         try:
             yield
@@ -75,7 +75,7 @@ class Guard:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Let this store do what it has to do, until the end."""
+        """Allow every statement, for the store's own work, until the block ends."""
         was_on, self._is_on = self._is_on, False
         try:
             yield
@@ -86,32 +86,32 @@ class Guard:
         self, operation: int, first: str | None, second: str | None, _database: str | None, _trigger: str | None
     ) -> int:
         if self._is_on and (reason := self._reason(operation, first or "", second or "")) is not None:
-            raise self._refusal(reason)  # SQLite then refuses the statement, and apsw raises this
+            raise self._refusal(reason)  # SQLite then refuses the statement, and apsw raises this error
         return apsw.SQLITE_OK
 
     def _reason(self, operation: int, first: str, second: str) -> str | None:
-        """Why a statement is refused; None if it is not."""
+        """Return why a statement is refused, or None if it is allowed."""
         table = second if operation in _SECOND_IS_TABLE else first
         is_of_table = operation in _FIRST_IS_TABLE or operation in _SECOND_IS_TABLE
         if is_of_table or (operation == apsw.SQLITE_READ and not self._may_read):
             if table.lower() in own_tables():
-                return f"the table {table!r} is holdfast's own; keep to tables of yours, and leave runs to hf and ctx"
+                return f"the table {table!r} belongs to holdfast; use only your own tables, and hf and ctx for runs"
         elif operation == apsw.SQLITE_TRANSACTION or (operation == apsw.SQLITE_SAVEPOINT and second == SAVEPOINT):
             return (
-                f"{first} is not for you to say here: the transaction is committed when your code returns, and rolled "
-                "back when it raises"
+                f"{first} is not allowed here: holdfast commits the transaction when your code returns, and rolls it "
+                "back when your code raises"
             )
         elif operation in _FILES:
-            return "another file cannot be part of this transaction; do what concerns it in a step of its own"
+            return "another file cannot be part of this transaction; work on that file in a separate step"
         elif operation in _TEMPORARY:
-            return "a temporary table or view would outlive the transaction; use a table of yours, and empty it"
+            return "a temporary table or view would outlive the transaction; use an ordinary table, and empty it"
         elif operation == apsw.SQLITE_PRAGMA and first.lower() not in _PRAGMAS:
-            return f"pragma {first} would change a connection, or a file, that is not yours alone"
+            return f"pragma {first} is not allowed: it would change a connection or a file that holdfast uses too"
         return None
 
 
 def guard_of(connection: apsw.Connection, refusal: type[Exception], *, may_read: bool = False) -> Guard:
-    """The guard of a connection, which has none before it is asked for."""
+    """Return the guard of a connection. The first call installs it."""
     known = connection.authorizer
     if isinstance(known, Guard):
         return known
@@ -122,5 +122,5 @@ def guard_of(connection: apsw.Connection, refusal: type[Exception], *, may_read:
 
 @cache
 def own_tables() -> frozenset[str]:
-    """The names of this store's tables."""
+    """Return the names of this store's tables."""
     return frozenset(_CREATE_TABLE.findall(schema.script()))

@@ -1,7 +1,7 @@
 """The hint file: the latest hints of the processes that share one database file.
 
-It has room for a few notes, which are overwritten in turn. A process that is too late for a note, or cannot read it,
-looks at the database instead. Nothing depends on this file.
+The file is a ring buffer of a few notes. A process that is too late for a note, or cannot read it, looks at the
+database instead. Hints only save latency: correctness does not depend on this file.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from holdfast.stores.sqlite.files import Files, open_beside
 NOTES = 64
 NOTE_BYTES = 512
 
-# Of the file that is watched: a mark that anybody may change, and how many notes there were.
+# The watched file: a mark that any process may change, and the number of notes posted so far.
 _HEAD = struct.Struct("<QQ")
-# Of a note: its number, the checksum and the length of its text.
+# The header of a note: its number, and the checksum and the length of its text.
 _NOTE = struct.Struct("<QIH")
 _TEXT_BYTES = NOTE_BYTES - _NOTE.size
 _MARK_BYTES = 8
@@ -31,14 +31,14 @@ _NUMBERS = 1 << 64
 
 
 class Heading(msgspec.Struct, frozen=True):
-    """What the watched file says: `mark` is otherwise after something nobody wrote a note of."""
+    """The content of the watched file. `mark` changes after a write without a note."""
 
     mark: int
     count: int
 
 
 class _Note(msgspec.Struct, array_like=True):
-    """What somebody tells: a hint, or none if it did not fit."""
+    """A note from one store: a hint, or None if the hint did not fit."""
 
     sender: str
     hint: Hint | None
@@ -51,7 +51,7 @@ _decode = msgspec.json.Decoder(_Note).decode
 class HintFile:
     """The hint file of a store. The process that has the write lock posts notes, and every process reads them.
 
-    Notes that `sender` posted itself are passed over. For one thread only.
+    Reading skips the notes of `sender` itself. For one thread only.
     """
 
     def __init__(self, files: Files, sender: str) -> None:
@@ -72,8 +72,8 @@ class HintFile:
         self._head = self._notes = -1
 
     def post(self, hint: Hint) -> None:
-        """Tell everybody. Only while nobody else can, and of nothing that is not committed."""
-        # Whatever fails, a full disk for one: what was committed stands, and others look once a second anyway.
+        """Post a hint about committed changes. The caller must hold the write lock."""
+        # Ignore every error, such as a full disk: the commit stands, and other processes look once a second anyway.
         with suppress(Exception):
             number = self.heading().count
             text = _encode(_Note(self._sender, None if hint.is_elsewhere else hint))
@@ -81,16 +81,16 @@ class HintFile:
                 text = _encode(_Note(self._sender, None))
             note = _NOTE.pack(number, zlib.crc32(text), len(text)) + text
             os.pwrite(self._notes, note, _place(number))
-            # The file that is watched comes last, when there is something to be read.
+            # The watched file comes last, so that a woken process finds the note.
             os.pwrite(self._head, ((number + 1) % _NUMBERS).to_bytes(8, "little"), _MARK_BYTES)
 
     def heading(self) -> Heading:
-        """How the board stands."""
+        """Return the current mark and the number of notes posted so far."""
         head = os.pread(self._head, _HEAD.size, 0)
         return Heading(*_HEAD.unpack(head.ljust(_HEAD.size, b"\0")))
 
     def news(self, since: int, until: int) -> Hint | None:
-        """What others have told in the notes from one number up to another; None if that was nothing."""
+        """Return the hints of other senders in the notes `since` to `until`, joined, or None if there are none."""
         if not 0 <= until - since <= NOTES:
             return Hint(is_elsewhere=True)
         notes = [self._read(number) for number in range(since, until)]
@@ -98,7 +98,7 @@ class HintFile:
         return _joined(strange) if strange else None
 
     def _read(self, number: int) -> _Note | None:
-        """A note, unless it was written over meanwhile, or is of somebody who writes them otherwise."""
+        """Read a note. Returns None if it was overwritten meanwhile, or if its format is unknown."""
         found = os.pread(self._notes, NOTE_BYTES, _place(number))
         if len(found) < _NOTE.size:
             return None
@@ -113,8 +113,8 @@ class HintFile:
 
 
 def mark(files: Files) -> None:
-    """Have all processes, this one too, look at what is new. For whoever cannot say what that is."""
-    with suppress(OSError):  # they look once a second anyway
+    """Make all processes, this one included, look at the database. For writers that cannot name the change."""
+    with suppress(OSError):  # the processes look once a second anyway
         file = os.open(files.hint, os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.pwrite(file, secrets.token_bytes(_MARK_BYTES), 0)
@@ -127,7 +127,7 @@ def _place(number: int) -> int:
 
 
 def _joined(notes: Iterable[_Note | None]) -> Hint:
-    """What several notes say together."""
+    """Join the hints of several notes into one."""
     news = News()
     for note in notes:
         if note is None or note.hint is None:

@@ -1,7 +1,7 @@
-"""The hint watcher: notices what other processes have written to the file, and posts hints for them.
+"""The hint watcher: notices writes of other processes to the database file, and posts hints for them.
 
-SQLite's `data_version` is the truth, and the writer looks at it now and then. The hint file only makes that faster: a
-lost note costs a second.
+SQLite's `data_version` is the truth, and the writer reads it regularly. The hint file only makes that faster: a lost
+note costs a second.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FIRST_LOOK_SECONDS = 0.005
 _LAST_LOOK_SECONDS = 0.25
 _LOOKS_APART_SECONDS = 0.005
 
-# Who asks and is answered hears each note at once. A stream of them costs no more than this.
+# A request and its answer are only a few notes, so each is read at once. These limits bound the cost of a stream.
 _TOUCHES_A_SECOND = 2_000
 _TOUCHES_AT_ONCE = 50
 _DEAF_SECONDS = 0.005
@@ -35,7 +35,7 @@ _EVENT_BYTES = 4_096
 
 
 class HintWatcher:
-    """What this process knows of the other processes on the same file, and the listeners of this process."""
+    """Watches the other processes on the same file, and holds the listeners of this process."""
 
     def __init__(self, files: Files) -> None:
         self.listeners: tuple[Listener, ...] = ()
@@ -50,10 +50,10 @@ class HintWatcher:
         self._is_look_due = False
         self._delay = _FIRST_LOOK_SECONDS
 
-    # On the loop of whoever listens
+    # On the event loop of a listener
 
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
-        """Have hints delivered on the running loop until the answer is called."""
+        """Deliver hints to `listener` on the running loop. Returns a function that unsubscribes it."""
         loop = asyncio.get_running_loop()
         subscription = (loop, listener)
         with self._changing:
@@ -70,16 +70,16 @@ class HintWatcher:
         return leave
 
     def watch(self, look: Callable[[], None]) -> None:
-        """Begin to watch the board on the running loop, if somebody listens there.
+        """Watch the hint file on the running loop, if this loop has a listener.
 
-        `look` is called at once, and whenever something was written that nobody told of.
+        Calls `look` at once, and whenever a process has written without a note.
         """
         loop = asyncio.get_running_loop()
         if loop in self._watches or not any(listening is loop for listening, _ in self.listeners):
             return
         try:
             self._watches[loop] = _Watch(loop, self._files, self._sender, look, partial(self._tell, loop))
-        except (OSError, AttributeError, NotImplementedError):  # no inotify here, or no more of it
+        except (OSError, AttributeError, NotImplementedError):  # no inotify on this system, or its limit is reached
             self._has_touches = False
         else:
             self._has_touches = True
@@ -88,7 +88,7 @@ class HintWatcher:
     def _tell(self, loop: asyncio.AbstractEventLoop, hint: Hint) -> None:
         for listening, listener in self.listeners:
             if listening is loop:
-                loop.call_soon(listener, hint)  # each by itself, so that one that raises does not silence the next
+                loop.call_soon(listener, hint)  # separately, so that a listener that raises does not stop the next
 
     def end_watches(self) -> None:
         for watch in self._watches.values():
@@ -98,8 +98,8 @@ class HintWatcher:
     # For the writer, one thread at a time
 
     def open(self) -> None:
-        # A store's: two in one process are as strange to each other as processes. And not before it is opened: one that
-        # was made before a fork is opened in several processes.
+        # One sender id per store, because two stores in one process hint each other like two processes. Chosen at
+        # open, because a store made before a fork may be opened in several processes.
         self._sender = secrets.token_hex(4)
         self._board = HintFile(self._files, self._sender)
         self._board.open()
@@ -108,11 +108,11 @@ class HintWatcher:
         self._board.close()
 
     def post(self, hint: Hint) -> None:
-        """Tell other processes what was committed, before they can commit something themselves."""
+        """Post a committed change to other processes. The caller still holds the write lock."""
         self._board.post(hint)
 
     def patience(self) -> float | None:
-        """How long the writer may sleep before it looks around."""
+        """Return the seconds that the writer may sleep before it looks, or None if there are no listeners."""
         if not self.listeners:
             return None
         since = time.monotonic() - self._looked_at
@@ -121,23 +121,23 @@ class HintWatcher:
         return max(0.0, (_SLOW_LOOK_SECONDS if self._has_touches else self._delay) - since)
 
     def is_to_look(self, *, is_told: bool) -> bool:
-        """Whether the time has come; asked for many times in a row, it is only now and then."""
+        """Return True if the writer should look now. A burst of requests leads to few looks."""
         if not self.listeners:
             return False
         self._is_look_due |= is_told
         return self.patience() == 0.0
 
     def rebase(self, version: int) -> None:
-        """Begin anew with what a fresh connection sees; each counts for itself."""
+        """Start from the `data_version` of a new connection: the number has meaning only within one connection."""
         self._version = version
 
     def looked(self) -> None:
-        """Take down that a look was taken, whatever came of it."""
+        """Note the time of a look, even of one that failed."""
         self._looked_at = time.monotonic()
         self._is_look_due = False
 
     def have_written(self, version: int) -> bool:
-        """Take down what was seen; whether it is news."""
+        """Store the `data_version` seen. Returns True if it has changed: another process has written."""
         is_news = version != self._version
         self._version = version
         self._delay = _FIRST_LOOK_SECONDS if is_news else min(_LAST_LOOK_SECONDS, self._delay * 1.5)
@@ -145,7 +145,7 @@ class HintWatcher:
 
 
 class _Watch:
-    """The notes of others, told on an event loop. Linux only: elsewhere making one fails."""
+    """Delivers the notes of other processes on an event loop. Linux only: the constructor raises elsewhere."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class _Watch:
             raise
 
     def end(self) -> None:
-        """Stop. The loop's own thread does it, unless the loop is gone."""
+        """Stop watching. The loop's own thread does it, unless the loop is closed."""
         if self._loop.is_closed():
             self._close()
         elif self._loop is running_loop():
@@ -186,7 +186,7 @@ class _Watch:
             os.read(self._file, _EVENT_BYTES)
             before, self._heading = self._heading, self._board.heading()
             hint = self._board.news(before.count, self._heading.count)
-        except OSError:  # the disk is in trouble; whoever writes is told of it
+        except OSError:  # a disk error, which the next write reports to its caller
             return
         if self._heading.mark != before.mark:
             self._look()
@@ -195,7 +195,7 @@ class _Watch:
         self._rest_if_crowded()
 
     def _rest_if_crowded(self) -> None:
-        """Be deaf for a moment in a stream of notes: a busy neighbour, or this process itself, posts thousands."""
+        """Stop reading for a moment in a stream of notes: a busy process, even this one, posts thousands."""
         now = self._loop.time()
         self._allowed_at = max(self._allowed_at, now) + 1 / _TOUCHES_A_SECOND
         if self._allowed_at - now > _TOUCHES_AT_ONCE / _TOUCHES_A_SECOND:

@@ -1,6 +1,6 @@
-"""Histories: the entries of runs, gathered and written in bulk."""
+"""Histories: the entries of runs, collected during a transaction and written in bulk."""
 
-# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ENTRY = f"""
       and location = ?
 """  # by the primary key
 
-# `rules.supersedes` in the words of SQL: what is settled never changes again.
+# `rules.supersedes` in SQL: a settled entry never changes again.
 _RECORD = f"""
     insert into entry (run_id, {rows.ENTRY_COLUMNS}, token)
     values (?, {rows.placed(rows.ENTRY_COLUMNS)}, ?)
@@ -58,7 +58,7 @@ _CLEAR = """
     where run_id = ?
 """  # by the primary key
 
-# A scope's own entry and everything below it: `0` is the character after `/`.
+# The entry of a scope and everything below it: `0` is the character after `/`.
 _PRUNE = """
     delete from entry
     where run_id = ?1
@@ -82,8 +82,8 @@ _LAST_POSITION = """
 
 
 def history(connection: apsw.Connection, run_id: str) -> tuple[Entry, ...]:
-    """All entries of a run in commit order, those that are not settled last."""
-    # Sorted here: SQLite would set up a sorter for each of the hundreds of runs of one claim.
+    """Return all entries of a run in commit order, unsettled entries last."""
+    # Sorted in Python: SQLite would set up a sorter for each of the hundreds of runs of one claim.
     found = map(rows.entry_of, connection.execute(HISTORY, (run_id,)))
     return tuple(sorted(found, key=_commit_order))
 
@@ -93,14 +93,14 @@ def _commit_order(entry: Entry) -> tuple[bool, int, str]:
 
 
 class SqliteHistories:
-    """The entries that a transaction is about to write, and those that are there."""
+    """The entries of a transaction: those to be written, and those already stored."""
 
     __slots__ = ("_connection", "pending")
 
     def __init__(self, transaction: Transaction) -> None:
         self._connection = transaction.connection
         self.pending: list[Row] = []
-        """The entries that are to be written."""
+        """Entries not written yet."""
 
     def entry(self, run_id: str, location: str) -> Entry | None:
         self.flush()
@@ -116,7 +116,7 @@ class SqliteHistories:
         self.pending.append(rows.entry_row(run_id, token, entry))
 
     def try_record(self, run_id: str, token: int, entry: Entry) -> bool:
-        self.flush()  # the earlier ones first: one of them may be of the same location
+        self.flush()  # earlier entries first: one of them may have the same location
         self._connection.execute(_RECORD, rows.entry_row(run_id, token, entry))
         return self._connection.changes() > 0
 
@@ -145,7 +145,7 @@ class SqliteHistories:
         return self._connection.execute(_LAST_POSITION, (run_id,)).get or 0
 
     def flush(self) -> None:
-        """Write the entries that have gathered."""
+        """Write the pending entries."""
         if self.pending:
             self._connection.executemany(_RECORD, self.pending)
             self.pending.clear()

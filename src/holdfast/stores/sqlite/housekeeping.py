@@ -1,7 +1,7 @@
-"""Housekeeping: what nobody needs any more, found without reading what stays.
+"""Housekeeping: find expired rows without reading the rows that stay.
 
-An event is looked at when it is new, and when the rules of its topic have changed: it gets the instant at which it
-expires, and its topic is searched for more than it may keep.
+The pruner looks at an event when it is new, and again when the rules of its topic have changed. It sets the time at
+which the event expires, and searches the topic for events beyond its maximum.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _GIVE_UP = """
     where number = ?
 """  # by the primary key
 
-# The newest one that is too many; it and all before it go.
+# The newest event beyond the maximum. It and all events before it go.
 _LAST_PENDING_TOO_MANY = """
     select number
     from event indexed by event_pending
@@ -110,7 +110,7 @@ _DROP_REPLIES = """
 
 
 class SqliteHousekeeping:
-    """Finds what is old, and removes runs."""
+    """Finds old events, receipts, replies and runs, and removes runs."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
@@ -127,7 +127,7 @@ class SqliteHousekeeping:
         return [OldEvent(*row) for row in self._transaction.all(_EXPIRED, now, limit)], len(found) == limit
 
     def surplus_events(self, limit: int) -> Sequence[OldEvent]:
-        """Those of the topics that were looked at last."""
+        """Return events beyond the maximum of their topic, for the topics of the last `expired_events` call."""
         surplus: list[OldEvent] = []
         for topic, newest in self._newest.items():
             most = topic_of(topic, self._transaction.events.topics()).max_pending
@@ -137,7 +137,7 @@ class SqliteHousekeeping:
                     left = limit - len(surplus)
                     surplus += [OldEvent(*row) for row in self._transaction.all(too_many, topic, found[0], left)]
             if len(surplus) == limit:
-                # Perhaps not all of them: have this topic looked at again.
+                # There may be more than the limit: mark an event, so that the next call looks at this topic again.
                 self._connection.execute(_LOOKED_AT, (None, newest))
         return surplus
 
@@ -153,7 +153,7 @@ class SqliteHousekeeping:
         return self._connection.changes()
 
     def ended_runs(self, limit: int, usual: Micros, room: int, now: Micros) -> Sequence[OldRun]:
-        self._transaction.flush()  # what others of this transaction have written
+        self._transaction.flush()  # other operations share this transaction
         return purging.due(self._connection, limit, usual, room, now)
 
     def defer(self, run: Run) -> None:

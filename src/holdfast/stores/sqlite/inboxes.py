@@ -1,6 +1,6 @@
-"""Inboxes: what has reached runs, receipts of messages, and replies. Written at once."""
+"""Inboxes: arrivals of runs, receipts of messages, and replies. Each change is written immediately."""
 
-# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Jobs: what callers hand to the store's threads, and the way their answers go back.
+"""Jobs: the operations that callers hand to the store's threads, and the delivery of their answers.
 
-A caller waits on its own event loop, or blocks its own thread. Answers that become known together travel to
-each loop together, because waking a loop costs more than most of what is done here.
+A caller waits on its own event loop, or blocks its own thread. Answers of one batch go to each loop in one call,
+because waking a loop costs more than most operations do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Listener = tuple[asyncio.AbstractEventLoop, Callable[[Hint], None]]
 
 
 class Job(Generic[_Unit]):
-    """An operation and the one who waits for its answer. Once he has given up it is not begun any more."""
+    """An operation and the future of its caller. The thread skips a job whose caller has given up."""
 
     __slots__ = ("future", "is_urgent", "limit", "operation")
 
@@ -43,7 +43,7 @@ class Job(Generic[_Unit]):
 
 
 class JobOutcome:
-    """What became of a job: an answer or an error."""
+    """The result of a job: an answer or an error."""
 
     __slots__ = ("answer", "error", "job")
 
@@ -54,17 +54,17 @@ class JobOutcome:
 
 
 class Round:
-    """One thing in each round of an event loop may be done on the loop itself.
+    """Allows one operation per iteration of an event loop to run on the loop itself.
 
-    Whoever asks for several at once shares a commit in the thread instead, and whoever asks for one after the other
-    lets others have their turn.
+    Further operations of the same iteration share a commit in the thread. A caller that awaits one operation after
+    another leaves the loop time for other tasks.
     """
 
     def __init__(self) -> None:
         self._is_taken = False
 
     def take(self) -> bool:
-        """Whether nobody has done so in this round of the running loop."""
+        """Take this iteration of the running loop. Returns False if it is already taken."""
         if self._is_taken:
             return False
         self._is_taken = True
@@ -76,7 +76,7 @@ class Round:
 
 
 def ask(jobs: SimpleQueue[Any], operation: Callable[[_Unit], _Answer]) -> asyncio.Future[_Answer]:
-    """Hand an operation over; its answer comes within a limited time."""
+    """Queue an operation. Its future gets an answer, or an error after `ANSWER_SECONDS`."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[_Answer] = loop.create_future()
     jobs.put(Job(operation, future, limit=loop.call_later(ANSWER_SECONDS, give_up, future)))
@@ -84,7 +84,7 @@ def ask(jobs: SimpleQueue[Any], operation: Callable[[_Unit], _Answer]) -> asynci
 
 
 def ask_blocking(jobs: SimpleQueue[Any], operation: Callable[[_Unit], _Answer]) -> _Answer:
-    """Hand an operation over, ahead of those of `ask`, and block this thread until it is answered."""
+    """Queue an operation ahead of those of `ask`, and block this thread until it is answered."""
     future: concurrent.futures.Future[_Answer] = concurrent.futures.Future()
     jobs.put(Job(operation, future, is_urgent=True))
     try:
@@ -95,7 +95,7 @@ def ask_blocking(jobs: SimpleQueue[Any], operation: Callable[[_Unit], _Answer]) 
 
 
 def tell(outcomes: Iterable[JobOutcome], hint: Hint | None = None, listeners: Iterable[Listener] = ()) -> None:
-    """Let each event loop know what concerns it, in one call per loop."""
+    """Deliver outcomes and a hint to their event loops, in one call per loop."""
     by_loop: dict[asyncio.AbstractEventLoop, tuple[list[JobOutcome], list[Callable[[Hint], None]]]] = {}
     for outcome in outcomes:
         future = outcome.job.future
@@ -111,12 +111,12 @@ def tell(outcomes: Iterable[JobOutcome], hint: Hint | None = None, listeners: It
         hand_over = loop.call_soon if loop is here else loop.call_soon_threadsafe
         try:
             hand_over(_receive, loop, settled, hint, hinted)
-        except RuntimeError:  # the loop is closed: nobody waits there any more
+        except RuntimeError:  # the loop is closed, so its callers are gone
             continue
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop that runs in this thread, if one does."""
+    """Return the event loop that runs in this thread, or None."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -133,11 +133,11 @@ def _receive(
         settle(outcome)
     if hint is not None:
         for listener in listeners:
-            loop.call_soon(listener, hint)  # each by itself, so that one that raises does not silence the next
+            loop.call_soon(listener, hint)  # separately, so that a listener that raises does not stop the next
 
 
 def settle(outcome: JobOutcome) -> None:
-    """Give a caller the answer, on the thread where he waits for it."""
+    """Give a caller its answer. For an asyncio future, call it on the thread of the future's loop."""
     future, limit = outcome.job.future, outcome.job.limit
     if limit is not None:
         limit.cancel()
@@ -150,13 +150,13 @@ def settle(outcome: JobOutcome) -> None:
 
 
 def give_up(future: asyncio.Future[Any]) -> None:
-    """Let a caller go who has waited long enough."""
+    """Fail a future that has waited for `ANSWER_SECONDS`."""
     if not future.done():
         future.set_exception(_unanswered())
 
 
 def _unanswered() -> StoreUnavailable:
     return StoreUnavailable(
-        f"the database did not answer within {ANSWER_SECONDS:g} s; what was asked for may or may not have happened, "
-        "and may be repeated"
+        f"the database did not answer within {ANSWER_SECONDS:g} s; the operation may or may not have happened; "
+        "you can repeat it"
     )

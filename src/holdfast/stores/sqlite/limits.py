@@ -1,9 +1,9 @@
-"""Limits as rows: who has slots of which limit, and what rates have to remember.
+"""Limits as rows: the slots that runs hold, and the windows of rates.
 
-Rows of `slot` are written at once, not with the runs they belong to: the next question is how many there are.
+Rows of `slot` are written immediately, not with the runs they belong to: the next admission counts them.
 """
 
-# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _GIVE_BACK = """
       and run_id = ?
 """  # by the primary key
 
-# `!` is the character after the blank, behind which the tags come.
+# The tags follow a space in the name of a slot, and `!` is the character after the space.
 _KEY_QUEUES = f"""
     select distinct wait.topic
     from wait indexed by wait_slot
@@ -99,7 +99,7 @@ _USES = f"""
     )
     group by name
     order by name
-"""  # reads all who have one or wait
+"""  # reads all slots and all waits for one
 
 _STRAY = """
     select
@@ -127,20 +127,24 @@ _decode_window = msgspec.json.Decoder(Window).decode
 
 
 def uses(connection: apsw.Connection, type: str | None) -> list[SlotUse]:
-    """Who has slots and who waits for them, by their names."""
+    """Count the used slots and the waiting runs, by the name of the slot."""
     found = [(name, used, waiting) for name, used, waiting in connection.execute(_USES)]
     mine = found if type is None else [one for one in found if limits.is_of(one[0], type)]
     return [SlotUse(name=name, used=used, waiting=waiting) for name, used, waiting in mine]
 
 
 def stray(connection: apsw.Connection) -> int:
-    """How many slots are taken by nobody who could go on, or had without being taken: there are none."""
+    """Count the inconsistencies between slots and runs. Expected to be 0.
+
+    A slot counts if its run does not list it, or is neither held nor ready. A slot that a run lists counts if its row
+    is missing.
+    """
     count: int = connection.execute(_STRAY).get
     return count
 
 
 class SqliteLimits:
-    """Slots of limits, by their names."""
+    """The slots of limits, by name."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction

@@ -1,6 +1,6 @@
-"""Lists of runs, newest first, page by page. Each is read from an index in the order it is shown.
+"""Lists of runs, newest first, page by page. An index supplies each list in the order in which it is shown.
 
-Statements are put together from the fixed clauses of this file; what a user gave is only ever bound.
+Statements are built from the fixed clauses of this file. User input is always bound.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from holdfast.core.states import RunState
 from holdfast.stores.sqlite import reads, rows
 from holdfast.stores.sqlite.rows import Row
 
-# The states that have an index of their own, `run_rare`. Its condition must stand in a statement as it is written
-# there, so these go into the text; they are ours.
+# The states that the index `run_rare` covers. SQLite uses a partial index only if the statement contains a term of its
+# condition literally, so these constants are written into the text instead of being bound.
 RARE_STATES = (RunState.FAILED, RunState.CANCELLED, RunState.BLOCKED, RunState.PAUSED, RunState.ROLLING_BACK)
 
 _LAST_CHARACTER = "\U0010ffff"
@@ -46,7 +46,7 @@ Condition = tuple[str, Sequence[object]]
 
 
 def list_runs(connection: apsw.Connection, query: Query) -> list[Details]:
-    """One page of the runs a query asks for."""
+    """Return one page of the runs that match a query."""
     pages = [
         reads.raw_or_not(connection, *statement(conditions, index, query))
         for conditions, index in _sources(connection, query)
@@ -56,7 +56,7 @@ def list_runs(connection: apsw.Connection, query: Query) -> list[Details]:
 
 
 def statement(conditions: Sequence[Condition], index: str, query: Query) -> tuple[str, tuple[object, ...]]:
-    """The statement for one source of a list, and what is bound to it."""
+    """Return the statement for one source of a list, and its bindings."""
     order = "tag" if query.tags else "run"
     conditions = [*conditions, *_filters(query)]
     text = f"""
@@ -77,7 +77,7 @@ def _from(query: Query, index: str) -> str:
 
 
 def _sources(connection: apsw.Connection, query: Query) -> Iterator[tuple[list[Condition], str]]:
-    """The indexes to read, each with the condition that makes it the right one."""
+    """Yield the indexes to read, each with the conditions that select from it."""
     if query.tags:
         name, value = next(iter(query.tags.items()))
         yield [("tag.name = ? and tag.value = ?", (name, value)), *_types(query), *_states(query)], ""
@@ -100,7 +100,7 @@ def _sources(connection: apsw.Connection, query: Query) -> Iterator[tuple[list[C
 
 
 def _types_of(connection: apsw.Connection, wanted: str) -> Iterator[str]:
-    """The exact names a wish for a type or a family of types stands for, hopping from one to the next."""
+    """Yield the names of types that match a type or a family such as `billing.*`, one index seek per name."""
     if not wanted.endswith(".*"):
         yield wanted
         return
@@ -121,12 +121,12 @@ def _types(query: Query) -> list[Condition]:
 def _states(query: Query) -> list[Condition]:
     if not query.states:
         return []
-    # The unary plus keeps the planner from an index on states, which would not be in the order of the list.
+    # The unary plus keeps the planner from using an index on states, which is not in the order of the list.
     return [(f"+run.state in ({', '.join('?' * len(query.states))})", sorted(query.states))]
 
 
 def _filters(query: Query) -> Iterator[Condition]:
-    """What holds for every source, in the order of the fields of `Query`."""
+    """Yield the conditions that apply to every source, in the order of the fields of `Query`."""
     if query.key is not None:
         yield "run.key = ?", (query.key,)
     for name, value in list(query.tags.items())[1:]:
@@ -148,7 +148,7 @@ def _filters(query: Query) -> Iterator[Condition]:
 
 def _age(row: Row) -> tuple[int, str]:
     created_at, run_id = row[_CREATED_AT], row[_ID]
-    # Text comes as bytes if some of a page is no text, and somebody may have written anything into a row by hand.
+    # Text comes as bytes if a page has text that is not UTF-8, and a row edited by hand may hold any value.
     return created_at if isinstance(created_at, int) else 0, run_id.decode() if isinstance(run_id, bytes) else run_id
 
 

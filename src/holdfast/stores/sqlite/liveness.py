@@ -1,7 +1,7 @@
-"""Liveness: a worker holds a lock on a file of its own as long as its process lives, however that process ends.
+"""Liveness: each worker holds a lock on its own file. The operating system releases the lock when the process ends.
 
-So the runs of a worker that was killed are taken over within a second, not at the end of their leases. A worker
-without such a file is left to its lease. The locks are the operating system's; nothing here trusts a clock.
+So other workers take over the runs of a killed worker within a second, not at the end of their leases. For a worker
+without such a file, only its lease counts. Nothing here trusts a clock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HOLD_PAUSE_SECONDS = 0.001
 
 
 class WorkerLocks:
-    """The locks of the workers of this process, and what can be told of those of others. For one thread only."""
+    """Holds the locks of this process's workers, and probes those of other processes. For one thread only."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -36,10 +36,10 @@ class WorkerLocks:
         self._retiring: set[str] = set()
         self._probed_at = -PROBE_SECONDS
 
-    # Of this process
+    # Workers of this process
 
     def hold(self, worker_id: str) -> None:
-        """Lock a worker's file until it retires, or this process ends."""
+        """Lock the file of a worker until the worker retires or this process ends."""
         if worker_id in self._own:
             return
         path = self._path(worker_id)
@@ -48,15 +48,18 @@ class WorkerLocks:
             if file is not None:
                 self._own[worker_id] = file
                 return
-            time.sleep(_HOLD_PAUSE_SECONDS)  # somebody looks whether it is free
-        self._contested.add(worker_id)  # another process has the same id; then that one's life counts
+            time.sleep(_HOLD_PAUSE_SECONDS)  # another process is probing the lock
+        self._contested.add(worker_id)  # another process uses the same worker id; its lock counts for both
 
     def retiring(self, worker_id: str) -> None:
-        """A worker is about to retire. Should that fail, its file stays, so that it is found dead. From any thread."""
+        """Note that a worker is about to retire. Can be called from any thread.
+
+        If retiring fails, the file stays without a lock, so that other processes find the worker dead.
+        """
         self._retiring.add(worker_id)
 
     def release(self, worker_id: str) -> None:
-        """Remove a worker's file: what it still holds is left to its leases."""
+        """Remove the file of a worker. Runs that it still holds stay with it until their leases expire."""
         self._retiring.discard(worker_id)
         file = self._own.pop(worker_id, None)
         if file is not None:
@@ -71,20 +74,23 @@ class WorkerLocks:
             self.release(worker_id)
 
     def abandon(self) -> None:
-        """In a forked child: these locks are the parent's, and must not outlive it."""
+        """Close the inherited locks in a forked child. They belong to the parent and must not outlive it."""
         for file in (*self._own.values(), *self._dead.values()):
             os.close(file)
         self._own.clear()
         self._dead.clear()
 
-    # Of others
+    # Workers of other processes
 
     def is_elsewhere(self, worker_id: str) -> bool:
-        """Whether a worker has a file and belongs to another process, so that it may be found dead any second."""
+        """Return True if a worker has a file and belongs to another process, so that a probe can find it dead."""
         return worker_id not in self._own and self._path(worker_id).exists()
 
     def find_dead(self, suspects: Callable[[], Iterable[str]]) -> list[str]:
-        """Which of the workers live no more. Looks at most once a second; whom it finds, no other process finds."""
+        """Return the suspects that are dead. Probes at most once a second.
+
+        Keeps the locks of the dead workers, so that no other process finds the same ones.
+        """
         now = time.monotonic()
         if now - self._probed_at < PROBE_SECONDS:
             return []
@@ -99,7 +105,7 @@ class WorkerLocks:
         return list(self._dead)
 
     def remove(self, worker_id: str) -> None:
-        """Remove the file of a worker that was found dead, once its runs are free."""
+        """Remove the file of a dead worker. Called once its runs are free."""
         self._path(worker_id).unlink(missing_ok=True)
         os.close(self._dead.pop(worker_id))
 
@@ -113,7 +119,7 @@ class WorkerLocks:
 
 
 def lock_path(directory: Path, worker_id: str) -> Path:
-    """The file of a worker, whatever characters its id has."""
+    """Return the lock file of a worker. Any characters are allowed in the id."""
     name = quote(worker_id, safe="")
     if len(name) > _NAME_LIMIT:
         name = hashlib.blake2b(worker_id.encode(errors="surrogatepass"), digest_size=16).hexdigest()
@@ -121,13 +127,13 @@ def lock_path(directory: Path, worker_id: str) -> Path:
 
 
 def with_deaths(workers: Iterable[WorkerRecord], directory: Path) -> list[WorkerRecord]:
-    """The same workers, those marked that were killed. Nothing is taken from them; that is for who claims."""
+    """Return the workers, with killed ones marked as dead. Their leases stay: only a claim takes them over."""
     return [replace(worker, is_dead=True) if is_free(lock_path(directory, worker.id)) else worker for worker in workers]
 
 
 def is_free(path: Path) -> bool:
-    """Whether a lock file is there and nobody holds it: its worker was killed."""
-    file = _grab(path, lock=fcntl.LOCK_SH)  # so that of several who look none is in the way of another
+    """Return True if a lock file exists and is not locked: its worker was killed."""
+    file = _grab(path, lock=fcntl.LOCK_SH)  # shared, so that concurrent probes do not block each other
     if file is None:
         return False
     os.close(file)
@@ -135,14 +141,15 @@ def is_free(path: Path) -> bool:
 
 
 def _grab(path: Path, *, may_create: bool = False, lock: int = fcntl.LOCK_EX) -> int | None:
-    """Open and lock a file; None if it is not there, or somebody else has it."""
+    """Open and lock a file. Returns None if it does not exist or is already locked."""
     try:
         file = open_beside(path) if may_create else os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
         fcntl.flock(file, lock | fcntl.LOCK_NB)
-        # Between opening and locking its last owner may have removed it; then the lock is on a file without a name.
+        # The last owner may have removed the file between open and lock. Then this lock is on an unlinked file, and
+        # means nothing.
         if os.fstat(file).st_ino == path.stat().st_ino:
             return file
     except OSError:

@@ -1,10 +1,10 @@
-"""Purging: ended runs go away, with all that belongs to them.
+"""Purging: remove ended runs with all their rows.
 
-A run is removed in one transaction. If it has more rows than a bite may remove it is taken out of sight first, so that
-nobody reopens what is left of it, and goes a bite at a time.
+A run is removed in one transaction. If it has more rows than one transaction may remove, it is hidden first, so that no
+operation can reopen the rest of it. Each later transaction then removes a part.
 """
 
-# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from holdfast.stores.operations.unit_of_work import OddRow
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.rows import Row
 
-# `kinship.is_kept_for_parent` in the words of SQL.
+# `kinship.is_kept_for_parent` in SQL.
 _IS_KEPT_FOR_PARENT = """
     (
       run.state != 'succeeded'
@@ -40,7 +40,7 @@ _IS_KEPT_FOR_PARENT = """
     )
 """  # by the primary key
 
-# What a run has many of. Counted no further than there is need to know.
+# The number of rows of a run in the tables where it can have many. Each count stops at the limit that matters.
 _SIZE = """
     (select count(*) from (select 1 from entry where run_id = run.id limit ?1))
     + (select count(*) from (select 1 from audit where run_id = run.id limit ?1))
@@ -89,9 +89,9 @@ _RETENTIONS = """
     select name, retention
     from type
     where retention is not null
-"""  # all of them: there are few
+"""  # full scan: there are few types
 
-# `retention.verdict` in the words of SQL.
+# `retention.verdict` in SQL.
 _COUNT = f"""
     select run.type, count(*)
     from run indexed by run_purge
@@ -135,7 +135,7 @@ _DROP_TAG = """
       and run_id = ?
 """  # by the primary key
 
-# All that belongs to runs, themselves last: by the primary keys, and audit_run.
+# All rows of runs, the runs themselves last: by the primary keys, and audit_run.
 _DROPS = tuple(
     f"delete from {table} where {id} in (select value from json_each(?))"
     for table, id in (
@@ -144,7 +144,7 @@ _DROPS = tuple(
     )
 )
 
-# Some of what a run has many of.
+# A limited number of rows of one run.
 _DROPS_SOME = tuple(
     f"delete from {table} where run_id = ?1 and {id} in (select {id} from {table} where run_id = ?1 limit ?2)"
     for table, id in (
@@ -158,7 +158,7 @@ _DROPS_SOME = tuple(
 
 
 def due(connection: apsw.Connection, limit: int, usual: Micros, room: int, now: Micros) -> list[OldRun]:
-    """The first runs that may be due, with what decides whether they go."""
+    """Return the first runs that may be due, with the facts that decide whether they are removed."""
     kept = _retentions(connection, usual)
     found: list[Row] = connection.execute(
         _ABOUT, (room + 1, rows.json_of(_due(connection, limit, kept, now)))
@@ -172,7 +172,7 @@ def defer(connection: apsw.Connection, run: Run) -> None:
 
 
 def count(connection: apsw.Connection, usual: Micros, now: Micros) -> dict[str, int]:
-    """How many runs would go, by type, were all that are due removed."""
+    """Count the runs that are due for removal, by type."""
     kept = _retentions(connection, usual)
     by_type: Counter[str] = Counter({str(type): many for type, many in connection.execute(_COUNT, (now, usual))})
     for type in _types(connection):
@@ -181,12 +181,12 @@ def count(connection: apsw.Connection, usual: Micros, now: Micros) -> dict[str, 
 
 
 def _retentions(connection: apsw.Connection, usual: Micros) -> dict[str, Micros]:
-    """How long runs of each type are kept."""
+    """Return the retention of each type. Types without one get the usual retention."""
     return defaultdict(lambda: usual, {str(type): kept for type, kept in connection.execute(_RETENTIONS)})
 
 
 def _types(connection: apsw.Connection) -> Iterator[str]:
-    """The types of which there are ended runs without an instant of their own, hopping from one to the next."""
+    """Yield the types that have ended runs without their own purge time, one index seek per type."""
     last = ""
     while (found := connection.execute(_NEXT_TYPE, (last,)).get) is not None:
         last = found
@@ -194,9 +194,9 @@ def _types(connection: apsw.Connection) -> Iterator[str]:
 
 
 def _due(connection: apsw.Connection, limit: int, kept: Mapping[str, Micros], now: Micros) -> list[str]:
-    """The first runs that are due: those with an instant of their own, then the others by the time they ended.
+    """Return the first due runs: those with their own purge time, then the others by the time they ended.
 
-    So those go together that were made together, and have their rows on the same pages.
+    So runs from the same time, whose rows share pages, are removed together.
     """
     ids = [str(run_id) for (run_id,) in connection.execute(_DUE, (now, limit)).fetchall()]
     if len(ids) < limit:
@@ -208,20 +208,20 @@ def _due(connection: apsw.Connection, limit: int, kept: Mapping[str, Micros], no
 
 
 def _ended(connection: apsw.Connection, type: str, until: Micros) -> Generator[Row, None, None]:
-    """The runs of a type that are due, by the time they ended; read only as far as they are asked for."""
+    """Yield the due runs of a type by the time they ended. Rows are read on demand."""
     with closing(connection.execute(_DUE_OF_TYPE, (type, until))) as found:
         yield from found
 
 
 def _run_of(row: Row) -> Run | None:
-    """A run that is to go. One that cannot be read stays: nobody could say whether its time has come."""
+    """Decode a run. Returns None for an unreadable one, which stays: its retention cannot be judged."""
     with suppress(OddRow):
         return rows.run_of(row[3:], tags=row[0])
     return None
 
 
 def remove(connection: apsw.Connection, runs: Sequence[Run]) -> None:
-    """Remove runs and all that belongs to them."""
+    """Remove runs with all their rows."""
     if tags := [(name, value, run.created_at, run.id) for run in runs for name, value in run.tags.items()]:
         connection.executemany(_DROP_TAG, tags)
     ids = rows.json_of([run.id for run in runs])
@@ -230,7 +230,7 @@ def remove(connection: apsw.Connection, runs: Sequence[Run]) -> None:
 
 
 def remove_part(connection: apsw.Connection, run: Run, room: int, now: Micros) -> None:
-    """Remove some of what a run has too many of. Nobody sees it from now on."""
+    """Hide a run and remove up to `room` of its rows."""
     connection.execute(_HIDE, (now, run.id))
     for statement in _DROPS_SOME:
         if room > 0:

@@ -1,6 +1,6 @@
-"""Readers: threads with connections of their own, each read in a transaction that ends at once.
+"""Readers: threads, each with its own connection. Each read is one short transaction.
 
-An open read transaction would keep the WAL from being reset, so nothing is handed out before all is fetched.
+An open read transaction would keep SQLite from resetting the WAL, so a read fetches everything before it returns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Readers:
-    """Run reading operations, each with a connection that sees one state of the database."""
+    """Runs reads, each on a consistent snapshot of the database."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -35,10 +35,10 @@ class Readers:
         self._threads: list[threading.Thread] = []
         self._starting = threading.Lock()
         self._is_stopped = False
-        self._nearby = _Connection(files, is_patient=False)  # of whoever has the lock
+        self._nearby = _Connection(files, is_patient=False)  # guarded by `_reading_nearby`
         self._reading_nearby = threading.Lock()
         self._round = Round()
-        self._read_seconds = 2 * _QUICK_SECONDS  # of late; not known to be quick before it was seen
+        self._read_seconds = 2 * _QUICK_SECONDS  # moving average; starts as slow until reads prove to be quick
 
     async def run(self, operation: Callable[[apsw.Connection], _Answer]) -> _Answer:
         self._check_running()
@@ -46,17 +46,17 @@ class Readers:
         return await ask(self._jobs, operation)
 
     async def run_small(self, operation: Callable[[apsw.Connection], _Answer]) -> _Answer:
-        """Likewise, for an operation so small that handing it to a thread and back takes longer than doing it.
+        """Run an operation that is so small that handing it to a thread takes longer than the read itself.
 
-        It is done here and now if it is the first one in this round of the loop, and reads have been quick of late:
-        the caller's event loop stands still meanwhile.
+        It runs on the caller's event loop, which blocks meanwhile, if two conditions hold: it is the first operation
+        in this iteration of the loop, and recent reads were quick. Otherwise a thread runs it.
         """
         self._check_running()
         is_quick = self._read_seconds < _QUICK_SECONDS
         if is_quick and self._round.take() and self._reading_nearby.acquire(blocking=False):
             try:
                 return self._read(self._nearby, operation)
-            except Exception:  # noqa: BLE001 - a thread meets it again, and knows what to do
+            except Exception:  # noqa: BLE001 - a thread repeats the read, and handles the error
                 self._nearby.close()
             finally:
                 self._reading_nearby.release()
@@ -80,7 +80,7 @@ class Readers:
         try:
             return connection.read(operation)
         finally:
-            took = min(time.monotonic() - started, 2 * _QUICK_SECONDS)  # one that took longer may be mere chance
+            took = min(time.monotonic() - started, 2 * _QUICK_SECONDS)  # capped: one slow read may be chance
             self._read_seconds += (took - self._read_seconds) / 4
 
     def join(self, seconds: float) -> None:
@@ -88,7 +88,7 @@ class Readers:
             thread.join(seconds)
 
     def _start(self) -> None:
-        """Start the threads with the first read: a process that only writes has none."""
+        """Start the threads with the first read, so that a process that only writes has none."""
         if self._threads:
             return
         with self._starting:
@@ -109,7 +109,7 @@ class Readers:
                 continue
             try:
                 outcome = JobOutcome(job, self._read(connection, job.operation))
-            except Exception as error:  # noqa: BLE001 - an error of any kind is its caller's; the thread lives on
+            except Exception as error:  # noqa: BLE001 - every error goes to its caller; the thread goes on
                 if needs_reopening(error):
                     connection.close()
                 outcome = JobOutcome(job, error=self._translated(error))
@@ -124,7 +124,7 @@ class Readers:
 
 
 class _Connection:
-    """The connection of one thread, opened when it is first needed."""
+    """The connection of one thread, opened on first use."""
 
     def __init__(self, files: Files, *, is_patient: bool = True) -> None:
         self._files = files
@@ -133,7 +133,7 @@ class _Connection:
         self._connection: apsw.Connection | None = None
 
     def read(self, operation: Callable[[apsw.Connection], _Answer]) -> _Answer:
-        """Do something in one transaction, which sees one state of the database."""
+        """Run an operation in one read transaction, on a consistent snapshot."""
         connection = self._opened()
         connection.execute("begin")
         try:
@@ -149,7 +149,7 @@ class _Connection:
 
     def _opened(self) -> apsw.Connection:
         identity = self._files.identity()
-        if identity != self._identity:  # another file stands at the path than the one that was opened
+        if identity != self._identity:  # the file at the path was replaced since it was opened
             self.close()
             self._identity = identity
         if self._connection is None:

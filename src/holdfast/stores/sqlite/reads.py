@@ -1,6 +1,6 @@
-"""Reads: what people and the engine ask about runs. Nothing here writes."""
+"""Reads: queries about runs, for users and for the engine. Nothing here writes."""
 
-# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def get(connection: apsw.Connection, run_id: str | None, key: str | None) -> Det
 
 
 def raw_or_not(connection: apsw.Connection, statement: str, bindings: Sequence[object]) -> list[Row]:
-    """The rows of a statement that reads whole runs; text as bytes if some of it is no text."""
+    """Return the rows of a statement that reads whole runs. Text comes as bytes if some of it is not UTF-8."""
     try:
         return connection.execute(statement, bindings).fetchall()
     except UnicodeDecodeError:
@@ -115,7 +115,10 @@ def raw_or_not(connection: apsw.Connection, statement: str, bindings: Sequence[o
 
 
 def details(connection: apsw.Connection, found: Sequence[Row]) -> list[Details]:
-    """Whole runs with their waits and values, in the order given. One that cannot be decoded comes with what can be."""
+    """Return whole runs with their waits and values, in the given order.
+
+    An unreadable run comes with the columns that can be decoded.
+    """
     read = [_read(row) for row in found]
     ids = rows.json_of([run.id for run, _ in read])
     waits: dict[str, tuple[Wait, ...]] = {}
@@ -147,7 +150,7 @@ def _read(row: Row) -> tuple[Run, str | None]:
 
 
 def audit(connection: apsw.Connection, run_id: str) -> tuple[AuditFact, ...]:
-    """The facts of a run's life. Of what it does again and again some old ones may not be cleared away yet."""
+    """Return the audit of a run. Omits old routine facts, even those that are not trimmed yet."""
     return kept(map(rows.fact_of, connection.execute(_AUDIT, (run_id,))))
 
 
@@ -170,7 +173,7 @@ def replies(connection: apsw.Connection, asked: Sequence[tuple[str, str]]) -> di
 def counts(connection: apsw.Connection) -> dict[str, dict[RunState, int]]:
     counted: dict[str, dict[RunState, int]] = {}
     for name, state, count in connection.execute(_COUNTS):
-        if state in _STATES:  # one that somebody made up by hand is no state
+        if state in _STATES:  # a row edited by hand may hold an unknown state
             counted.setdefault(name.decode(errors="replace"), {})[RunState(state.decode())] = count
     return counted
 

@@ -1,8 +1,8 @@
-"""Routes: whether a small write is committed on the event loop itself, or handed to the writer's thread and back.
+"""Routes: decide if a small write is committed on the event loop itself or in the writer's thread.
 
-Which one is quicker depends on the machine and on what else runs there. The way to a thread and back costs about as
-much as a commit; but an event loop that waits for a disk, or for a processor that others use, does nothing else
-meanwhile. So both are timed as their callers see them, and now and then the one that is not in use is tried.
+The quicker route depends on the machine and its load. Handing a write to the thread and back costs about as much as a
+commit. But an event loop that waits for a disk or a busy processor does nothing else meanwhile. So both routes are
+timed as callers see them, and the route not in use is tried at intervals.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ import time
 from typing import Any
 
 QUICK_SECONDS = 0.001
-"""Only commits that take less than this on average may stop the event loop."""
+"""Maximum average duration of a commit that may block the event loop."""
 
 _TRY_EVERY = 128
 _LONGEST_SECONDS = 0.1
 
 
 class Routes:
-    """Remembers how long either way took of late."""
+    """Remembers the recent durations of both routes."""
 
     def __init__(self) -> None:
         self.commit_seconds = 2 * QUICK_SECONDS
-        """How long a commit took of late, on either way. It is not known to be quick before it was seen."""
+        """Moving average of commits on both routes. Starts as slow until commits prove to be quick."""
         self.loop_seconds: float | None = None
         self.thread_seconds: float | None = None
-        """How long a caller waited of late on each way. The loop is believed to be quicker until both were seen."""
+        """Moving averages of how long a caller waited. The loop counts as quicker until both are known."""
         self._last_seconds = 0.0
         self._count = 0
 
     def is_here(self) -> bool:
-        """Whether the next small write is to be committed on the event loop."""
+        """Return True if the next small write should be committed on the event loop."""
         if self.commit_seconds >= QUICK_SECONDS:
             return False
         self._count += 1
@@ -40,16 +40,17 @@ class Routes:
         return is_quicker if self._count % _TRY_EVERY else not is_quicker
 
     def committed(self, seconds: float) -> None:
-        """A commit took so long, on either way. One that took long may be mere chance; several tell of a slow disk."""
+        """Record the duration of a commit on either route."""
         self._last_seconds = seconds
+        # Capped: one slow commit may be chance. Several in a row mean a slow disk, and raise the average anyway.
         self.commit_seconds += (min(seconds, 2 * QUICK_SECONDS) - self.commit_seconds) / 4
 
     def answered_here(self) -> None:
-        """The last commit was made on the event loop."""
+        """Note that the last commit was made on the event loop."""
         self.loop_seconds = _averaged(self.loop_seconds, self._last_seconds)
 
     def time_thread(self, answer: asyncio.Future[Any]) -> None:
-        """Look how long the thread takes to answer. To be called when nobody else waits for it."""
+        """Measure how long the thread takes to answer. Call it only while the thread's queue is empty."""
         started = time.monotonic()
         answer.add_done_callback(lambda _: self._answered_there(time.monotonic() - started))
 

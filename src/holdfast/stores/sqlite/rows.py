@@ -1,7 +1,7 @@
-"""Rows as values and values as rows. Nothing here talks to a database.
+"""Conversion between rows and values. Nothing here accesses a database.
 
-`RUN_COLUMNS` and its like are the one place that fixes the order of columns; every statement that reads or
-writes whole values is made from them.
+`RUN_COLUMNS` and the other `…_COLUMNS` are the only place that fixes the order of columns. Every statement that reads
+or writes whole values is built from them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from holdfast.core.unreadable import reason_of
 from holdfast.stores.operations.unit_of_work import OddRow
 
 Row = tuple[Any, ...]
-"""What a driver gives and takes: anything SQLite can keep."""
+"""A row as the driver returns and accepts it: any values that SQLite can store."""
 
 RUN_COLUMNS = (
     "id, type, state, priority, ready_at, worker, token, claim_id, crashes, arrivals, attempt, generation, key, "
@@ -48,14 +48,14 @@ AUDIT_COLUMNS = "run_id, event, at, data"
 TYPE_COLUMNS = "name, runtime, description, is_enabled, concurrency, per_key, rate, retention, seen_by, seen_at"
 WORKER_COLUMNS = "id, name, host, pid, types, concurrency, started_at, heartbeat_at"
 
-# Looking a member up in a dictionary takes a tenth of the time of calling the enumeration.
+# Looking up a member in a dict takes a tenth of the time of calling the enum.
 _RUN_STATES = {state.value: state for state in RunState}
 _ENTRY_KINDS = {kind.value: kind for kind in EntryKind}
 _ENTRY_STATES = {state.value: state for state in EntryState}
 _WAIT_KINDS = {kind.value: kind for kind in WaitKind}
 
 _FAILURES = (KeyError, TypeError, msgspec.MsgspecError, RecursionError)
-"""What is raised for a row that somebody has edited by hand."""
+"""The errors that decoding raises for a row that was edited by hand."""
 
 _encode = msgspec.json.Encoder().encode
 _decode_error = msgspec.json.Decoder(ErrorRecord).decode
@@ -68,28 +68,28 @@ _decode_data = msgspec.json.Decoder(dict[str, str | int]).decode
 
 
 def json_of(value: object) -> str:
-    """A value of ours, not of a user, as JSON text."""
+    """Encode one of holdfast's own values, never a user's, as JSON text."""
     return _encode(value).decode()
 
 
 def placed(columns: str) -> str:
-    """As many placeholders as there are columns."""
+    """Return one placeholder per column."""
     return ", ".join("?" * (columns.count(",") + 1))
 
 
 def prefixed(table: str, columns: str) -> str:
-    """The columns, each with its table in front of it."""
+    """Return the columns, each prefixed with its table."""
     return ", ".join(f"{table}.{column}" for column in columns.split(", "))
 
 
 WHOLE_RUN = f"{prefixed('run', RUN_COLUMNS)}, intent.payload, intent.tags, intent.options, intent.continued"
-"""What is read of `run` joined with `intent`."""
+"""The columns of a whole run, from `run` joined with `intent`."""
 
 
 def run_of(
     row: Row, payload: str = "", tags: str | None = None, options: str | None = None, continued: str | None = None
 ) -> Run:
-    """The run in a row. What it was started with stands in another table; where nobody looks at it, it stays empty."""
+    """Decode a row of `RUN_COLUMNS`. The other arguments come from `intent`; without them, their fields stay empty."""
     (
         id, type, state, priority, ready_at, worker, token, claim_id, crashes, arrivals, attempt, generation, key,
         parent_id, parent_location, on_close, created_at, start_at, updated_at, first_claimed_at, finished_at, python,
@@ -133,7 +133,7 @@ def run_of(
             purge_at=purge_at,
             options=options_of(options),
         )
-    except _FAILURES as error:  # free of cost while nothing is wrong
+    except _FAILURES as error:
         raise OddRow(f"run {id} cannot be read: {reason_of(error)}") from error
 
 
@@ -142,7 +142,7 @@ def options_of(text: str | None) -> RunOptions:
 
 
 def whole_run_of(row: Row) -> Run:
-    """The run in a row of `WHOLE_RUN`."""
+    """Decode a row of `WHOLE_RUN`."""
     return run_of(row[:-4], *row[-4:])
 
 
@@ -183,7 +183,7 @@ def run_row(run: Run) -> Row:
 
 
 def intent_row(run: Run) -> Row:
-    """A row of run_id, payload, tags, options, continued."""
+    """Return a row of run_id, payload, tags, options, continued."""
     options = json_of(run.options) if run.options is not DEFAULT_OPTIONS else None
     return run.id, run.payload, tags_text(run.tags), options, run.continued
 
@@ -209,12 +209,12 @@ def entry_of(row: Row) -> Entry:
             since=since,
             has_undo=bool(has_undo),
         )
-    except _FAILURES as error:  # free of cost while nothing is wrong
+    except _FAILURES as error:
         raise OddRow(f"the entry at {location!r} cannot be read: {reason_of(error)}") from error
 
 
 def entry_row(run_id: str, token: int, entry: Entry) -> Row:
-    """A row of run_id, `ENTRY_COLUMNS`, token."""
+    """Return a row of run_id, `ENTRY_COLUMNS`, token."""
     return (
         run_id,
         entry.location,
@@ -249,12 +249,12 @@ def arrival_of(row: Row) -> Arrival:
             group=family,
             is_exclusive=bool(is_exclusive),
         )
-    except _FAILURES as error:  # free of cost while nothing is wrong
-        raise OddRow(f"what arrived as number {number} cannot be read: {reason_of(error)}") from error
+    except _FAILURES as error:
+        raise OddRow(f"arrival {number} cannot be read: {reason_of(error)}") from error
 
 
 def arrival_row(run_id: str, arrival: Arrival) -> Row:
-    """A row of run_id, `ARRIVAL_COLUMNS`."""
+    """Return a row of run_id, `ARRIVAL_COLUMNS`."""
     return (
         run_id,
         arrival.number,
@@ -282,12 +282,15 @@ def wait_of(row: Row) -> Wait:
             after=after,
             count=count,
         )
-    except _FAILURES as error:  # free of cost while nothing is wrong
+    except _FAILURES as error:
         raise OddRow(f"the wait at {location!r} cannot be read: {reason_of(error)}") from error
 
 
 def wait_row(run_id: str, place: int, wait: Wait) -> Row:
-    """A row of run_id, place, `WAIT_COLUMNS`, topic. Others look it up by its topic: that of an event, or a group."""
+    """Return a row of run_id, place, `WAIT_COLUMNS`, topic.
+
+    `topic` is the topic of an event, or the group or limit whose slot the run waits for. It serves to find the waits.
+    """
     topic = wait.names[0] if wait.kind in (WaitKind.EVENT, WaitKind.SLOT) and wait.names else None
     names = json_of(wait.names)
     return run_id, place, wait.location, wait.kind, wait.since, names, wait.deadline, wait.after, wait.count, topic

@@ -1,6 +1,6 @@
-"""Runs as rows: loaded once in a transaction, and written in bulk when somebody is about to read them."""
+"""Runs as rows: loaded once per transaction, and written in bulk before a statement reads them."""
 
-# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _OPTIONS = """
     where run_id = ?
 """  # by the primary key
 
-# Of many runs in one statement with one row as its answer: a thread lets go of the interpreter with each row it asks
-# for, and beside a busy event loop waits up to milliseconds until it has it back.
+# All fences in one row: a thread releases the GIL with each row that it fetches, and next to a busy event loop it can
+# wait milliseconds to get it back.
 _FENCES = """
     select json_group_array(json_array(run.id, run.token, run.worker, run.arrivals, run.is_pausing))
     from json_each(?) as wanted
@@ -123,7 +123,7 @@ _decode_fences = msgspec.json.Decoder(list[Fence], strict=False).decode
 
 
 class SqliteRuns:
-    """The runs that a transaction has loaded, and what became of them."""
+    """The runs that a transaction has loaded, with their changes."""
 
     __slots__ = ("_connection", "_stored", "_transaction", "known")
 
@@ -131,7 +131,7 @@ class SqliteRuns:
         self._transaction = transaction
         self._connection = transaction.connection
         self.known: dict[str, Run] = {}
-        """The runs that were loaded, as they are by now."""
+        """The loaded runs, with changes that may not be written yet."""
         self._stored: dict[str, Run] = {}
 
     # Looking up
@@ -151,12 +151,12 @@ class SqliteRuns:
         return rows.options_of(self._connection.execute(_OPTIONS, (run.id,)).get)
 
     def loaded(self, run: Run) -> Run:
-        """Keep a run that another statement has read."""
+        """Register a run that another statement has read."""
         self.known[run.id] = self._stored[run.id] = run
         return run
 
     def completed(self, run: Run) -> Run:
-        """A run that another statement has read whole, as this transaction has it."""
+        """Combine a run that another statement has read whole with this transaction's changes of it."""
         known = self.known.get(run.id)
         if known is None:
             return self.loaded(run)
@@ -171,7 +171,7 @@ class SqliteRuns:
         return {id for (id,) in found}
 
     def expect(self, run_ids: Collection[str], *, with_histories: bool = False) -> None:
-        """Nothing to do: here, it costs as much to read them one by one."""
+        """Do nothing: in SQLite, reading runs one by one costs the same as loading them together."""
 
     def with_key(self, key: str) -> str | None:
         found = self._transaction.one(BY_KEY, key)
@@ -183,7 +183,7 @@ class SqliteRuns:
         return {run.key: run for run in holders if run.key is not None}
 
     def fences(self, run_ids: Sequence[str]) -> Mapping[str, Run | Fence]:
-        """What of each run is enough for a plain checkpoint, by id. Only true until something else is written."""
+        """Return the fences of runs, by id: enough for a plain checkpoint. Stale after the next write."""
         if not run_ids:
             return {}
         found = _decode_fences(self._connection.execute(_FENCES, (rows.json_of(run_ids),)).get)
@@ -219,18 +219,18 @@ class SqliteRuns:
         self._connection.executemany(_SET_VALUE, [(run_id, name, value) for name, value in values.items()])
 
     def forget(self, run_ids: Iterable[str]) -> None:
-        """Drop runs that another statement has changed; they are loaded anew."""
+        """Drop runs that another statement has changed, so that the next `get` loads them again."""
         for run_id in run_ids:
             self.known.pop(run_id, None)
             self._stored.pop(run_id, None)
 
     def forget_all(self) -> None:
-        """Drop every run, after a statement that may have changed any of them. To be called when all is flushed."""
+        """Drop every run after a statement that may have changed any of them. Flush first."""
         self.known.clear()
         self._stored.clear()
 
     def flush(self) -> None:
-        """Write the runs that have changed. To be called before a statement that reads them by other ways."""
+        """Write the changed runs. Call it before a statement that reads runs without this object."""
         moved: list[Row] = []
         counted: list[Row] = []
         for run_id, run in self.known.items():
@@ -251,7 +251,7 @@ class SqliteRuns:
 
 
 def _is_only_counted(before: Run, after: Run) -> bool:
-    """Whether nothing but the counts of arrivals and crashes differs, as when something reaches a held run."""
+    """Return True if only the counts of arrivals and crashes differ, for example after an arrival at a held run."""
     return (
         before.state is after.state
         and before.token == after.token

@@ -1,4 +1,4 @@
-"""Schedules as rows: read once in a transaction, and written in bulk."""
+"""Schedules as rows: read once per transaction, and written in bulk."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _decode = msgspec.json.Decoder(Schedule).decode
 
 
 class SqliteSchedules:
-    """The schedules that a transaction has read, and what it changes of them."""
+    """The schedules that a transaction has read, with their changes."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._connection = transaction.connection
@@ -87,7 +87,7 @@ class SqliteSchedules:
         return self._connection.changes() > 0
 
     def flush(self) -> None:
-        """Write the schedules that have changed."""
+        """Write the changed schedules."""
         if self._changed:
             self._connection.executemany(_PUT, [_row(self._known[name]) for name in self._changed])
             self._changed.clear()
@@ -107,7 +107,7 @@ def list_schedules(connection: apsw.Connection, query: ListSchedules) -> list[Sc
 
 
 def due(connection: apsw.Connection, limit: int, after: tuple[Micros, str], now: Micros) -> Due:
-    """The first schedules that are due, and when the next one is that is not."""
+    """Return the first due schedules, and the time at which the next schedule becomes due."""
     found = connection.execute(_DUE, (now, *after, limit))
     schedules = tuple(_decode(body) for (body,) in found)
     return Due(schedules=schedules, next_at=connection.execute(_NEXT, (now,)).get, now=now)

@@ -1,4 +1,4 @@
-"""The schema of a store in a file: found, made from `schema.sql`, or refused."""
+"""The schema of a database file: check its number, create it from `schema.sql`, or refuse the file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from holdfast.stores.sql_text import filled_in
 from holdfast.stores.sqlite.connections import open_for_reading
 
 NUMBER = 6
-"""The number of the schema. A change of `schema.sql`, except of a comment, needs the next one."""
+"""The number of the schema. Every change of `schema.sql`, except to comments, needs a new number."""
 
 APPLICATION_ID = 0x484F4C44
-"""Stands in the header of every file of ours: `HOLD`."""
+"""The mark `HOLD` in the header of every holdfast database."""
 
 _CONSTANTS = {"begun": str(BEGUN), "child": str(CHILD), "new": str(NEW)}
 
@@ -29,17 +29,17 @@ _SET_NUMBER = """
 
 
 def script() -> str:
-    """All statements that make the schema."""
+    """Return all statements that create the schema."""
     return filled_in((files(__package__) / "schema.sql").read_text("utf-8"), _CONSTANTS)
 
 
 def status(connection: apsw.Connection, path: Path) -> SchemaStatus:
-    """The number of an open database. Refuses a file that belongs to something else."""
+    """Return the schema number of an open database. Refuses a database of another program."""
     return SchemaStatus(current=_number(connection, path), wanted=NUMBER)
 
 
 def status_of_file(path: Path) -> SchemaStatus:
-    """The number of a database that may not be open, nor exist."""
+    """Return the schema number of a database file, which may not exist yet."""
     if not path.exists():
         return SchemaStatus(current=0, wanted=NUMBER)
     connection = open_for_reading(path)
@@ -50,10 +50,10 @@ def status_of_file(path: Path) -> SchemaStatus:
 
 
 def prepare(connection: apsw.Connection, path: Path) -> None:
-    """Make the schema if the database is empty. The caller has the turn to write.
+    """Create the schema if the database is empty. The caller must hold the write lock.
 
     Raises:
-        SchemaOutOfDate: The database has another number. It is left as it is.
+        SchemaOutOfDate: The database has another number. It stays unchanged.
 
     """
     found = status(connection, path)
@@ -63,10 +63,10 @@ def prepare(connection: apsw.Connection, path: Path) -> None:
 
 
 def _make(connection: apsw.Connection) -> None:
-    """Make everything in one transaction: nobody may find a part of it."""
+    """Create the schema in one transaction, so that no process sees a part of it."""
     connection.execute("begin immediate")
     try:
-        connection.execute(script()).fetchall()  # to the end: a script has many statements
+        connection.execute(script()).fetchall()  # fetching all rows runs the script to its end
         connection.execute(_SET_NUMBER, (str(NUMBER),))
         connection.execute(f"pragma application_id = {APPLICATION_ID}")
         connection.execute("commit")
@@ -81,8 +81,8 @@ def _number(connection: apsw.Connection, path: Path) -> int:
         tables = connection.execute("select name from sqlite_master where type = 'table' limit 1").fetchall()
         if tables:
             raise StoreUnavailable(
-                f"{path} is a database of another program (it has a table {tables[0][0]!r}, but is not marked as "
-                "holdfast's); choose another file"
+                f"{path} is a database of another program (it has a table {tables[0][0]!r}, but no holdfast mark in "
+                "its header); choose another file"
             )
         return 0
     found = connection.execute("select value from meta where name = 'schema'").get

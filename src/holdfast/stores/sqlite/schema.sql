@@ -1,7 +1,7 @@
--- The schema. A change here, except of a comment, needs a new number: `NUMBER` in `schema.py`.
+-- The schema. Every change here, except to comments, needs a new number: `NUMBER` in `schema.py`.
 --
--- Ids are text. Times are whole microseconds since 1970. Values of users are JSON text.
--- What a run was started with is a row of its own in `intent`, so that a write of the run never copies its payload.
+-- Ids are text. Times are whole microseconds since 1970. User values are JSON text.
+-- The payload, tags and options of a run are in `intent`, so that an update of the run never copies its payload.
 
 create table meta (
     name text primary key not null,
@@ -45,12 +45,12 @@ create table run (
         generated always as (case when token > 0 then {{begun}} when parent_id is not null then {{child}} else {{new}} end) virtual
 );
 
--- The queue: one lane per type, priority and rank, over runs that nobody holds. Runs that wait or have ended are not
+-- The queue: one lane per type, priority and rank, of runs without a lease. Runs that only wait, or have ended, are not
 -- in it.
 create index run_queue on run (type, priority, rank, ready_at, id)
     where worker is null and ready_at is not null;
 
--- Held runs by holder: expired leases of all types in one seek, and what a dead worker left.
+-- Held runs by worker. Finds the expired leases of a worker, of all types, in one seek, and the runs of a dead worker.
 create index run_held on run (worker, ready_at, type)
     where worker is not null;
 
@@ -60,7 +60,7 @@ create unique index run_key on run (key)
 create index run_parent on run (parent_id, created_at, id)
     where parent_id is not null;
 
--- Lists, newest first: of everything, of one type, of one of the rare states, of deleted runs.
+-- Lists, newest first: all runs, one type, one rare state, deleted runs.
 create index run_created on run (created_at, id);
 
 create index run_type on run (type, created_at, id);
@@ -71,7 +71,7 @@ create index run_rare on run (state, created_at, id)
 create index run_deleted on run (created_at, id)
     where deleted_at is not null;
 
--- Pruning: runs that go when the retention of their type says so, and runs with an instant of their own.
+-- Pruning: runs that the retention of their type removes, and runs with their own purge time.
 create index run_ended on run (type, finished_at, id)
     where finished_at is not null and purge_at is null;
 
@@ -86,7 +86,7 @@ create table intent (
     continued text
 ) without rowid;
 
--- `created_at` is the run's, so that a search by tag is read newest first like every other list.
+-- `created_at` is copied from the run, so that a search by tag reads newest first, like every other list.
 create table tag (
     name text not null,
     value text not null,
@@ -114,7 +114,7 @@ create table entry (
     primary key (run_id, location)
 ) without rowid;
 
--- What there is to undo if the run is cancelled.
+-- Finds entries with an undo, which a cancelled run has to roll back.
 create index entry_undo on entry (run_id)
     where has_undo = 1;
 
@@ -133,15 +133,15 @@ create table inbox (
     primary key (run_id, number)
 ) without rowid;
 
--- Finds a message that is sent again while the first one is unread.
+-- Finds a duplicate of a message that the run has not received yet.
 create index inbox_message on inbox (run_id, ref)
     where kind = 'message';
 
--- The event that a wait already has.
+-- Finds an event that has already arrived for a wait.
 create index inbox_event on inbox (run_id, name)
     where kind = 'event';
 
--- Events of queues that a run has in its inbox.
+-- Finds the queued events in the inbox of a run.
 create index inbox_exclusive on inbox (run_id)
     where is_exclusive = 1;
 
@@ -152,7 +152,7 @@ create table receipt (
     primary key (run_id, message_id)
 ) without rowid;
 
--- Forgotten by age, whichever run they are of.
+-- Receipts and replies are pruned by age, across runs.
 create index receipt_age on receipt (at);
 
 create table reply (
@@ -165,7 +165,8 @@ create table reply (
 
 create index reply_age on reply (at);
 
--- `place` keeps the order in which the run named its waits. `topic` is the topic of an event, or the group of a slot.
+-- `place` keeps the order in which the run named its waits. `topic` is the topic of an event, or the group or limit
+-- whose slot the run waits for.
 create table wait (
     run_id text not null,
     place integer not null,
@@ -183,12 +184,12 @@ create table wait (
 create index wait_topic on wait (topic, run_id)
     where topic is not null;
 
--- The runs that wait for an event, the longest first.
+-- Runs that wait for an event, longest wait first.
 create index wait_turn on wait (topic, since, run_id)
     where kind = 'event';
 
--- The runs that wait for a slot, in the order in which they get one: by priority and rank, which `after` holds
--- (`limits.level_of`), then by how long they have waited.
+-- Runs that wait for a slot, in the order in which they get one: by priority and rank, then longest wait first. `after`
+-- holds priority and rank (`limits.level_of`).
 create index wait_slot on wait (topic, after, since, run_id)
     where kind = 'slot';
 
@@ -199,9 +200,9 @@ create table value (
     primary key (run_id, name)
 ) without rowid;
 
--- `autoincrement`: a number is never used again, not even that of an event that expired.
--- `state`: `open` for all, `pending` in a queue, `handed` to its holder, `taken` for good.
--- `expires_at` is null until the pruner has looked at the event, and again when the rules of its topic have changed.
+-- `autoincrement`: a number is never reused, not even after the event has expired.
+-- `state`: `open` (for all runs), `pending` (in a queue), `handed` (in the inbox of its holder), `taken` (consumed).
+-- `expires_at` is null until the pruner looks at the event, and again after a change to the rules of its topic.
 create table event (
     number integer primary key autoincrement,
     topic text not null,
@@ -264,7 +265,7 @@ create table worker (
     heartbeat_at integer not null
 ) without rowid;
 
--- `per_key` and `rate` are JSON. `rate_window` is what the rate has to remember.
+-- `per_key` and `rate` are JSON. `rate_window` is the state of the rate limit, as JSON.
 create table type (
     name text primary key not null,
     runtime text not null,
@@ -279,14 +280,14 @@ create table type (
     seen_at integer
 ) without rowid;
 
--- The runs that have a slot, by limit.
+-- The runs that hold a slot, by limit.
 create table slot (
     name text not null,
     run_id text not null,
     primary key (name, run_id)
 ) without rowid;
 
--- `body` is the whole schedule as JSON. The other columns are those by which schedules are looked up.
+-- `body` is the whole schedule as JSON. The other columns exist for lookups.
 create table schedule (
     name text primary key not null,
     type text not null,
@@ -294,6 +295,6 @@ create table schedule (
     body text not null
 ) without rowid;
 
--- Schedules that are due, the earliest first. A paused one is not in it.
+-- Schedules by their next time, earliest first. A paused schedule is not in it.
 create index schedule_due on schedule (next_at, name)
     where next_at is not null;

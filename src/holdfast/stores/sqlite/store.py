@@ -1,4 +1,4 @@
-"""The store port on SQLite: what callers see. It decides nothing and holds no SQL; it hands work to threads."""
+"""The store port on SQLite. It makes no decisions and queries no tables itself: it hands work to threads."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from holdfast.stores.sqlite.writer import Writer
 A = TypeVar("A")
 
 _SMALL = 8
-"""So many runs at most are dealt with on the event loop itself."""
+"""Maximum number of runs that an operation may handle on the event loop itself."""
 
 _CLOSE_SECONDS = 10.0
 _EXIT_SECONDS = 1.0
 
 
 class SqliteStore:
-    """Runs in one SQLite file, which several processes of one machine may use at once."""
+    """Keeps runs in one SQLite file, which several processes of one machine can share."""
 
-    flushes = 1  # there is one writer, which commits together whatever it finds
+    flushes = 1  # a second flush in parallel gains nothing: the one writer commits everything in its queue together
 
     def __init__(self, path: str | os.PathLike[str], *, mode: int = PRIVATE_MODE, clock: Clock | None = None) -> None:
         self._files = Files(Path(path).absolute(), mode)
@@ -78,7 +78,7 @@ class SqliteStore:
             os.register_at_fork(after_in_child=_abandoning(weakref.ref(writer)))
 
     async def close(self) -> None:
-        if self._threads is None or self._pid != os.getpid():  # a forked child must leave the parent's alone
+        if self._threads is None or self._pid != os.getpid():  # a forked child must not touch its parent's threads
             return
         writer, readers = self._threads
         self._threads = None
@@ -88,7 +88,7 @@ class SqliteStore:
         writer.stop()
         await asyncio.to_thread(_join, writer, readers, _CLOSE_SECONDS)
         self._hint_watcher.end_watches()
-        self._pid = None  # nothing is open that a fork could not take along
+        self._pid = None  # nothing is open now, so a forked child may open the store
 
     def twin(self) -> SqliteStore:
         return SqliteStore(self._files.database, mode=self._files.mode, clock=self._clock)
@@ -109,7 +109,7 @@ class SqliteStore:
         return await run(lambda unit: starts.create(unit, intents, lease, unit.now()))
 
     async def claim(self, request: ClaimRequest) -> Claimed:
-        # A claim that found few runs will probably find few again.
+        # A worker whose last claim found few runs probably finds few again.
         run = self._writer.run_small if self._claimed <= _SMALL else self._writer.run
         try:
             claimed = await run(lambda unit: claims.claim(unit, self._locks, request))
@@ -228,14 +228,14 @@ class SqliteStore:
     def _check_process(self) -> None:
         if self._pid is not None and os.getpid() != self._pid:
             raise StoreUnavailable(
-                f"the store {self._files.database} was opened in another process (pid {self._pid}); "
-                "a fork does not take its threads along: open the store after the fork"
+                f"the store {self._files.database} was opened in another process (pid {self._pid}), and a fork does "
+                "not copy its threads; open the store after the fork"
             )
 
 
 def _rehearse(unit: Transaction, limit: int) -> Pruned:
-    """Say how much a pruning would remove but for runs: there may be many, and a reader can count them."""
-    unit.flush()  # others share this transaction
+    """Prune events, receipts and replies in a savepoint, count them and roll back. A reader counts the runs."""
+    unit.flush()  # other operations share this transaction, and their changes must survive the rollback
     unit.connection.execute("savepoint dry_run")
     try:
         return pruning.prune_events(unit, limit, unit.now())
@@ -250,7 +250,7 @@ def _join(writer: Writer, readers: Readers, seconds: float) -> None:
 
 
 def _end_threads(writer: Writer, readers: Readers, pid: int) -> None:
-    """Called when a store was not closed: let its threads end before the interpreter does, but wait for nothing."""
+    """End the threads of a store that was not closed, before the interpreter ends. Waits only for a short time."""
     if os.getpid() != pid:
         return
     readers.stop()
@@ -259,7 +259,7 @@ def _end_threads(writer: Writer, readers: Readers, pid: int) -> None:
 
 
 def _abandoning(known: weakref.ref[Writer]) -> Callable[[], None]:
-    """What a forked child does first."""
+    """Return the hook that a forked child runs first."""
 
     def abandon() -> None:
         if (writer := known()) is not None:

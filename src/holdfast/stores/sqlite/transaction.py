@@ -1,8 +1,8 @@
-"""The transaction: what one write to the database works on.
+"""The transaction: the unit of work of SQLite, on which the operations run.
 
-Its parts are the nouns of the store, and the operations see them as a unit of work. Runs, waits, entries and facts are
-gathered, and written in bulk before the next read of them, or at the end. It never begins or ends a transaction
-of SQLite itself, and no part outlives the transaction it was made for.
+Each part of it is one noun of the store. Runs, waits, entries and audit facts are collected, and written in bulk before
+the next read of them, or at the end. This class neither begins nor commits a transaction of SQLite. No part outlives
+the transaction that it was made for.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ _P = TypeVar("_P")
 
 
 class _UnitPart(Generic[_P]):
-    """A part that is made when somebody asks for it, and then stands in the transaction itself.
+    """A descriptor that makes a part on first access and stores it in the transaction's `__dict__`.
 
-    `functools.cached_property` would take a lock each time, and `__getattr__` would slow down every look-up.
+    `functools.cached_property` takes a lock on first access (before Python 3.12), and `__getattr__` would slow down
+    every lookup.
     """
 
     def __init__(self, make: Callable[[Transaction], _P]) -> None:
@@ -52,7 +53,7 @@ class _UnitPart(Generic[_P]):
 
 
 class Transaction:
-    """The parts of the store, what is still to be written, and whom to tell of it afterwards."""
+    """The parts of the store, the pending writes, and the hints to send after the commit."""
 
     dead_letters = _UnitPart(SqliteDeadLetters)
     events = _UnitPart(SqliteEvents)
@@ -78,7 +79,7 @@ class Transaction:
         self.audit = SqliteAudit(self)
 
     def one(self, statement: str, *bindings: object) -> Row | None:
-        """The only row of an answer."""
+        """Return the only row of a statement, or None."""
         found = self.connection.execute(statement, bindings).fetchall()
         return found[0] if found else None
 
@@ -86,8 +87,8 @@ class Transaction:
         return self.connection.execute(statement, bindings).fetchall()
 
     def flush(self) -> None:
-        """Write what has gathered. To be called before a statement that reads it by other ways than the parts do."""
-        # Most transactions touch few parts, and this is done in each of them: the others are not even called.
+        """Write all pending changes. Call it before a statement that reads them without the parts."""
+        # Every transaction flushes, and most touch few parts: checking here saves the calls to the others.
         if self.runs.known:
             self.runs.flush()
         if self.waits.pending:

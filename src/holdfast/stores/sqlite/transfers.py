@@ -1,6 +1,6 @@
-"""Transfers: runs and events as they leave for another store, and how far those of others were taken in."""
+"""Transfers: export runs and events to another store, and remember how far an import has got."""
 
-# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _decode_origin = msgspec.json.Decoder(Origin).decode
 
 
 class SqliteOrigins:
-    """How far exports of other stores were taken in."""
+    """The progress of imports, by the id of the export."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._connection = transaction.connection
@@ -90,7 +90,7 @@ class SqliteOrigins:
 
 
 class SqliteTransfer:
-    """The capability `Transfer`."""
+    """The capability `Transfer` of `SqliteStore`."""
 
     def __init__(self, writer: Callable[[], Writer], readers: Callable[[], Readers]) -> None:
         self._writer = writer
@@ -117,7 +117,7 @@ class SqliteTransfer:
 
 
 def dump(connection: apsw.Connection, run_ids: Sequence[str]) -> list[Dump]:
-    """Those of the runs that are at rest, with all that belongs to them. To be called in one transaction."""
+    """Return the runs that are at rest, with all their rows. Call it in one transaction."""
     found = reads.details(connection, reads.raw_or_not(connection, _RUNS, (rows.json_of(run_ids),)))
     for details in found:
         if details.unreadable is not None:
@@ -139,7 +139,7 @@ def dump(connection: apsw.Connection, run_ids: Sequence[str]) -> list[Dump]:
 
 
 def kept_events(connection: apsw.Connection, after: int, limit: int) -> list[KeptEvent]:
-    """The events that somebody may still get, beyond a number."""
+    """Return events after a number that a run can still receive."""
     return [_event_of(row) for row in connection.execute(_KEPT_EVENTS, (after, limit))]
 
 

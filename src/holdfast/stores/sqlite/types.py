@@ -1,6 +1,6 @@
-"""Types as rows: what is known and was said of them."""
+"""Types as rows: their rules, and the worker that offered them last."""
 
-# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TYPES = f"""
     select {rows.TYPE_COLUMNS}
     from type
     order by name
-"""  # all of them: there are few
+"""  # full scan: there are few types
 
 _ONE = f"""
     select {rows.TYPE_COLUMNS}
@@ -33,7 +33,7 @@ _RULED = f"""
        or concurrency is not null
        or per_key is not null
        or rate is not null
-"""  # reads all of them: there are few
+"""  # full scan: there are few types
 
 _PUT = f"""
     insert into type ({rows.TYPE_COLUMNS})
@@ -46,7 +46,7 @@ _PUT = f"""
 
 
 class SqliteTypes:
-    """The rules of types. Those that matter to a claim are read once in a transaction."""
+    """The rules of types. The rules that affect claims are read once per transaction."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._connection = transaction.connection
@@ -64,7 +64,7 @@ class SqliteTypes:
         return type in self.ruled()
 
     def ruled(self) -> dict[str, TypeRule]:
-        """The types that are switched off or limited. With all others anything goes."""
+        """Return the rules of types that are disabled or limited. All other types are unrestricted."""
         if self._ruled is None:
             self._ruled = {rule.name: rule for rule in map(rows.type_of, self._connection.execute(_RULED))}
         return self._ruled

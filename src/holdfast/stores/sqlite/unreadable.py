@@ -1,9 +1,9 @@
-"""Rows that cannot be decoded: read column by column, and blocked where a claim comes to them.
+"""Unreadable rows: decode them column by column for reads, and block their runs when a claim meets them.
 
-SQLite keeps any value in any column, also text that is no UTF-8, if somebody edits the file.
+SQLite accepts any value in any column, even text that is not UTF-8, so a file edited by hand can hold such rows.
 """
 
-# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.stores.sqlite.transaction import Transaction
 
 FAILURES = (OddRow, Unreadable, UnicodeDecodeError, msgspec.MsgspecError, TypeError, RecursionError)
-"""What is raised for a row that cannot be decoded, or not be compared with others."""
+"""The errors raised for a row that cannot be decoded, or cannot be compared with other rows."""
 
 _NAMES = (*rows.RUN_COLUMNS.split(", "), "payload", "tags", "options", "continued")
 _COUNTS = ("priority", "token", "crashes", "arrivals", "attempt", "generation", "retention")
@@ -39,7 +39,7 @@ def _as_bytes(column: str) -> str:
 
 
 RAW_RUN = ", ".join(_as_bytes(column) for column in rows.WHOLE_RUN.split(", "))
-"""What is read of `run` joined with `intent` if some of it is no text: text comes as bytes."""
+"""`WHOLE_RUN` with text as bytes, for rows whose text is not UTF-8."""
 
 _DUE = f"""
     select run.rowid, {RAW_RUN}
@@ -48,7 +48,7 @@ _DUE = f"""
     where run.type in (select value from json_each(?))
       and run.ready_at is not null
       and (run.ready_at <= ? or typeof(run.ready_at) <> 'integer')
-"""  # reads all that are due
+"""  # reads all due runs of the types
 
 _BLOCK = """
     update run
@@ -67,19 +67,19 @@ readable = partial(core_unreadable.readable, failures=FAILURES)
 
 
 def salvage(row: Row) -> tuple[Run, str]:
-    """The run in a row of `WHOLE_RUN` or `RAW_RUN`, with what of it can be decoded, and why the rest cannot."""
+    """Decode what can be decoded of a row of `WHOLE_RUN` or `RAW_RUN`, and return why the rest cannot."""
     columns: dict[str, Any] = dict(zip(_NAMES, map(_text_of, row), strict=True))
     columns["is_pausing"] = bool(columns["is_pausing"])
     return salvaged(columns)
 
 
 def has_odd_types(row: Row) -> bool:
-    """Whether a row of `WHOLE_RUN` has something else where numbers stand."""
+    """Return True if a row of `WHOLE_RUN` has a value that is not an integer in an integer column."""
     return any(row[place].__class__ is not int and row[place] is not None for place in _INTEGERS)
 
 
 def block_due(unit: Transaction, types: Sequence[str]) -> int:
-    """Block those of the due runs of some types that no worker could read; how many were."""
+    """Block the due runs of the given types that no worker can read. Returns their number."""
     now = unit.now()
     unit.flush()
     blocked = 0
@@ -92,7 +92,7 @@ def block_due(unit: Transaction, types: Sequence[str]) -> int:
 
 
 def _flaw(unit: Transaction, row: Sequence[Any]) -> str | None:
-    """Why a run cannot be read by the worker that would claim it."""
+    """Return why a worker could not read this run, or None if it could."""
     run, why = salvage(tuple(row))
     if why:
         return why
@@ -112,7 +112,7 @@ def _block(unit: Transaction, rowid: int, run_id: Any, why: str, now: Micros) ->
 
 
 def _text_of(value: Any) -> Any:
-    """Text that came as bytes; bytes if it is none."""
+    """Decode bytes as UTF-8. Returns the value unchanged if it is not bytes or not UTF-8."""
     if not isinstance(value, bytes):
         return value
     try:

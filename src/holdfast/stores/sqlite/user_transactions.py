@@ -1,7 +1,7 @@
-"""Users' transactions: a function works on the writer's connection, and its record is written in the same commit.
+"""User transactions (`ctx.tx`): a user's function runs on the writer's connection, in the commit that records it.
 
-The function runs under a savepoint and cannot commit. If it rolls back more than its own work, everything else that
-shares the commit is repeated without it.
+The function runs inside a savepoint and cannot commit. If it rolls back more than its own work, the writer repeats all
+other operations of the commit without it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _STEPS_BETWEEN_LOOKS = 2_000
 
 
 def transact(unit: Unit, checkpoint: Checkpoint, location: str, transaction: Transaction) -> Transacted:
-    """Write a checkpoint, and what a transaction does and records, or only the checkpoint if it fails.
+    """Write a checkpoint, the work of a transaction and its entry. If the transaction fails, write only the checkpoint.
 
-    The token is judged with the checkpoint: nobody else can write before this commit, so it is the same at the end.
+    The checkpoint's fence covers the transaction too: no other process can write before this commit.
     """
     now = unit.now()
     (verdict,) = checkpoints.write(unit, [checkpoint]).verdicts
     if verdict.is_lost or not verdict.is_held:
         return Transacted(verdict=verdict, now=now)
     recorded = unit.histories.entry(checkpoint.run_id, location)
-    if recorded is not None and recorded.is_settled:  # it was committed, and the answer got lost
+    if recorded is not None and recorded.is_settled:  # committed by an earlier call, whose answer was lost
         return Transacted(verdict=verdict, now=now, entry=recorded)
     entry, error = _carried_out(unit.connection, transaction, now)
     if entry is not None:
@@ -50,7 +50,7 @@ def transact(unit: Unit, checkpoint: Checkpoint, location: str, transaction: Tra
 def _carried_out(
     connection: apsw.Connection, transaction: Transaction, now: Micros
 ) -> tuple[Entry | None, BaseException | None]:
-    """The entry of a transaction, or the error that has undone it."""
+    """Run a transaction. Returns its entry, or the error that undid it."""
     connection.execute(f'savepoint "{SAVEPOINT}"')
     ends_at = time.monotonic() + LIMIT_SECONDS
     try:
@@ -59,7 +59,7 @@ def _carried_out(
         _check(connection, ends_at)
     except BaseException as error:
         if is_of_file(error):
-            raise  # nothing of ours could be written, either
+            raise  # the checkpoint could not be written either
         _roll_back(connection, error)
         return None, _late(error) if isinstance(error, apsw.InterruptError) and time.monotonic() > ends_at else error
     _end_savepoint(connection, "release")
@@ -67,17 +67,18 @@ def _carried_out(
 
 
 def _check(connection: apsw.Connection, ends_at: float) -> None:
-    """Find now what would only show when everybody's work is committed."""
+    """Raise now for errors that would otherwise fail the commit that all operations of the batch share."""
     if time.monotonic() > ends_at:
         raise _late(None)
     open_keys, _ = connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)
     if open_keys:
-        raise apsw.ConstraintError("FOREIGN KEY constraint failed: a deferred one was not met at the end")
+        raise apsw.ConstraintError("FOREIGN KEY constraint failed: a deferred one is violated at the end")
 
 
 def _late(error: BaseException | None) -> TimeoutError:
     late = TimeoutError(
-        f"a transaction has {LIMIT_SECONDS:g} s, as nobody else can write meanwhile; do less in it, or in several"
+        f"the transaction took longer than {LIMIT_SECONDS:g} s, and it blocks all other writes; do less in it, or "
+        "split it into several"
     )
     late.__cause__ = error
     return late
@@ -96,14 +97,14 @@ def _end_savepoint(connection: apsw.Connection, how: str) -> None:
         connection.execute(f'{how} "{SAVEPOINT}"')
     except apsw.Error as error:
         raise TransactionEnded(
-            "the function has ended the transaction that it was to be part of (by closing the connection, or with "
-            f"`on conflict rollback`), so nothing of it was kept: {error}"
+            "the function ended the transaction that it runs in (by closing the connection, or with "
+            f"`on conflict rollback`), so all of its work was undone: {error}"
         ) from error
 
 
 @contextmanager
 def _confined(connection: apsw.Connection, ends_at: float) -> Iterator[None]:
-    """Let a function do no more, and no longer, than it may, and leave nothing open."""
+    """Limit what a user's function can do and how long it can run, and close the cursors that it leaves open."""
     cursors: weakref.WeakSet[apsw.Cursor] = weakref.WeakSet()
 
     def cursor_of(connection: apsw.Connection) -> apsw.Cursor:
@@ -113,12 +114,13 @@ def _confined(connection: apsw.Connection, ends_at: float) -> Iterator[None]:
 
     connection.cursor_factory = cursor_of
     connection.set_progress_handler(lambda: time.monotonic() > ends_at, _STEPS_BETWEEN_LOOKS, id=SAVEPOINT)
-    connection.set_commit_hook(lambda: True, id=SAVEPOINT)  # once the transaction is gone, each statement would commit
+    # Refuse commits: if the function ends the transaction, each further statement would commit by itself.
+    connection.set_commit_hook(lambda: True, id=SAVEPOINT)
     try:
         with guard_of(connection, Fatal).on():
             yield
     finally:
-        for cursor in cursors:  # a statement that was begun and not finished would keep everybody from committing
+        for cursor in cursors:  # an unfinished statement would keep the whole batch from committing
             cursor.close(force=True)
         connection.cursor_factory = apsw.Cursor
         connection.set_progress_handler(None, id=SAVEPOINT)

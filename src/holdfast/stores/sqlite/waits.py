@@ -1,6 +1,6 @@
-"""Waits: what runs wait for, gathered and written in bulk."""
+"""Waits of runs, collected during a transaction and written in bulk."""
 
-# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ IN_LINE = f"""
 
 
 class SqliteWaits:
-    """The waits that a transaction is about to write, and those that are there."""
+    """The waits of a transaction: those to be written, and those already stored."""
 
     __slots__ = ("_connection", "pending")
 
     def __init__(self, transaction: Transaction) -> None:
         self._connection = transaction.connection
         self.pending: dict[str, Sequence[Wait]] = {}
-        """What is to be written, by run."""
+        """Waits not written yet, by run."""
 
     def of(self, run_id: str) -> Sequence[Wait]:
         known = self.pending.get(run_id)
@@ -117,7 +117,7 @@ class SqliteWaits:
             try:
                 waits = [rows.wait_of(row[1:]) for row in of_run]
             except OddRow as error:
-                _log.warning("event of topic %s passes over run %s: %s", topic, run_id, error)
+                _log.warning("event of topic %s skips run %s: %s", topic, run_id, error)
                 continue
             yield run_id, waits
 
@@ -127,17 +127,17 @@ class SqliteWaits:
             try:
                 wait = rows.wait_of(row[1:])
             except OddRow as error:
-                _log.warning("event of topic %s passes over run %s: %s", topic, row[0], error)
+                _log.warning("event of topic %s skips run %s: %s", topic, row[0], error)
                 continue
             yield row[0], wait
 
     def has_more_than(self, topic: str, count: int) -> bool:
-        """Whether more than so many waits are for events of a topic."""
+        """Return True if more than `count` waits are for events of a topic."""
         self.flush()
         return self._connection.execute(HAS_MORE, (topic, count)).get is not None
 
     def flush(self) -> None:
-        """Write the waits that have gathered. To be called before a statement that looks for them by topic."""
+        """Write the pending waits. Call it before a statement that searches waits by topic."""
         if not self.pending:
             return
         self._connection.executemany(_DROP, [(run_id,) for run_id in self.pending])

@@ -1,8 +1,8 @@
-"""The write-ahead log of a database: copied back in time, and kept allocated.
+"""The write-ahead log (WAL) of a database: copy it back regularly, and keep its blocks allocated.
 
-A commit into a log that must grow also waits for the file system to record the file's new size. Writing into
-blocks the file already has takes less than half of that. So the log is filled up with zeros once and written
-over and over; SQLite ends reading a log at the first frame that is not valid, which zeros never are.
+A commit into a log that must grow also waits for the file system to record the new file size. Writing into blocks that
+the file already has takes less than half of that time. So the log is filled with zeros once and then overwritten.
+SQLite stops reading a log at the first invalid frame, and a frame of zeros is never valid.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import apsw
 
 PAGES = 2_000
-"""So many pages may gather before they are copied back, and for so many the log is allocated."""
+"""Number of pages in the log before they are copied back, and number of pages allocated for it."""
 
 _PAGES_MORE = 1_000
 _FRAME_BYTES = 4_096 + 24
@@ -23,7 +23,7 @@ _CHUNK = bytes(1024 * 1024)
 
 
 class Wal:
-    """The log of one writer's connection. For the writer's thread only."""
+    """The write-ahead log of the writer's connection. Not thread-safe: only the writer uses it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -43,21 +43,21 @@ class Wal:
 
     @property
     def is_to_allocate(self) -> bool:
-        """Whether this process has written often enough for it to pay off, and it has not been done."""
+        """True if the log is not allocated yet, and this process has written often enough for that to pay off."""
         return self._commits >= _COMMITS_BEFORE_ALLOCATING and not self._is_allocated
 
     @property
     def is_due(self) -> bool:
-        """Whether there is something to do about the log."""
+        """True if the log needs to be allocated or copied back."""
         return self.is_to_allocate or self._pages > self._limit
 
     def allocate(self, connection: apsw.Connection) -> None:
-        """Fill the log up with zeros. To be called by whoever has the turn to write."""
+        """Fill the log with zeros. The caller must hold the write lock."""
         self._is_allocated = True
-        # Under SQLite's own lock, too: nobody, not even a stranger's shell, appends a frame meanwhile.
+        # Under SQLite's own lock too, so that no other program, such as a shell, appends a frame meanwhile.
         connection.execute("begin immediate")
         try:
-            with suppress(OSError), self._path.open("ab", buffering=0) as log:  # a full disk is told by the next commit
+            with suppress(OSError), self._path.open("ab", buffering=0) as log:  # the next commit reports a full disk
                 missing = PAGES * _FRAME_BYTES - os.fstat(log.fileno()).st_size
                 while missing > 0:
                     missing -= log.write(_CHUNK[:missing])
@@ -65,12 +65,12 @@ class Wal:
             connection.execute("rollback")
 
     def tidy(self, connection: apsw.Connection) -> None:
-        """Copy the log back between two batches, or it would grow for ever. A reader may keep part of it back."""
+        """Copy the log back between two batches, so that it does not grow forever. A reader can delay part of it."""
         if self._pages <= self._limit:
             return
         try:
             pages, copied = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        except apsw.Error:  # nothing is lost; what hinders it will meet the next commit too, and be told then
+        except apsw.Error:  # nothing is lost, and the next commit meets the same error and reports it
             pages, copied = self._pages, 0
         self._limit = PAGES if copied == pages else pages + _PAGES_MORE
         self._pages = 0

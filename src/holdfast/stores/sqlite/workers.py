@@ -1,6 +1,6 @@
-"""Workers as rows: who lives, and since when."""
+"""Workers as rows: registration and heartbeats."""
 
-# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REMOVE = """
 
 
 class SqliteWorkers:
-    """The workers that live."""
+    """The registered workers."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._connection = transaction.connection

@@ -1,7 +1,7 @@
-"""The write lock: processes that write one database file take turns by a lock on a file beside it.
+"""The write lock: a lock on a file beside the database, which lets the writing processes take turns.
 
-SQLite's own waiting starves whole processes for seconds; with this lock, and a short pause after a commit
-while others contend, none waited longer than 0.05 s.
+SQLite's own busy waiting starves whole processes for seconds. With this lock, and a short pause after a commit while
+other processes contend, no process waited longer than 0.05 s.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class WriteLock:
             self._file = -1
 
     def acquire(self) -> None:
-        """Wait for the turn. It has no time limit of its own: whoever waits for an answer has one."""
+        """Wait for the lock. There is no timeout here: the caller of an operation has one."""
         if not self.try_acquire():
             fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def try_acquire(self) -> bool:
-        """Take the turn if nobody has it."""
+        """Take the lock if it is free. Returns False otherwise."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -52,6 +52,6 @@ class WriteLock:
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def pause(self) -> None:
-        """Leave other processes the time to take their turn, if one was seen wanting it."""
+        """Leave other processes time to take the lock, if there was contention in the last second."""
         if time.monotonic() - self._contended_at < _CONTENTION_SECONDS:
             time.sleep(_PAUSE_SECONDS)

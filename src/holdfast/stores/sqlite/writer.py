@@ -1,7 +1,7 @@
-"""The writer: one thread with one connection, which runs what all callers ask for and commits it together.
+"""The writer: one thread with one connection, which runs the operations of all callers and commits them together.
 
-Whatever has gathered while the last commit was on its way goes into the next one. Callers share the commit,
-never a refusal: an operation that fails is found and fails alone.
+Operations that arrive during a commit go into the next one (group commit). Callers share the commit but never a
+failure: if a batch fails, each operation runs in its own transaction, so only the one at fault fails.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from holdfast.stores.sqlite.transaction import Transaction
 from holdfast.stores.sqlite.wal import Wal
 from holdfast.stores.sqlite.write_lock import WriteLock
 
-# The databases that were open when this process was forked off. SQLite keeps its locks in static variables, which a
-# fork copies though the child has none of the locks; so this, too, belongs to the process and not to an object.
+# Inodes of the databases that were open when this process was forked. SQLite tracks its locks in static variables. A
+# fork copies these, although the child holds none of the locks. So this set belongs to the process too, not to a store.
 _INHERITED: set[int] = set()
 
 _Answer = TypeVar("_Answer")
@@ -45,7 +45,7 @@ class _Signal(Enum):
 
 
 class Writer:
-    """Runs operations, each in the transaction it shares with others."""
+    """Runs operations in transactions that they share with operations of other callers."""
 
     def __init__(self, files: Files, clock: Clock, hint_watcher: HintWatcher, locks: WorkerLocks) -> None:
         self._files = files
@@ -67,7 +67,7 @@ class Writer:
     # For callers, from any thread
 
     async def start(self) -> None:
-        """Open the database and begin to serve. Raises if that cannot be done."""
+        """Open the database and start the thread. Raises if the database cannot be opened."""
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[None] = loop.create_future()
         limit = loop.call_later(ANSWER_SECONDS, give_up, opened)
@@ -75,25 +75,25 @@ class Writer:
         self._thread.start()
         try:
             await opened
-        except BaseException:  # it failed, or nobody waits for it any more
+        except BaseException:  # opening failed, or the caller was cancelled
             self.stop()
             raise
         finally:
             limit.cancel()
 
     def run(self, operation: Callable[[Transaction], _Answer]) -> asyncio.Future[_Answer]:
-        """Run an operation in the next transaction; the answer comes after its commit."""
+        """Run an operation in the next transaction. The answer comes after the commit."""
         self._check_running()
         return ask(self._jobs, operation)
 
     def run_small(
         self, operation: Callable[[Transaction], _Answer], *, is_small: Callable[[Transaction], bool] | None = None
     ) -> asyncio.Future[_Answer]:
-        """Likewise, for an operation so small that handing it to the thread and back takes longer than doing it.
+        """Run an operation that may be so small that handing it to the thread takes longer than the operation.
 
-        It is done here and now if nobody else is at it, it is the first one in this round of the loop, and that has
-        been the quicker way of late: the caller's event loop stands still meanwhile. `is_small` tells if that can be
-        known only inside of the transaction.
+        It runs on the caller's event loop, which blocks meanwhile, if three conditions hold. The writer is idle. It is
+        the first operation in this iteration of the loop. Committing on the loop was quicker recently. Otherwise the
+        thread runs it. `is_small` decides inside the transaction, if the size is not known before.
         """
         self._check_running()
         if not self._jobs.empty() or not self._round.take():
@@ -110,7 +110,7 @@ class Writer:
         return answer
 
     def _transact_here(self, operation: Callable[[Transaction], _Answer]) -> asyncio.Future[_Answer] | None:
-        """The answer, or None if the thread has to see to it: whatever goes wrong here is tried again there."""
+        """Commit on this thread. Returns None if that fails for any reason; the writer's thread then tries again."""
         connection = self._connection
         if connection is None or self._files.identity() != self._identity or not self._write_lock.try_acquire():
             return None
@@ -118,7 +118,7 @@ class Writer:
         try:
             connection.set_busy_timeout(0)
             outcomes, transaction, hint = self._commit(connection, [Job(operation, future)])
-        except Exception:  # noqa: BLE001 - the thread meets it again, and knows what to do
+        except Exception:  # noqa: BLE001 - the thread repeats the operation, and handles the error
             return None
         finally:
             self._write_lock.release()
@@ -131,18 +131,19 @@ class Writer:
         return future
 
     def run_blocking(self, operation: Callable[[Transaction], _Answer]) -> _Answer:
-        """Likewise, for a thread that may block; it goes ahead of the queue."""
+        """Run an operation ahead of the queue, and block the calling thread until it is committed."""
         self._check_running()
         return ask_blocking(self._jobs, operation)
 
     def look(self) -> None:
-        """Find out soon whether another process has written."""
+        """Make the thread check soon whether another process has written."""
         self._jobs.put(_Signal.LOOK)
 
     def stop(self, *, is_exiting: bool = False) -> None:
-        """Let the thread end once it has done what it was asked for.
+        """Let the thread end after the operations that are queued now.
 
-        When the process exits without having said so, its workers' files stay, so that they are found dead.
+        `is_exiting`: the process exits without closing the store. Then the lock files of its workers stay, so that
+        other processes find the workers dead.
         """
         if not self._is_stopped:
             self._is_stopped = True
@@ -154,7 +155,7 @@ class Writer:
             self._thread.join(seconds)
 
     def abandon(self) -> None:
-        """In a forked child: these locks are the parent's, and must not live as long as the child does."""
+        """Close the inherited locks in a forked child. They belong to the parent and must not outlive it."""
         if self._connection is not None:
             _INHERITED.add(self._identity)
         self._write_lock.close()
@@ -172,7 +173,7 @@ class Writer:
             self._write_lock.open()
             self._hint_watcher.open()
             self._connect(may_create=True)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it, and the thread ends
+        except Exception as error:  # noqa: BLE001 - the caller gets every error, and the thread ends
             self._is_stopped = True
             self._close_files()
             tell([JobOutcome(opening, error=self._translated(error))])
@@ -187,7 +188,7 @@ class Writer:
             self._finish()
 
     def _serve_next(self) -> bool:
-        """Do all that has gathered, and what is to be done between two batches. False when told to stop."""
+        """Run the queued jobs as one batch, then the work between two batches. Returns False on a stop signal."""
         jobs, signals = self._take()
         with self._at_work:
             if jobs:
@@ -201,7 +202,7 @@ class Writer:
         return True
 
     def _take(self) -> tuple[list[Job[Transaction]], list[_Signal]]:
-        """Everything in the queue, renewals first; waits for something, or for the time to look around."""
+        """Take everything from the queue, lease renewals first. Waits for a job, a signal, or the next look."""
         taken: list[Job[Transaction] | _Signal] = []
         try:
             taken.append(self._jobs.get(timeout=self._hint_watcher.patience()))
@@ -216,21 +217,21 @@ class Writer:
     def _run_batch(self, jobs: list[Job[Transaction]]) -> None:
         try:
             outcomes, transaction, hint = self._transact(jobs)
-        except Exception as error:  # noqa: BLE001 - an error of any kind belongs to a caller; the thread lives on
+        except Exception as error:  # noqa: BLE001 - every error goes to its caller; the thread goes on
             if needs_reopening(error):
                 self._disconnect()
             if len(jobs) == 1 or concerns_everybody(error):
                 tell([JobOutcome(job, error=self._translated(error)) for job in jobs])
                 return
-            for job in jobs:  # in transactions of their own, so that only the culprit fails
+            for job in jobs:  # one transaction per job, so that only the job at fault fails
                 self._run_batch([job])
             return
         self._spread(outcomes, transaction, hint)
 
     def _spread(self, outcomes: list[JobOutcome], transaction: Transaction, hint: Hint | None) -> None:
-        """Tell whoever asked, and whoever listens, of what is committed."""
+        """Deliver the outcomes of a commit to the callers, and its hint to the listeners."""
         for action in transaction.after_commit:
-            with suppress(OSError):  # files beside the database; what was committed stands
+            with suppress(OSError):  # actions only touch files beside the database; the commit stands
                 action()
         if outcomes or hint is not None:
             tell(outcomes, hint, self._hint_watcher.listeners)
@@ -246,9 +247,10 @@ class Writer:
     def _commit(
         self, connection: apsw.Connection, jobs: list[Job[Transaction]]
     ) -> tuple[list[JobOutcome], Transaction, Hint | None]:
-        """Run operations in one transaction. A refusal is an outcome like others; an error undoes them all.
+        """Run jobs in one transaction. A refusal is an ordinary outcome; any other error undoes the whole batch.
 
-        Other processes are told at once, as long as the turn is still ours; those in here by whoever called.
+        The hint for other processes is posted here, while this process still holds the write lock. The caller
+        delivers the hint to the listeners of this process.
         """
         started = time.monotonic()
         try:
@@ -281,11 +283,11 @@ class Writer:
         path = self._files.database
         if self._files.identity() in _INHERITED:
             raise StoreUnavailable(
-                f"the database {path} was open in the process this one was forked from, which SQLite does not survive; "
-                "open it after the fork, close it before, or start the process by spawn"
+                f"the database {path} was open in the process that this one was forked from, and SQLite does not "
+                "survive a fork; open it after the fork, close it before, or start the process with spawn"
             )
         if not may_create and not path.exists():
-            raise StoreUnavailable(f"the database {path} has disappeared; put it back, or restart on a new one")
+            raise StoreUnavailable(f"the database {path} has disappeared; restore it, or restart with a new one")
         self._write_lock.acquire()
         try:
             connection = open_for_writing(path, may_create=may_create)
@@ -313,7 +315,7 @@ class Writer:
         if self._wal.is_to_allocate:
             self._write_lock.acquire()
             try:
-                with suppress(apsw.Error):  # it only makes commits faster
+                with suppress(apsw.Error):  # allocation only makes commits faster
                     self._wal.allocate(self._connection)
             finally:
                 self._write_lock.release()
@@ -324,15 +326,15 @@ class Writer:
             return
         try:
             version = self._connection.execute("pragma data_version").get
-        except apsw.Error:  # the next operation will meet it too, and tell its caller
+        except apsw.Error:  # the next operation meets the same error and reports it to its caller
             return
         if self._hint_watcher.have_written(version):
             tell([], Hint(is_elsewhere=True), self._hint_watcher.listeners)
 
     def _finish(self) -> None:
-        """Leave a small file behind if nobody else uses it."""
+        """Truncate the WAL if no other process uses the database, close all files, and fail the jobs left over."""
         if self._connection is not None:
-            with suppress(apsw.Error):  # somebody reads or writes; the WAL is as good as the file
+            with suppress(apsw.Error):  # another process reads or writes; the data is safe in the WAL
                 self._connection.set_busy_timeout(0)
                 self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         if not self._is_exiting:
@@ -363,14 +365,14 @@ class Writer:
 
 
 def _roll_back(connection: apsw.Connection) -> None:
-    """Undo a transaction that failed. After some errors, a full disk for one, SQLite has done so already."""
-    with suppress(apsw.Error):  # the error that led here is the one to tell
+    """Roll back a failed transaction. After some errors, such as a full disk, SQLite has already done it."""
+    with suppress(apsw.Error):  # the caller reports the original error
         if connection.in_transaction:
             connection.execute("rollback")
 
 
 class _TooLarge(Exception):
-    """An operation is better done where nobody else has to wait for it."""
+    """The operation is too large for the event loop; the thread runs it instead."""
 
 
 def _if_small(

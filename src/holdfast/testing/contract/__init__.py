@@ -1,7 +1,7 @@
-"""The store contract: what every store promises, as tests that any store can be put to.
+"""The store contract: the promises of every store, as a test suite that any store can run.
 
-Needs pytest and pytest-asyncio. Subclass `StoreContract` in a test file and give it a fixture `store`: a store
-that is open, empty, and reads its time from the fixture `clock`.
+The suite needs pytest and pytest-asyncio. Subclass `StoreContract` in a test file and give it a fixture `store`: a
+store that is open and empty, and that reads its time from the fixture `clock`.
 
     class TestMyStore(StoreContract):
         @pytest_asyncio.fixture
@@ -11,9 +11,9 @@ that is open, empty, and reads its time from the fixture `clock`.
             yield store
             await store.close()
 
-Each test cites the rule it proves: S1 to S8 and T1 to T9 stand in `docs/protocol.md`.
-A store that offers the capability `Transfer` is put to `TransferContract` as well, and one that offers `Database` to
-`DatabaseContract`. A store without hints leaves `HintContract` out by subclassing the other parts itself.
+Each test cites the rule that it proves. `docs/protocol.md` lists S1 to S8 and T1 to T9.
+A store with the capability `Transfer` also subclasses `TransferContract`, and one with `Database` also subclasses
+`DatabaseContract`. A store without hints subclasses all parts except `HintContract` itself.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _PARTS = (
     "type",
 )
 
-# Before they are imported, so that a failed assertion of theirs shows its values.
+# Register the modules before importing them, so that a failed assertion shows its values.
 pytest.register_assert_rewrite(f"{__name__}.arrange", *(f"{__name__}.{part}" for part in _PARTS))
 
 from holdfast.testing.contract.actor import ActorContract  # noqa: E402
@@ -137,11 +137,11 @@ __all__ = [
 
 
 class ArrivalContract(MessageContract, EventContract, QueueContract, LetterContract, ChildContract):
-    """What reaches a run from outside: messages, events, the ends of children."""
+    """Arrivals of a run: messages, events and the ends of children."""
 
 
 class TransferContract(ExportContract, MovedEventContract):
-    """What a store promises from which runs can be exported, and into which they can be imported."""
+    """The tests for a store whose runs can be exported and imported. Use it like `StoreContract`."""
 
 
 class StoreContract(
@@ -172,4 +172,15 @@ class StoreContract(
     ReadContract,
     HintContract,
 ):
-    """Everything that every store promises."""
+    """The tests that every store must pass. Subclass it in a test file and give it a fixture `store`.
+
+        class TestMyStore(StoreContract):
+            @pytest_asyncio.fixture
+            async def store(self, clock: SettableClock) -> AsyncIterator[Store]:
+                store = MyStore(clock=clock)
+                await store.open()
+                yield store
+                await store.close()
+
+    The store is open, empty, and reads its time from the fixture `clock`. Needs pytest and pytest-asyncio.
+    """

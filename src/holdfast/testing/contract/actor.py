@@ -1,4 +1,4 @@
-"""Actors: what `by` of a command promises."""
+"""Contract of actors: the `by` of a command."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ async def suspended_after_a_step(store: Store) -> None:
 
 
 async def actor_of(store: Store, number: int, event: str) -> object:
-    """Whom the latest fact of this kind names."""
+    """Return the actor of the latest fact of this kind."""
     facts = [fact for fact in await store.audit(an_id(number)) if fact.event == event]
     return facts[-1].data.get("by")
 
 
 class ActorContract(Contract):
-    """The audit names who asked for a change."""
+    """The audit names the actor of a change."""
 
     @pytest.mark.parametrize(("command", "event"), CONTROLS, ids=lambda value: type(value).__name__)
     async def test_a_control_is_audited_with_its_actor(self, store: Store, command: RunControl, event: str) -> None:
-        """SEMANTICS, rules for all verbs: all verbs write audit, with who asked."""
+        """SEMANTICS, rules for all verbs: all verbs write audit, with the actor (`by`)."""
         await suspended_after_a_step(store)
 
         assert await store.apply(command) is True
@@ -109,7 +109,7 @@ class ActorContract(Contract):
 
         assert [await actor_of(store, number, "woken") for number in (1, 2)] == [BY, BY]
 
-    async def test_a_repeat_by_somebody_else_leaves_the_first_actor(self, store: Store) -> None:
+    async def test_a_repeat_by_another_actor_keeps_the_first_actor(self, store: Store) -> None:
         """S6: a repeat changes nothing."""
         await start(store, an_intent(1))
         first = Cancel(run_id=an_id(1), id="c", by=BY)

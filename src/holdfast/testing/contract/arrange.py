@@ -1,4 +1,4 @@
-"""Builders: the shortest way to a run in the state a test needs, with ids that are the same each time."""
+"""Builders that bring a run into the state that a test needs. Ids are the same in every test run."""
 
 from __future__ import annotations
 
@@ -70,15 +70,15 @@ HOSTILE = (
     "Ünïcödé ☃ 🦊",
     "tab\tnew\nline",
 )
-"""Text that a store must take as it is."""
+"""Text that a store must accept and return unchanged."""
 
 
 def an_id(number: int) -> str:
-    """The id of the run with this number. Ids sort as their numbers do."""
+    """Return the id of the run with this number. Ids sort like their numbers."""
     return derived_id(f"run-{number}", START + number * 1_000)
 
 
-# Starting. Options are passed on to the value that is built, which checks their names.
+# Starting. Options are passed to the value that is built, which checks their names.
 
 
 def an_intent(number: int = 1, **options: Any) -> Intent:
@@ -93,7 +93,7 @@ async def start(store: Store, *intents: Intent) -> None:
 
 
 async def held(store: Store, number: int = 1, *, worker: str = WORKER, **options: Any) -> Lease:
-    """A new run, created and leased in one commit."""
+    """Create a run and lease it in the same commit. Return the lease."""
     request = LeaseRequest(worker=worker, claim_id=new_id(), lease=LEASE, python=PYTHON)
     (created,) = (await store.create([an_intent(number, **options)], request)).runs
     assert created.lease is not None
@@ -101,7 +101,7 @@ async def held(store: Store, number: int = 1, *, worker: str = WORKER, **options
 
 
 async def suspended(store: Store, number: int = 1, *waits: Wait, **options: Any) -> Lease:
-    """A run that nobody holds and that waits. The lease is the one it had."""
+    """Create a run and suspend it on its waits. Return the lease that it had before."""
     lease = await held(store, number, **options)
     verdict = await write(store, checkpoint_for(lease, Suspend(), waits=waits))
     assert not verdict.is_lost
@@ -110,7 +110,7 @@ async def suspended(store: Store, number: int = 1, *waits: Wait, **options: Any)
 
 
 async def ended(store: Store, number: int = 1, state: RunState = RunState.SUCCEEDED, **options: Any) -> Lease:
-    """A run that reached its end by its own code."""
+    """Create a run that ends by its own code. Return the lease that it had before."""
     lease = await held(store, number, **options)
     await write(store, checkpoint_for(lease, succeed() if state is RunState.SUCCEEDED else fail()))
     return lease
@@ -121,7 +121,7 @@ async def ended(store: Store, number: int = 1, state: RunState = RunState.SUCCEE
 
 @asynccontextmanager
 async def another(store: Store) -> AsyncIterator[Store]:
-    """A second store on the same runs, as another process has it."""
+    """Open a second store on the same data, as another process would."""
     twin = store.twin()
     await twin.open()
     try:
@@ -171,7 +171,7 @@ def a_worker(id: str = WORKER) -> WorkerRecord:
 
 
 async def renew(store: Store, *holdings: Holding, worker: str = WORKER, lease: Micros = LEASE) -> Verdicts:
-    # In a thread, where the heartbeat lives: it blocks, and a store may need the loop to answer.
+    # `renew` blocks, and a store may need the event loop to answer. So call it in a thread, as the heartbeat does.
     return await asyncio.to_thread(store.renew, a_worker(worker), holdings, lease)
 
 
@@ -183,7 +183,7 @@ def holding_of(lease: Lease, *, seen: int | None = None) -> Holding:
 
 
 def checkpoint_for(lease: Lease, next: Next | None = None, **parts: Any) -> Checkpoint:
-    """What the holder of a lease writes. `seen` is what came with the lease, unless the test knows of more."""
+    """Build a checkpoint of the lease holder. By default `seen` is the last arrival number of the lease."""
     run = lease.run
     return Checkpoint(**{"run_id": run.id, "token": run.token, "seen": run.arrivals, "next": next or Hold(), **parts})
 
@@ -195,7 +195,7 @@ async def write(store: Store, checkpoint: Checkpoint) -> Verdict:
 
 
 def name_of(next: Next) -> str:
-    """What a parametrised test is called after."""
+    """Return the id of a parametrised test."""
     return type(next).__name__
 
 
@@ -244,7 +244,7 @@ def a_retry(location: str = "charge", attempts: int = 1) -> Entry:
 
 
 def a_reception(arrival: Arrival, location: str = "receive", position: int = 1) -> Entry:
-    """The record of a message or event that was taken from the inbox."""
+    """Build the entry of a message or event that the run received from its inbox."""
     return Entry(
         location=location,
         kind=EntryKind.MESSAGE if arrival.kind is WaitKind.MESSAGE else EntryKind.EVENT,
@@ -260,7 +260,7 @@ def a_reception(arrival: Arrival, location: str = "receive", position: int = 1) 
 
 
 def a_child(number: int, location: str = "call", position: int = 0, **options: Any) -> Entry:
-    """The record of a child that is awaited: of its start, or of its end if there is a position."""
+    """Build the entry of an awaited child: of its end if there is a position, otherwise of its start."""
     return Entry(
         **{
             "location": location,
@@ -277,7 +277,7 @@ def a_child(number: int, location: str = "call", position: int = 0, **options: A
     )
 
 
-# Waiting, and what is waited for
+# Waits, messages and events
 
 
 def for_message(*names: str, location: str = "receive", deadline: Micros | None = None) -> Wait:
@@ -297,7 +297,7 @@ def for_time(deadline: Micros, *, location: str = "sleep") -> Wait:
 
 
 def a_message(number: int = 1, *, id: str = "m1", name: str = "go", payload: str = "1") -> MessageToRun:
-    """A message to the run with this number."""
+    """Build a message to the run with this number."""
     return MessageToRun(id=id, name=name, payload=payload, run_id=an_id(number))
 
 
@@ -322,7 +322,7 @@ Picture = tuple[Details | None, Sequence[Entry], Sequence[AuditFact]]
 
 
 async def picture_of(store: Store, *numbers: int) -> list[Picture]:
-    """All that can be seen of some runs, to compare before and after."""
+    """Return everything a store shows of some runs, to compare before and after."""
     ids = [an_id(number) for number in numbers]
     return [
         (await store.get(run_id), tuple(await store.history(run_id)), tuple(await store.audit(run_id)))
@@ -331,19 +331,19 @@ async def picture_of(store: Store, *numbers: int) -> list[Picture]:
 
 
 async def holder_of(store: Store, key: str) -> str | None:
-    """The id of the run that has a key."""
+    """Return the id of the run that has a key."""
     details = await store.get(key=key)
     return None if details is None else details.run.id
 
 
 def transfer_of(store: Store) -> Transfer:
-    """The store as a place that runs can be exported from and imported into."""
+    """Return the store's capability to export and import runs."""
     assert store.transfer is not None
     return store.transfer
 
 
 class HintRecorder:
-    """Hears hints and waits for the one a test expects."""
+    """Records hints and waits for the one that a test expects."""
 
     def __init__(self, store: Store) -> None:
         self._heard: list[Hint] = []
@@ -359,8 +359,8 @@ class HintRecorder:
         return self._heard
 
     async def until(self, kind: Literal["ready", "arrived", "ended", "taken", "replied"], name: str) -> None:
-        """Return once a hint of this kind has named this run or type. Its order and company do not matter."""
-        async with guard(f"a hint tells that {name} is among {kind}"):
+        """Return once a hint of this kind has named this run or type. Order and other names do not matter."""
+        async with guard(f"a hint names {name} as {kind}"):
             while not any(name in getattr(hint, kind) for hint in self._heard):
                 self._news.clear()
                 await self._news.wait()

@@ -1,4 +1,4 @@
-"""What all parts of the contract share: a clock, and the wish for a store."""
+"""The base class of all parts of the contract."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from holdfast.testing.contract.clock import SettableClock
 
 
 class Contract:
-    """Sentences about a store. The fixture `store`, opened on `clock` and empty, comes from its author."""
+    """Tests of a store. The author of the store supplies the fixture `store`: open, empty, and running on `clock`."""
 
     pytestmark = pytest.mark.asyncio
 
     @pytest.fixture
     def clock(self) -> SettableClock:
-        """The clock of the store under test: it moves only when a test says so."""
+        """The clock of the store under test. It moves only when a test advances it."""
         return SettableClock()

@@ -1,4 +1,4 @@
-"""Checkpoints: what `checkpoint` promises about the run it writes."""
+"""Contract of checkpoints: the effect of `checkpoint` on its own run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ EVERY_NEXT: tuple[Next, ...] = (Hold(), Suspend(), succeed(), fail(), block(), R
 
 
 class CheckpointContract(Contract):
-    """What a turn gained is written whole, by the holder alone."""
+    """A checkpoint is written wholly or not at all, and only for the lease holder."""
 
     async def test_a_hold_writes_entries_and_keeps_the_run_held(self, store: Store, clock: SettableClock) -> None:
         """S2: a checkpoint applies wholly under a current token."""
@@ -66,16 +66,16 @@ class CheckpointContract(Contract):
         assert tuple(await store.history(an_id(1))) == entries
         assert await the_run(store) == lease.run
 
-    async def test_history_is_in_commit_order_with_the_unsettled_last(self, store: Store) -> None:
-        """T2: position = commit order."""
+    async def test_history_is_in_commit_order_with_unsettled_entries_last(self, store: Store) -> None:
+        """T2: positions follow the commit order."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, entries=(a_retry("z"), a_step("y", 1), a_retry("a"))))
         await write(store, checkpoint_for(lease, entries=(a_step("x", 3), a_step("w", 2))))
 
         assert [entry.location for entry in await store.history(an_id(1))] == ["y", "w", "x", "a", "z"]
 
-    async def test_an_entry_comes_back_with_everything_in_it(self, store: Store) -> None:
-        """PROMISES: returned equal on every store."""
+    async def test_the_history_returns_all_fields_of_an_entry(self, store: Store) -> None:
+        """PROMISES: every store returns entries unchanged."""
         cause = ErrorRecord(type="OSError", message="disk ☃ \\ 'full'", types=("OSError", "Exception"), traceback="…")
         error = ErrorRecord(type="StepFailed", message='"no"', types=("x.StepFailed",), attempts=4, cause=cause)
         entries = (
@@ -96,7 +96,7 @@ class CheckpointContract(Contract):
     # Entries
 
     async def test_a_settled_entry_never_changes(self, store: Store) -> None:
-        """PROMISES 3: one recorded result per location. A result of `null` is a result."""
+        """PROMISES 3: one recorded result per location. A step that returned nothing is done too."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, entries=(a_step("a", 1, result=None), a_step("b", 2))))
 
@@ -104,8 +104,8 @@ class CheckpointContract(Contract):
 
         assert tuple(await store.history(an_id(1))) == (a_step("a", 1, result=None), a_step("b", 2))
 
-    async def test_a_retrying_entry_is_replaced_only_by_growth(self, store: Store) -> None:
-        """SEMANTICS, steps: a failed attempt is recorded with its number; T8: repeats are harmless."""
+    async def test_a_retrying_entry_is_replaced_only_by_a_later_attempt(self, store: Store) -> None:
+        """SEMANTICS, steps: a failed attempt is recorded with its number. T8: repeats are harmless."""
         lease = await held(store)
         for attempts in (1, 2, 2, 1):
             await write(store, checkpoint_for(lease, entries=(a_retry(attempts=attempts),)))
@@ -114,8 +114,8 @@ class CheckpointContract(Contract):
         facts = [fact.data for fact in await store.audit(an_id(1)) if fact.event == "retried"]
         assert [(fact["location"], fact["attempt"]) for fact in facts] == [("charge", 1), ("charge", 2)]
 
-    async def test_an_unsettled_entry_settles(self, store: Store) -> None:
-        """SEMANTICS, steps: recorded exactly once, whatever stood there before."""
+    async def test_a_result_replaces_an_unsettled_entry(self, store: Store) -> None:
+        """SEMANTICS, steps: a result is recorded exactly once and replaces an unsettled entry."""
         lease = await held(store)
         begun = a_step("child", 0, kind=EntryKind.CHILD, state=EntryState.STARTED, attempts=0, ref=an_id(2))
         await write(store, checkpoint_for(lease, entries=(a_retry("step", attempts=3), begun)))
@@ -137,10 +137,10 @@ class CheckpointContract(Contract):
         assert details is not None
         assert details.values == {"done": "2", "it's ☃": '"x"'}
 
-    async def test_signs_of_life_are_noted_by_their_number_and_the_last_hundred_kept(self, store: Store) -> None:
-        """SEMANTICS, seeing: heartbeats are facts of the audit, and of what happens over and over the last 100 stay.
+    async def test_the_audit_keeps_the_last_hundred_heartbeats_with_their_numbers(self, store: Store) -> None:
+        """SEMANTICS, seeing: the audit records heartbeats and keeps the last 100.
 
-        They are nobody's request, so they do not hide who paused the run.
+        A heartbeat has no `request`, so it does not hide who paused the run.
         """
         lease = await held(store)
         await write(store, checkpoint_for(lease, entries=(a_retry(),)))
@@ -153,8 +153,8 @@ class CheckpointContract(Contract):
         assert not any("request" in fact.data for fact in beats)
         assert [fact.data["beat"] for fact in beats] == [f"1.{number}" for number in range(21, 121)]
 
-    async def test_a_holder_that_lost_its_run_shows_no_sign_of_life(self, store: Store) -> None:
-        """S2, T8: nor does it publish anything."""
+    async def test_a_holder_that_lost_its_run_records_no_heartbeat(self, store: Store) -> None:
+        """S2, T8: neither its heartbeat nor its values are written."""
         lease = await held(store)
         await store.apply(Cancel(run_id=an_id(1), id="c"))
         verdict = await write(store, checkpoint_for(lease, beat=1, values={"progress": "1"}))
@@ -179,10 +179,10 @@ class CheckpointContract(Contract):
 
     # Suspending
 
-    async def test_a_suspended_run_is_held_by_nobody_and_ready_at_its_earliest_deadline(
+    async def test_a_suspended_run_has_no_holder_and_is_ready_at_its_earliest_deadline(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """T5: suspended, ready at the earliest deadline of its waits."""
+        """T5: a suspended run is ready at the earliest deadline of its waits."""
         lease = await held(store)
         clock.advance(SECOND)
         waits = (for_message("go", deadline=START + 9 * SECOND), for_time(START + 5 * SECOND), for_event("t"))
@@ -198,14 +198,14 @@ class CheckpointContract(Contract):
         assert set(details.waits) == set(waits)
         assert await facts_of(store) == ["claimed", "suspended"]
 
-    async def test_a_run_suspended_without_a_deadline_is_ready_at_no_time(self, store: Store) -> None:
-        """T5: the earliest deadline of its waits, or null."""
+    async def test_a_run_suspended_without_a_deadline_has_no_ready_time(self, store: Store) -> None:
+        """T5: without a deadline, `ready_at` is null."""
         await write(store, checkpoint_for(await held(store), Suspend(), waits=(for_message("go"),)))
 
         assert (await the_run(store)).ready_at is None
 
-    async def test_waits_registered_earlier_have_deadlines_too(self, store: Store) -> None:
-        """T5: a suspension that leaves the waits as they are is ready at their deadline."""
+    async def test_a_suspension_uses_the_deadlines_of_waits_registered_earlier(self, store: Store) -> None:
+        """T5: a suspension that does not change the waits uses their deadline."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, Hold(), waits=(for_time(START + 5 * SECOND),)))
 
@@ -213,15 +213,15 @@ class CheckpointContract(Contract):
 
         assert (await the_run(store)).ready_at == START + 5 * SECOND
 
-    async def test_a_deadline_in_the_past_makes_ready_at_once(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, waiting: a past deadline returns at once."""
+    async def test_a_deadline_in_the_past_makes_a_run_ready_at_once(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, waiting: a deadline in the past returns at once."""
         clock.advance(SECOND)
         await write(store, checkpoint_for(await held(store), Suspend(), waits=(for_time(START),)))
 
         assert await claimed_ids(store) == [an_id(1)]
 
-    async def test_a_suspension_with_something_unseen_in_the_inbox_does_not_sleep(self, store: Store) -> None:
-        """S3, T4: if `arrivals` is higher than `seen` the run stays held and the answer brings what is newer."""
+    async def test_a_suspension_with_an_unseen_arrival_stays_held(self, store: Store) -> None:
+        """S3, T4: if `arrivals` is higher than `seen`, the run stays held and the answer brings the newer arrivals."""
         lease = await held(store)
         await store.apply(SendMessages(messages=[a_message(id="m1")]))
 
@@ -234,8 +234,8 @@ class CheckpointContract(Contract):
         assert tuple(await store.history(an_id(1))) == (a_step(),)
         assert await facts_of(store) == ["claimed"]
 
-    async def test_a_suspension_that_has_seen_everything_sleeps(self, store: Store) -> None:
-        """T4: the holder knows what is in its inbox and waits for something else."""
+    async def test_a_suspension_that_has_seen_all_arrivals_is_applied(self, store: Store) -> None:
+        """T4: the holder has seen its inbox and waits for something else."""
         lease = await held(store)
         await store.apply(SendMessages(messages=[a_message(id="m1")]))
 
@@ -246,7 +246,7 @@ class CheckpointContract(Contract):
     # Ends
 
     async def test_a_success_ends_the_run(self, store: Store, clock: SettableClock) -> None:
-        """PROMISES 2: one end. T5: ended, ready at no time."""
+        """PROMISES 2: a run has one end. T5: `ready_at` of an ended run is null."""
         lease = await held(store)
         clock.advance(SECOND)
 
@@ -262,7 +262,7 @@ class CheckpointContract(Contract):
         assert await facts_of(store) == ["claimed", "succeeded"]
 
     async def test_a_failure_ends_the_run_and_keeps_its_error(self, store: Store) -> None:
-        """PROMISES 2: one end."""
+        """PROMISES 2: a run has one end."""
         await write(store, checkpoint_for(await held(store), fail("no luck")))
 
         run = await the_run(store)
@@ -274,8 +274,8 @@ class CheckpointContract(Contract):
 
     # Blocking and releasing
 
-    async def test_a_blocked_run_keeps_its_error_until_it_gets_on(self, store: Store, clock: SettableClock) -> None:
-        """T5: blocked, ready at its next try. The error says why, until the run suspends or ends."""
+    async def test_a_blocked_run_keeps_its_error_until_it_suspends(self, store: Store, clock: SettableClock) -> None:
+        """T5: a blocked run is ready at its next try. It keeps the error until it suspends or ends."""
         await write(store, checkpoint_for(await held(store), block(retry_at=START + SECOND)))
         blocked = await the_run(store)
         clock.advance(SECOND)
@@ -289,14 +289,14 @@ class CheckpointContract(Contract):
         assert (await the_run(store)).error is None
         assert await facts_of(store) == ["claimed", "blocked", "claimed", "suspended"]
 
-    async def test_a_run_blocked_for_good_is_ready_at_no_time(self, store: Store) -> None:
-        """T5: blocked, ready at its next try or at no time."""
+    async def test_a_run_blocked_without_a_next_try_has_no_ready_time(self, store: Store) -> None:
+        """T5: without a next try, `ready_at` is null."""
         await write(store, checkpoint_for(await held(store), block()))
 
         assert (await the_run(store)).ready_at is None
 
-    async def test_a_block_writes_what_was_fed_before_it(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, blocking never loses a result: entries, what they used up, and what was asked for before them."""
+    async def test_a_block_writes_the_facts_fed_before_it(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, blocking never loses a result: entries, consumed arrivals, and requests made before them."""
         await start(store, an_intent(1), an_intent(2))
         lease = await claim_one(store)
         await store.apply(SendMessages(messages=[a_message(1, id="m1"), a_message(1, id="m2")]))
@@ -328,7 +328,7 @@ class CheckpointContract(Contract):
         assert [arrival.ref for arrival in leases[an_id(2)].arrivals] == ["m3"]
 
     async def test_a_released_run_is_ready_at_once(self, store: Store, clock: SettableClock) -> None:
-        """T5: released, ready now. SEMANTICS, workers: a shutdown releases leases at once and is not charged."""
+        """T5: a released run is ready now. SEMANTICS, workers: a shutdown releases leases at once, without charge."""
         lease = await held(store)
         clock.advance(SECOND)
 
@@ -342,7 +342,9 @@ class CheckpointContract(Contract):
 
     # The fence
 
-    async def test_an_expired_lease_that_nobody_took_still_writes(self, store: Store, clock: SettableClock) -> None:
+    async def test_a_holder_may_write_after_its_lease_expired_until_another_claim(
+        self, store: Store, clock: SettableClock
+    ) -> None:
         """T8: expiry alone ends nothing."""
         lease = await held(store)
         clock.advance(10 * LEASE)
@@ -353,13 +355,17 @@ class CheckpointContract(Contract):
         assert (await the_run(store)).state is RunState.SUCCEEDED
 
     @pytest.mark.parametrize("next", EVERY_NEXT, ids=name_of)
-    async def test_after_another_claim_nothing_is_written(self, store: Store, clock: SettableClock, next: Next) -> None:
-        """S2, T8: a checkpoint under an old token is refused whole."""
+    async def test_a_checkpoint_after_another_claim_writes_nothing(
+        self, store: Store, clock: SettableClock, next: Next
+    ) -> None:
+        """S2, T8: the store refuses a checkpoint under an old token as a whole."""
         await self._check_fenced(store, clock, next, is_cancelled=False)
 
     @pytest.mark.parametrize("next", EVERY_NEXT, ids=name_of)
-    async def test_after_a_cancel_nothing_is_written(self, store: Store, clock: SettableClock, next: Next) -> None:
-        """S5, T8: a cancelled run stays cancelled whatever its body does."""
+    async def test_a_checkpoint_after_a_cancel_writes_nothing(
+        self, store: Store, clock: SettableClock, next: Next
+    ) -> None:
+        """S5, T8: a cancelled run stays cancelled, regardless of its body."""
         await self._check_fenced(store, clock, next, is_cancelled=True)
 
     async def _check_fenced(self, store: Store, clock: SettableClock, next: Next, *, is_cancelled: bool) -> None:
@@ -383,10 +389,10 @@ class CheckpointContract(Contract):
 
     @pytest.mark.parametrize("entries", [(), (a_step(),), (a_step(), a_retry("other"))], ids=len)
     @pytest.mark.parametrize("next", EVERY_NEXT, ids=name_of)
-    async def test_after_a_claim_through_another_store_nothing_is_written(
+    async def test_a_checkpoint_after_a_claim_through_another_store_writes_nothing(
         self, store: Store, clock: SettableClock, next: Next, entries: tuple[Entry, ...]
     ) -> None:
-        """T8: the fence stands where runs are kept, and not in the memory of who leased them."""
+        """T8: the store checks the token in its data, not in the memory of the process that leased the run."""
         leases = [await held(store, number) for number in (1, 2, 3)]
         clock.advance(LEASE)
         async with another(store) as twin:
@@ -400,8 +406,8 @@ class CheckpointContract(Contract):
         assert [verdict.is_lost for verdict in verdicts] == [True, True, True]
         assert await picture_of(store, 1, 2, 3) == before
 
-    async def test_a_suspension_does_not_sleep_over_what_came_through_another_store(self, store: Store) -> None:
-        """T4: what has arrived is looked up where it is kept."""
+    async def test_a_suspension_sees_an_arrival_that_came_through_another_store(self, store: Store) -> None:
+        """T4: the store looks for arrivals in its data, not in memory."""
         lease = await held(store)
         async with another(store) as twin:
             await twin.apply(SendMessages(messages=[a_message(1)]))
@@ -411,7 +417,7 @@ class CheckpointContract(Contract):
         assert (verdict.is_held, len(verdict.arrivals)) == (True, 1)
         assert (await the_run(store)).state is RunState.RUNNING
 
-    async def test_a_token_of_the_future_or_an_unknown_run_is_lost(self, store: Store) -> None:
+    async def test_a_checkpoint_with_a_wrong_token_or_of_an_unknown_run_is_lost(self, store: Store) -> None:
         """T8: only the current token counts."""
         lease = await held(store)
         stranger = Checkpoint(run_id=an_id(9), token=1, seen=0, next=succeed())
@@ -427,8 +433,8 @@ class CheckpointContract(Contract):
 
     # Batches
 
-    async def test_a_batch_is_many_verdicts_in_order(self, store: Store) -> None:
-        """T9: applied or lost, one per run; a lost one does not hinder the others."""
+    async def test_a_batch_returns_one_verdict_per_run_in_order(self, store: Store) -> None:
+        """T9: each verdict is applied or lost, one per run. A lost one does not affect the others."""
         leases = [await held(store, number) for number in (1, 2, 3)]
         await store.apply(Cancel(run_id=an_id(2), id="c"))
         await store.apply(SendMessages(messages=[a_message(3)]))
@@ -442,14 +448,14 @@ class CheckpointContract(Contract):
         ]
         assert [len(await store.history(an_id(number))) for number in (1, 2, 3)] == [1, 0, 1]
 
-    async def test_an_empty_batch_is_answered_with_the_time(self, store: Store) -> None:
+    async def test_an_empty_batch_returns_only_the_time(self, store: Store) -> None:
         """T6: every answer of a store carries its `now`."""
         answer = await store.checkpoint([])
 
         assert (answer.verdicts, answer.now) == ((), START)
 
     async def test_a_large_batch_is_written_whole(self, store: Store) -> None:
-        """DESIGN, group commit: checkpoints of all runs go to the store as one batch."""
+        """DESIGN, group commit: a worker sends the checkpoints of all its runs as one batch."""
         leases = [await held(store, number) for number in range(200)]
 
         answer = await store.checkpoint([checkpoint_for(lease, succeed(), entries=(a_step(),)) for lease in leases])
@@ -459,7 +465,7 @@ class CheckpointContract(Contract):
 
 
 def _everything(lease: Lease, next: Next) -> Checkpoint:
-    """A checkpoint with all parts, of run 1 that has one message, to runs 2 (message) and 3 (cancel), making 4."""
+    """Build a checkpoint of run 1 with all parts: it consumes a message, sends to 2, cancels 3 and creates 4."""
     parts: dict[str, Any] = {
         "seen": 1,
         "entries": (a_step(), a_retry("other")),

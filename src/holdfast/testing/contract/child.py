@@ -1,4 +1,4 @@
-"""Children: how they are made, how their end reaches the parent, and what the parent's end does to them."""
+"""Contract of children: their creation, their end as an arrival at the parent, and their close policy."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ CHILD = {"parent_id": an_id(1), "parent_location": "call", "type": "child"}
 
 
 class ChildContract(Contract):
-    """A child's end is an arrival at its parent, and a parent's end may be its child's."""
+    """The end of a child is an arrival at its parent. The end of a parent may cancel its children."""
 
-    async def test_children_are_made_by_the_parents_checkpoint(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, children: creation is in the parent's checkpoint."""
+    async def test_the_parents_checkpoint_creates_children(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, children: the parent's checkpoint creates the child."""
         lease = await held(store)
         clock.advance(SECOND)
         children = (
@@ -58,7 +58,7 @@ class ChildContract(Contract):
         assert (await the_run(store, 3)).ready_at == START + 2 * SECOND
         assert await claimed_ids(store, types=["child"]) == [an_id(2)]
 
-    async def test_a_thousand_children_are_made_by_one_checkpoint(self, store: Store) -> None:
+    async def test_one_checkpoint_creates_a_thousand_children(self, store: Store) -> None:
         """SEMANTICS, children: at most 1,000 children per checkpoint."""
         lease = await held(store)
 
@@ -66,8 +66,8 @@ class ChildContract(Contract):
 
         assert await store.stats(CountRuns()) == {TYPE: {RunState.RUNNING: 1}, "child": {RunState.PENDING: 1_000}}
 
-    async def test_a_child_whose_id_exists_is_left_alone(self, store: Store) -> None:
-        """SEMANTICS, starting: an id that exists never touches the existing run."""
+    async def test_a_child_with_an_existing_id_leaves_that_run_unchanged(self, store: Store) -> None:
+        """SEMANTICS, starting: a start with an id that exists never touches the existing run."""
         await start(store, an_intent(2, payload='"old"'))
         before = await picture_of(store, 2)
         lease = await held(store)
@@ -80,7 +80,7 @@ class ChildContract(Contract):
     # Its end
 
     async def test_the_end_of_a_child_is_an_arrival_at_its_parent(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, children: the end is an arrival at the parent in the child's final transaction."""
+        """SEMANTICS, children: the child's final transaction writes its end as an arrival at the parent."""
         parent = await held(store)
         good, bad = await held(store, 2, **CHILD), await held(store, 3, **CHILD)
         await start(store, an_intent(4, **CHILD))
@@ -110,7 +110,7 @@ class ChildContract(Contract):
     async def test_the_end_of_a_child_wakes_a_parent_that_waits_for_it(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """T1: suspended on a matching wait, the parent is ready now."""
+        """T1: a parent that is suspended on a matching wait is ready now."""
         await suspended(store, 1, for_child(2), for_message("go"))
         child = await held(store, 2, **CHILD)
         clock.advance(SECOND)
@@ -123,7 +123,7 @@ class ChildContract(Contract):
         assert [arrival.payload for arrival in (await claim_one(store)).arrivals] == ["2"]
 
     async def test_the_end_of_another_child_does_not_wake_the_parent(self, store: Store) -> None:
-        """T1: only a matching wait. It waits in the inbox until it is asked for."""
+        """T1: only a matching wait wakes the parent. The arrival stays in the inbox until the parent asks for it."""
         await suspended(store, 1, for_child(2))
         await write(store, checkpoint_for(await held(store, 3, **CHILD), succeed()))
 
@@ -142,7 +142,7 @@ class ChildContract(Contract):
         assert [arrival.payload for arrival in verdict.arrivals] == ["2"]
 
     async def test_a_child_that_ends_in_the_batch_in_which_its_parent_suspends_is_not_lost(self, store: Store) -> None:
-        """S3, T9: whichever of the two is written first."""
+        """S3, T9: regardless of the order of the two checkpoints."""
         for parent_number, child_number, is_child_first in ((1, 2, True), (3, 4, False)):
             parent = await held(store, parent_number)
             child = await held(store, child_number, parent_id=an_id(parent_number))
@@ -159,7 +159,7 @@ class ChildContract(Contract):
             assert is_child_first or run.ready_at == START
 
     async def test_all_children_that_end_in_one_batch_reach_their_parent(self, store: Store) -> None:
-        """T9: one arrival each, under numbers of their own."""
+        """T9: the parent gets one arrival per child, each with its own number."""
         await suspended(store, 1, for_child(2))
         children = [await held(store, number, **CHILD) for number in (2, 3, 4)]
 
@@ -169,15 +169,15 @@ class ChildContract(Contract):
         assert [(arrival.number, arrival.name) for arrival in arrivals] == [(1, an_id(2)), (2, an_id(3)), (3, an_id(4))]
 
     async def test_a_child_that_is_released_suspended_or_blocked_has_not_ended(self, store: Store) -> None:
-        """SEMANTICS, children: only an end is an end."""
+        """SEMANTICS, children: only an end is an arrival at the parent."""
         await held(store)
         for number, next in ((2, Release()), (3, Suspend()), (4, block())):
             await write(store, checkpoint_for(await held(store, number, **CHILD), next, waits=(for_message("go"),)))
 
         assert (await the_run(store)).arrivals == 0
 
-    async def test_a_child_outlives_a_parent_that_nobody_knows(self, store: Store) -> None:
-        """SEMANTICS, children: lineage is kept; an end that nobody waits for is just an end."""
+    async def test_a_child_of_an_unknown_parent_can_end(self, store: Store) -> None:
+        """SEMANTICS, children: lineage is kept. The end of a child needs no parent."""
         child = await held(store, 2, parent_id=an_id(9))
 
         verdict = await write(store, checkpoint_for(child, succeed()))
@@ -187,8 +187,8 @@ class ChildContract(Contract):
 
     # Its parent's end
 
-    async def test_the_end_of_a_parent_cancels_the_children_it_was_told_to(self, store: Store) -> None:
-        """SEMANTICS, children: `on_close`, fixed at creation."""
+    async def test_the_end_of_a_parent_cancels_children_by_their_close_policy(self, store: Store) -> None:
+        """SEMANTICS, children: the close policy `on_close` is fixed at creation."""
         parent = await held(store)
         holder = await held(store, 2, **CHILD, on_close="cancel")
         await start(store, an_intent(3, **CHILD, on_close="cancel"), an_intent(4, **CHILD, on_close="abandon"))
@@ -201,7 +201,7 @@ class ChildContract(Contract):
         assert await facts_of(store, 2) == ["claimed", "cancelled"]
 
     async def test_the_end_of_a_parent_reaches_grandchildren(self, store: Store) -> None:
-        """SEMANTICS, control: children follow their close policy, level by level."""
+        """SEMANTICS, control: children follow their close policy, one level after the other."""
         parent = await held(store)
         await start(
             store,
@@ -216,8 +216,8 @@ class ChildContract(Contract):
         states = [(await the_run(store, number)).state for number in (2, 3, 4, 5)]
         assert states == [RunState.CANCELLED, RunState.CANCELLED, RunState.PENDING, RunState.PENDING]
 
-    async def test_the_end_of_a_run_reaches_the_last_of_a_long_chain(self, store: Store) -> None:
-        """SEMANTICS, children: `on_close`, however many generations of children there are."""
+    async def test_the_end_of_a_run_cancels_the_last_child_of_a_long_chain(self, store: Store) -> None:
+        """SEMANTICS, children: the close policy works at any depth."""
         length = 1_000
         below = (an_intent(n, parent_id=an_id(n - 1), on_close="cancel") for n in range(2, length + 1))
         await start(store, an_intent(1), *below)
@@ -237,7 +237,7 @@ class ChildContract(Contract):
         assert await facts_of(store, 1) == ["claimed", "suspended", "cancelled"]
 
     async def test_a_child_made_by_its_parents_last_checkpoint_follows_its_close_policy(self, store: Store) -> None:
-        """S2: the checkpoint applies wholly, the child is made and then closed."""
+        """S2: the checkpoint applies wholly: it creates the child and then closes it."""
         parent = await held(store)
         children = (an_intent(2, **CHILD, on_close="cancel"), an_intent(3, **CHILD))
 
@@ -256,8 +256,8 @@ class ChildContract(Contract):
 
         assert await picture_of(store, 2) == before
 
-    async def test_parent_and_child_that_end_in_one_batch_both_have_their_end(self, store: Store) -> None:
-        """PROMISES 2, T9: in the order of the batch; a child cancelled by its parent's end is fenced off."""
+    async def test_parent_and_child_that_end_in_one_batch_each_have_one_end(self, store: Store) -> None:
+        """PROMISES 2, T9: the batch applies in order. A child that its parent's end cancelled is fenced off."""
         parent, child = await held(store, 1), await held(store, 2, **CHILD, on_close="cancel")
         verdicts = (
             await store.checkpoint([checkpoint_for(parent, succeed()), checkpoint_for(child, succeed())])
@@ -269,7 +269,7 @@ class ChildContract(Contract):
     # Cancelling children
 
     async def test_a_parent_cancels_children_with_its_checkpoint(self, store: Store) -> None:
-        """SEMANTICS, children: `handle.cancel()`. The end comes back as any end does."""
+        """SEMANTICS, children: `handle.cancel()`. The end of the child arrives like any other end."""
         parent = await held(store)
         await start(store, an_intent(2, **CHILD))
         holder = await held(store, 3, **CHILD)

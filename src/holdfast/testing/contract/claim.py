@@ -1,4 +1,4 @@
-"""Claiming: what `claim` promises."""
+"""Contract of claims: `claim`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from holdfast.testing.contract.clock import START, SettableClock
 
 
 class ClaimContract(Contract):
-    """Work goes to one worker at a time, in order, and comes back when that worker is lost."""
+    """A claim gives ready runs to one worker, in order. If that worker is lost, another can claim them."""
 
     async def test_a_claimed_run_belongs_to_its_claimer_for_the_length_of_the_lease(self, store: Store) -> None:
         """T5: `ready_at` of a held run is the end of its lease. T8: the token grows with each claim."""
@@ -63,7 +63,7 @@ class ClaimContract(Contract):
         assert await facts_of(store) == ["claimed"]
 
     async def test_history_and_arrivals_come_with_the_lease(self, store: Store) -> None:
-        """DESIGN, the walk: history and arrivals come back in the same trip."""
+        """DESIGN, the walk: history and arrivals come back in the same round trip."""
         lease = await held(store)
         entries = (a_step("b", 1), a_step("a", 2), a_retry("z"))
         await write(store, checkpoint_for(lease, Release(), entries=tuple(reversed(entries))))
@@ -80,8 +80,8 @@ class ClaimContract(Contract):
 
     # Types
 
-    async def test_types_are_exact(self, store: Store) -> None:
-        """S8, the port: exact names, no prefixes, no patterns."""
+    async def test_a_claim_matches_types_exactly(self, store: Store) -> None:
+        """S8, the port: types are exact names, neither prefixes nor patterns."""
         types = ["shop", "shop.order", "shop.order.v1", "shop.orders", "Shop.order", "shop_order", "shop%"]
         await start(store, *(an_intent(number, type=type) for number, type in enumerate(types)))
 
@@ -89,15 +89,15 @@ class ClaimContract(Contract):
             assert await claimed_ids(store, types=[type]) == [an_id(number)]
 
     async def test_types_are_taken_literally(self, store: Store) -> None:
-        """S8: no character of a type means anything to the store."""
+        """S8: no character of a type has a special meaning to the store."""
         await start(store, *(an_intent(number, type=type) for number, type in enumerate(HOSTILE)))
 
         assert await claimed_ids(store, types=["100", "it", "%", "_", "*", "a*"]) == []
         for number, type in enumerate(HOSTILE):
             assert await claimed_ids(store, types=[type]) == [an_id(number)]
 
-    async def test_a_claim_of_no_types_wins_nothing(self, store: Store) -> None:
-        """The port: what is not asked for is not given."""
+    async def test_a_claim_without_types_returns_no_runs(self, store: Store) -> None:
+        """The port: a claim returns only runs of the types that it names."""
         await start(store, an_intent(1))
 
         claimed = await claim(store, types=[])
@@ -115,7 +115,7 @@ class ClaimContract(Contract):
         assert await claimed_ids(store) == [an_id(number) for number, _, _ in wanted]
 
     async def test_order_does_not_depend_on_the_order_of_types(self, store: Store) -> None:
-        """S4: one order over all types that are asked for."""
+        """S4: one order applies to all types of the claim."""
         await start(
             store,
             an_intent(1, type="a", priority=3),
@@ -126,23 +126,25 @@ class ClaimContract(Contract):
 
         assert await claimed_ids(store, types=["a", "c", "b"]) == [an_id(3), an_id(2), an_id(4), an_id(1)]
 
-    async def test_an_expired_lease_stands_in_the_same_order(self, store: Store, clock: SettableClock) -> None:
-        """S4, T5: a lease that ended is just a run that is ready."""
+    async def test_a_run_with_an_expired_lease_is_claimed_in_the_same_order(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """S4, T5: a run with an expired lease is a ready run like any other."""
         await held(store, 1, priority=5)
         clock.advance(LEASE)
         await start(store, an_intent(2, priority=4), an_intent(3, priority=5), an_intent(4, priority=6))
 
         assert await claimed_ids(store, worker=OTHER_WORKER) == [an_id(number) for number in (2, 1, 3, 4)]
 
-    async def test_a_claim_takes_no_more_than_its_limit_and_the_first_ones(self, store: Store) -> None:
-        """S4: the limit cuts the order."""
+    async def test_a_claim_returns_the_first_runs_up_to_its_limit(self, store: Store) -> None:
+        """S4: the limit takes the first runs of the order."""
         await start(store, *(an_intent(number) for number in range(5)))
 
         assert await claimed_ids(store, limit=2) == [an_id(0), an_id(1)]
         assert await claimed_ids(store, limit=10) == [an_id(2), an_id(3), an_id(4)]
 
     async def test_two_claimers_never_share_a_run(self, store: Store) -> None:
-        """S4, under concurrency."""
+        """S4: also under concurrency."""
         await start(store, *(an_intent(number) for number in range(40)))
 
         answers = await asyncio.gather(*(claim(store, worker=f"w{number}", limit=7) for number in range(8)))
@@ -150,12 +152,12 @@ class ClaimContract(Contract):
         won = [lease.run.id for answer in answers for lease in answer.leases]
         assert sorted(won) == [an_id(number) for number in range(40)]
 
-    # What is not ready
+    # Runs that are not ready
 
-    async def test_what_is_held_suspended_blocked_or_ended_is_not_claimed(
+    async def test_held_suspended_blocked_and_ended_runs_are_not_claimed(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """T5: `ready_at` is null, or lies ahead."""
+        """T5: `ready_at` of such a run is null or in the future."""
         await suspended(store, 1, for_message("go"))
         await suspended(store, 2, for_time(START + DAY))
         await write(store, checkpoint_for(await held(store, 3), block()))
@@ -166,8 +168,8 @@ class ClaimContract(Contract):
         clock.advance(LEASE - 1)
         assert await claimed_ids(store, worker=OTHER_WORKER) == []
 
-    async def test_a_deadline_or_a_retry_time_makes_ready(self, store: Store, clock: SettableClock) -> None:
-        """T5: suspended, ready at the earliest deadline; blocked, at its next try."""
+    async def test_a_deadline_or_a_retry_time_makes_a_run_ready(self, store: Store, clock: SettableClock) -> None:
+        """T5: a suspended run is ready at its earliest deadline, a blocked run at its next try."""
         await suspended(store, 1, for_time(START + 5 * SECOND), for_message("go", deadline=START + 3 * SECOND))
         await write(store, checkpoint_for(await held(store, 2), block(retry_at=START + 4 * SECOND)))
 
@@ -184,9 +186,9 @@ class ClaimContract(Contract):
             0,
         )
 
-    # When to come back
+    # The time of the next claim
 
-    async def test_an_idle_worker_is_told_when_to_come_back(self, store: Store) -> None:
+    async def test_a_claim_says_when_the_next_run_becomes_ready(self, store: Store) -> None:
         """The port: the answer says when the next such run becomes ready."""
         await start(store, an_intent(1, delay=9 * SECOND), an_intent(2, type="other", delay=SECOND))
         await suspended(store, 3, for_time(START + 5 * SECOND))
@@ -196,8 +198,8 @@ class ClaimContract(Contract):
         assert (await claim(store, types=["other", TYPE])).next_ready_at == START + SECOND
         assert (await claim(store, types=["third"])).next_ready_at is None
 
-    async def test_a_claim_cut_by_its_limit_says_that_there_is_more(self, store: Store) -> None:
-        """The port: what is ready is ready now, not later."""
+    async def test_a_claim_that_reaches_its_limit_says_that_more_runs_are_ready(self, store: Store) -> None:
+        """The port: if the limit leaves ready runs behind, the answer says that a run is ready now."""
         await start(store, an_intent(1), an_intent(2))
 
         next_ready_at = (await claim(store, limit=1)).next_ready_at
@@ -205,8 +207,8 @@ class ClaimContract(Contract):
         assert next_ready_at is not None
         assert next_ready_at <= START
 
-    async def test_the_end_of_another_workers_lease_is_a_time_to_come_back(self, store: Store) -> None:
-        """T5: held runs become ready when their lease ends; one's own are no news."""
+    async def test_a_claim_says_when_the_lease_of_another_worker_ends(self, store: Store) -> None:
+        """T5: a held run becomes ready when its lease ends. A worker need not wait for its own leases."""
         await held(store, 1, worker=WORKER)
 
         assert (await claim(store, worker=WORKER)).next_ready_at is None
@@ -217,7 +219,7 @@ class ClaimContract(Contract):
     async def test_an_expired_lease_goes_to_another_worker_and_counts_a_crash(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """T5: a claim that finds `worker` set counts a crash. S7: at the end of the lease, not before."""
+        """T5: a claim that finds `worker` set counts a crash. S7: it succeeds at the end of the lease, not before."""
         await held(store)
         clock.advance(LEASE - 1)
         assert await claimed_ids(store, worker=OTHER_WORKER) == []
@@ -231,7 +233,9 @@ class ClaimContract(Contract):
         (_, fact) = await store.audit(an_id(1))
         assert fact.data == {"worker": OTHER_WORKER, "token": 2, "crashes": 1, "lost": WORKER}
 
-    async def test_the_python_and_the_instant_of_the_first_claim_stay(self, store: Store, clock: SettableClock) -> None:
+    async def test_a_later_claim_keeps_the_python_and_the_instant_of_the_first(
+        self, store: Store, clock: SettableClock
+    ) -> None:
         """T6: the instant of the first claim is time zero."""
         await held(store)
         clock.advance(LEASE)
@@ -240,8 +244,8 @@ class ClaimContract(Contract):
 
         assert (lease.run.first_claimed_at, lease.run.python) == (START, PYTHON)
 
-    async def test_suspending_or_releasing_is_no_crash(self, store: Store) -> None:
-        """T5: suspend, release and end clear `worker`."""
+    async def test_suspending_or_releasing_counts_no_crash(self, store: Store) -> None:
+        """T5: suspend, release and end clear `worker`, so the next claim counts no crash."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, Release()))
         lease = await claim_one(store)
@@ -253,7 +257,7 @@ class ClaimContract(Contract):
         assert (run.crashes, run.attempt, run.token) == (0, 1, 3)
 
     async def test_crashes_add_up_until_they_are_charged(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, steps: the next checkpoint adds the crash to the steps' attempts and sets it to 0."""
+        """SEMANTICS, steps: the next checkpoint charges the crashes to the open steps and resets the count to 0."""
         await held(store)
         clock.advance(LEASE)
         await claim_one(store)
@@ -267,13 +271,13 @@ class ClaimContract(Contract):
         assert (await the_run(store)).crashes == 0
 
     @pytest.mark.parametrize("charged", [False, True])
-    async def test_crashes_are_charged_once_if_the_checkpoint_gives_the_run_back(
+    async def test_a_release_resets_the_crashes_only_if_it_charges_them(
         self,
         store: Store,
         clock: SettableClock,
         charged: bool,  # noqa: FBT001
     ) -> None:
-        """SEMANTICS, steps: the next checkpoint sets them to 0; a shutdown is not charged."""
+        """SEMANTICS, steps: a checkpoint that charges the crashes resets the count to 0. A shutdown is not charged."""
         await held(store)
         clock.advance(LEASE)
         lease = await claim_one(store)
@@ -282,10 +286,8 @@ class ClaimContract(Contract):
 
         assert (await the_run(store)).crashes == (0 if charged else 1)
 
-    async def test_a_run_that_gets_as_far_as_waiting_has_not_crashed_in_a_row(
-        self, store: Store, clock: SettableClock
-    ) -> None:
-        """SEMANTICS, steps: crashes count without a checkpoint between them that lets the run go."""
+    async def test_a_suspension_resets_the_crashes(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, steps: only crashes without such a checkpoint between them add up."""
         await held(store)
         clock.advance(LEASE)
 
@@ -293,7 +295,7 @@ class ClaimContract(Contract):
 
         assert (await the_run(store)).crashes == 0
 
-    async def test_a_suspect_is_given_only_to_a_worker_that_holds_no_other(
+    async def test_a_run_that_crashed_twice_goes_only_to_a_worker_without_another_such_run(
         self, store: Store, clock: SettableClock
     ) -> None:
         """SEMANTICS, steps: a run that has crashed twice is claimed only by a worker that holds no other such run."""
@@ -304,15 +306,17 @@ class ClaimContract(Contract):
         assert await claimed_ids(store, may_suspect=True) == [an_id(1)]
         assert await claimed_ids(store, worker=OTHER_WORKER) == [an_id(2)]
 
-    async def test_suspects_do_not_keep_others_from_being_claimed(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, steps; the limit counts what is given, not what is passed over."""
+    async def test_runs_that_crashed_twice_do_not_block_the_claim_of_others(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """SEMANTICS, steps: the limit counts runs that the claim returns, not suspects that it skips."""
         await self._crash_twice(store, clock, 1, 2, 3)
         await start(store, an_intent(4), an_intent(5), an_intent(6))
 
         assert await claimed_ids(store, limit=3) == [an_id(1), an_id(4), an_id(5)]
 
     async def _crash_twice(self, store: Store, clock: SettableClock, *numbers: int) -> None:
-        """Leave runs behind whose next claim finds the second crash."""
+        """Create runs whose next claim counts their second crash."""
         for number in numbers:
             await held(store, number)
         clock.advance(LEASE)
@@ -322,7 +326,7 @@ class ClaimContract(Contract):
 
     # Repeats
 
-    async def test_a_repeated_claim_gives_the_same_leases(self, store: Store) -> None:
+    async def test_a_repeated_claim_returns_the_same_leases(self, store: Store) -> None:
         """S6, T8: a repeated claim with the same claim id gives the same leases."""
         lease = await held(store, 1)
         await write(store, checkpoint_for(lease, Release(), entries=(a_step(),)))
@@ -335,15 +339,15 @@ class ClaimContract(Contract):
         assert sorted(again.leases, key=_id) == sorted(first.leases, key=_id)
         assert await picture_of(store, 1, 2, 3) == before
 
-    async def test_a_repeated_claim_that_had_not_arrived_claims(self, store: Store) -> None:
-        """S6: whether the first one was lost on the way there or on the way back does not matter."""
+    async def test_a_repeated_claim_claims_if_the_first_call_never_arrived(self, store: Store) -> None:
+        """S6: it does not matter if the first call or its answer was lost."""
         await start(store, an_intent(1))
 
         claimed = await claim(store, id="claim-1", is_repeat=True)
 
         assert [lease.run.token for lease in claimed.leases] == [1]
 
-    async def test_a_repeated_claim_brings_no_run_that_was_let_go_since(
+    async def test_a_repeated_claim_leaves_out_runs_that_were_lost_since(
         self, store: Store, clock: SettableClock
     ) -> None:
         """T8: a lease is current only while its run is held under it."""
@@ -361,8 +365,8 @@ class ClaimContract(Contract):
 
     # Audit
 
-    async def test_of_routine_facts_the_last_hundred_are_kept(self, store: Store) -> None:
-        """SEMANTICS, seeing: of claims, suspensions and wake-ups the last 100 per run are kept, of others all."""
+    async def test_the_audit_keeps_the_last_hundred_routine_facts(self, store: Store) -> None:
+        """SEMANTICS, seeing: of claims, suspensions and wake-ups the last 100 per run are kept; of other facts, all."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, entries=(a_retry(),)))
         for number in range(40):

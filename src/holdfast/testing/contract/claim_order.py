@@ -1,4 +1,4 @@
-"""Claim order: what a worker gets first, and that nothing starves."""
+"""Contract of the claim order: which runs a worker gets first, and that no rank starves."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ PARENT = 900
 
 
 async def begun(store: Store, *numbers: int, **options: Any) -> None:
-    """Runs that a worker had and gave back."""
+    """Create runs that a worker has claimed and released."""
     for number in numbers:
         lease = await held(store, number, **options)
         await write(store, checkpoint_for(lease, Release()))
 
 
 async def children(store: Store, *numbers: int, **options: Any) -> None:
-    """Children that no worker has had yet."""
+    """Create children that no worker has claimed yet."""
     await start(store, *(an_intent(number, parent_id=an_id(PARENT), **options) for number in numbers))
 
 
@@ -54,7 +54,7 @@ def ids(*numbers: int) -> list[str]:
 
 
 def sequence(counts: dict[int, int], shares: Shares | None = None) -> list[int]:
-    """The ranks of so many ready runs, in the order in which they go."""
+    """Return the expected ranks in claim order, given the number of ready runs per rank."""
     shares, left, order = shares or Shares(), dict(counts), []
     while left := {rank: count for rank, count in left.items() if count}:
         rank = next_rank(shares, left)
@@ -65,7 +65,7 @@ def sequence(counts: dict[int, int], shares: Shares | None = None) -> list[int]:
 
 
 async def claimed_kinds(store: Store, size: int, shares: Shares | None = None) -> list[int]:
-    """The ranks of everything there is, claimed so many at a time by a worker that counts."""
+    """Claim all runs in batches of `size`, as a worker that keeps count, and return their ranks in order."""
     shares, kinds = shares or Shares(), []
     while leases := (await claim(store, limit=size, shares=shares)).leases:
         shares = after_claims(shares, [lease.run for lease in leases])
@@ -74,12 +74,12 @@ async def claimed_kinds(store: Store, size: int, shares: Shares | None = None) -
 
 
 class ClaimOrderContract(Contract):
-    """Work in progress goes first, then its children, then new starts; and each of them moves on."""
+    """Runs that have begun go first, then children, then new starts. No rank starves."""
 
-    async def test_a_run_that_has_begun_goes_before_a_child_and_that_before_a_new_start(
+    async def test_begun_runs_go_before_children_and_children_before_new_starts(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """S4: rank decides before ready time does."""
+        """S4: rank counts before ready time."""
         await new(store, 1, 2)
         clock.advance(SECOND)
         await children(store, 3, 4)
@@ -98,7 +98,7 @@ class ClaimOrderContract(Contract):
         assert await claimed_ids(store) == ids(4, 3, 2, 1)
 
     async def test_within_a_rank_ready_time_decides_and_then_the_id(self, store: Store, clock: SettableClock) -> None:
-        """S4: then ready time, then id; across types."""
+        """S4: then ready time, then id, across types."""
         for number, delay, type in ((1, 3, "a"), (2, 1, "b"), (3, 2, "a"), (4, 1, "a")):
             await children(store, number, type=type, delay=delay)
             await new(store, number + 10, type=type, delay=delay)
@@ -117,8 +117,8 @@ class ClaimOrderContract(Contract):
 
         assert await claimed_ids(store, limit=1) == ids(1)
 
-    async def test_a_run_whose_worker_died_has_begun(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, claim order: a worker has claimed it before."""
+    async def test_a_run_whose_worker_died_ranks_as_begun(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, claim order: a run has begun if a worker has claimed it before."""
         await held(store, 1, worker=OTHER_WORKER)
         await new(store, 2)
         await children(store, 3)
@@ -129,7 +129,7 @@ class ClaimOrderContract(Contract):
     async def test_a_delayed_start_is_a_new_start_when_its_time_has_come(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """S4: a start in the future is a new start when its time has come."""
+        """S4: a delayed start has the rank of a new start once it is ready."""
         await new(store, 1, delay=SECOND)
         await begun(store, 2)
         clock.advance(2 * SECOND)
@@ -148,7 +148,7 @@ class ClaimOrderContract(Contract):
         assert kinds == sequence(counts)
         assert kinds[: 2 * SHARE] == [*[BEGUN] * 7, NEW, CHILD, *[BEGUN] * 6, NEW]
 
-    async def test_the_shares_are_the_same_however_many_are_claimed_at_once(self, store: Store) -> None:
+    async def test_the_shares_do_not_depend_on_the_size_of_a_claim(self, store: Store) -> None:
         """SEMANTICS, claim order: the worker counts across its claims."""
         counts = {BEGUN: 20, CHILD: 5, NEW: 5}
         for round, size in enumerate((1, 3, 8, 11)):
@@ -181,7 +181,7 @@ class ClaimOrderContract(Contract):
         assert [lease.run.id for lease in claimed.leases] == ids(10, 15, 11, 12, 20, 25, 21, 22)
 
     async def test_a_claim_of_many_types_finds_the_few_that_are_ready(self, store: Store) -> None:
-        """S8: neither the types that are offered nor those that are there and not offered are in the way."""
+        """S8: neither idle types that the worker offers nor types that it does not offer get in the way."""
         offered = [f"offered.{number:04}" for number in range(1_000)]
         await new(store, 1, type="offered.0999")
         await new(store, 2, type="offered.0000", priority=50)
@@ -217,7 +217,7 @@ class ClaimOrderContract(Contract):
         assert await _drained(store, holder) == ids(6, 1, 5, 3, 4)
 
     async def test_the_slots_of_a_limit_are_shared_by_rank(self, store: Store) -> None:
-        """SEMANTICS, claim order: no rank starves, of those that wait for a slot either."""
+        """SEMANTICS, claim order: no rank starves, also among runs that wait for a slot."""
         await begun(store, *range(1, 21))
         await store.apply(ChangeTypes(changes=[TypeChange(name=TYPE, concurrency=1)]))
         await children(store, *range(21, 24))
@@ -234,7 +234,7 @@ class ClaimOrderContract(Contract):
     async def test_children_go_before_new_starts_where_a_rate_limits_both_and_neither_starves(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """SEMANTICS, claim order: a rate gives its slots in claim order."""
+        """SEMANTICS, claim order: a rate limit admits runs in claim order."""
         await store.apply(ChangeTypes(changes=[TypeChange(name=TYPE, rate=Rate(count=1, period=SECOND))]))
         await new(store, 0)
         assert await claimed_ids(store) == ids(0)
@@ -252,7 +252,7 @@ class ClaimOrderContract(Contract):
 
 
 async def _drained(store: Store, holder: Lease) -> list[str]:
-    """Those who get a slot one after the other, each when the one before it ends."""
+    """End one run after the other. Return the ids of the runs that get the slot, in order."""
     served: list[str] = []
     leases: tuple[Lease, ...] = (holder,)
     while leases:

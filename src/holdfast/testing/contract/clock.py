@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to go on."""
+"""A clock that advances only when a test advances it."""
 
 from __future__ import annotations
 
@@ -21,22 +21,24 @@ class _ClockCall:
 
 
 class SettableClock:
-    """Time as the test says. Reading it is thread-safe; advancing it is the test's alone."""
+    """A clock for tests of stores, in microseconds. It moves only by `advance`. Reading it is thread-safe."""
 
     def __init__(self, now: Micros = START) -> None:
         self._now = now
         self._calls: list[_ClockCall] = []
 
     def now(self) -> Micros:
+        """The time, in microseconds since 1970."""
         return self._now
 
     def call_at(self, when: Micros, callback: Callable[[], object]) -> _ClockCall:
+        """Call a function when the clock reaches an instant. `cancel()` on the result takes that back."""
         call = _ClockCall(when, callback)
         self._calls.append(call)
         return call
 
     def advance(self, length: Micros) -> None:
-        """Let time pass, and make the calls that became due, earliest first."""
+        """Let microseconds pass, and make the calls that became due, earliest first."""
         assert length >= 0, "time does not run backwards"
         self._now += length
         due = [call for call in self._calls if call.when <= self._now]

@@ -1,4 +1,4 @@
-"""Control: what `control` promises."""
+"""Contract of `cancel`."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ from holdfast.testing.contract.clock import START, SettableClock
 
 
 class ControlContract(Contract):
-    """Cancel never refuses a live run, and never touches an ended one."""
+    """Cancel never refuses a live run, and never changes an ended one."""
 
-    async def test_a_cancelled_run_is_cancelled_in_that_transaction(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, control: without undo the run is `cancelled` at once, with the reason."""
+    async def test_a_cancel_ends_the_run_in_the_same_transaction(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, control: without undo, the run is `cancelled` at once, with the reason."""
         await start(store, an_intent(1))
         clock.advance(SECOND)
 
@@ -65,7 +65,7 @@ class ControlContract(Contract):
         )
 
     async def test_a_run_in_any_live_state_can_be_cancelled(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, control: cancel never refuses. T5: ended, ready at no time."""
+        """SEMANTICS, control: cancel never refuses. T5: `ready_at` of an ended run is null."""
         await start(store, an_intent(1), an_intent(2, delay=SECOND))
         await held(store, 3)
         await suspended(store, 4, for_message("go"))
@@ -93,7 +93,7 @@ class ControlContract(Contract):
         assert (await the_run(store)).token == lease.run.token + 1
 
     async def test_a_cancelled_run_keeps_its_history_and_loses_its_waits(self, store: Store) -> None:
-        """S5: nothing reaches an ended run."""
+        """S5: no event or message reaches an ended run."""
         lease = await held(store)
         waits = (for_message("go"), for_event("paid"))
         await write(store, checkpoint_for(lease, entries=(a_step(),), waits=waits, values={"done": "1"}))
@@ -107,7 +107,9 @@ class ControlContract(Contract):
         assert tuple(await store.history(an_id(1))) == (a_step(),)
 
     @pytest.mark.parametrize("state", [RunState.SUCCEEDED, RunState.FAILED])
-    async def test_cancelling_an_ended_run_changes_nothing_and_says_so(self, store: Store, state: RunState) -> None:
+    async def test_cancelling_an_ended_run_changes_nothing_and_returns_false(
+        self, store: Store, state: RunState
+    ) -> None:
         """S5, SEMANTICS: cancelling a finished run returns False."""
         await ended(store, 1, state)
         before = await picture_of(store, 1)
@@ -118,7 +120,7 @@ class ControlContract(Contract):
     async def test_a_repeated_cancel_changes_nothing_and_gives_the_same_answer(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """S6: requests carry an id, repeats are no-ops; another one finds nothing to change."""
+        """S6: requests carry an id, and repeats are no-ops. Another request finds nothing to change."""
         await start(store, an_intent(1))
         await store.apply(Cancel(run_id=an_id(1), id="c", reason="first"))
         before = await picture_of(store, 1)
@@ -133,8 +135,8 @@ class ControlContract(Contract):
         with pytest.raises(RunNotFound):
             await store.apply(Cancel(run_id=an_id(9), id="c"))
 
-    async def test_of_a_cancel_and_an_end_that_race_one_wins(self, store: Store) -> None:
-        """PROMISES 2: one end."""
+    async def test_only_one_of_a_racing_cancel_and_end_wins(self, store: Store) -> None:
+        """PROMISES 2: a run has one end."""
         leases = [await held(store, number) for number in range(8)]
 
         await asyncio.gather(
@@ -155,7 +157,7 @@ class ControlContract(Contract):
             assert state.is_end
 
     async def test_a_run_with_something_to_undo_is_rolled_back_under_a_new_token(self, store: Store) -> None:
-        """SEMANTICS, control: with undo `rolling_back` and ready. Everything before the turn-around is undone."""
+        """SEMANTICS, control: with undo, the run is `rolling_back` and ready. All entries before that are undone."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, entries=(a_step(has_undo=True),), waits=(for_message("go"),)))
 
@@ -171,7 +173,7 @@ class ControlContract(Contract):
         assert details.waits == ()
         assert (await store.audit(an_id(1)))[-1].data == {"reason": "enough", "request": "c"}
 
-    async def test_force_skips_what_is_to_be_undone(self, store: Store) -> None:
+    async def test_a_forced_cancel_skips_undo(self, store: Store) -> None:
         """SEMANTICS, control: `force` skips undo."""
         await write(store, checkpoint_for(await held(store), entries=(a_step(has_undo=True),)))
 
@@ -180,7 +182,7 @@ class ControlContract(Contract):
         assert (await the_run(store)).state is RunState.CANCELLED
 
     async def test_only_force_ends_a_run_that_rolls_back(self, store: Store) -> None:
-        """SEMANTICS, control: what rolls back ends by itself; a second cancel changes nothing."""
+        """SEMANTICS, control: a rollback ends by itself, so a second cancel changes nothing."""
         await write(store, checkpoint_for(await held(store), entries=(a_step(has_undo=True),)))
         await store.apply(Cancel(run_id=an_id(1), id="c", reason="first"))
 
@@ -190,7 +192,7 @@ class ControlContract(Contract):
         run = await the_run(store)
         assert (run.state, run.rollback, run.error and run.error.message) == (RunState.CANCELLED, None, "now")
 
-    async def test_a_key_of_a_cancelled_run_is_still_its_key(self, store: Store) -> None:
+    async def test_a_cancelled_run_keeps_its_key(self, store: Store) -> None:
         """SEMANTICS, starting: a finished run holds its key."""
         await start(store, an_intent(1, key="k"))
         await store.apply(Cancel(run_id=an_id(1), id="c"))

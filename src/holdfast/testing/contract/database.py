@@ -1,4 +1,4 @@
-"""Transactions of users in the store's own database: exactly once, or not at all."""
+"""Contract of user transactions in the store's own database: exactly once, or not at all."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def a_tx(location: str = "book", position: int = 1, result: str | None = "1", **
 
 
 class Book:
-    """A table of a user's, with one row for each time a transaction was carried out and committed."""
+    """A table of the user, with one row per committed transaction."""
 
     def __init__(self, store: Store) -> None:
         database = store.database
-        assert database is not None, "this contract is for stores that are databases"
+        assert database is not None, "this contract needs a store with the capability `Database`"
         self.database: Database = database
         self.calls = 0
         with self.database.connection() as connection:
@@ -71,7 +71,7 @@ class Book:
         meanwhile: Callable[[], object] = lambda: None,
         **parts: Any,
     ) -> Transacted:
-        """Write a line, and an entry with it; or raise after writing the line."""
+        """Write a line and an entry in one transaction, or raise after writing the line."""
         entry = entry or a_tx()
 
         def transaction(connection: Any, _now: Micros) -> Entry:
@@ -86,7 +86,7 @@ class Book:
 
     @contextmanager
     def rolled_back(self) -> Iterator[Any]:
-        """A transaction of which nothing is left."""
+        """Open a transaction that is rolled back at the end of the block."""
         with suppress(_Undone), self.database.connection() as connection:
             yield connection
             raise _Undone
@@ -106,7 +106,7 @@ def history_of(entries: Sequence[Entry]) -> list[tuple[str, EntryKind, EntryStat
 
 
 class DatabaseContract(Contract):
-    """What a store promises that is also a database for tables of users."""
+    """The tests for a store that is also a database for tables of users. Use it like `StoreContract`."""
 
     @pytest.fixture
     def book(self, store: Store) -> Book:
@@ -125,7 +125,7 @@ class DatabaseContract(Contract):
         assert book.lines() == 1
         assert list(await store.history(an_id(1))) == [entry]
 
-    async def test_what_the_run_gained_before_goes_with_it(self, store: Store, book: Book) -> None:
+    async def test_a_transaction_also_commits_earlier_facts_of_the_run(self, store: Store, book: Book) -> None:
         lease = await held(store)
         await book.transact(lease, a_tx(position=2), entries=(a_step("first", 1),), values={"at": "2"})
         assert [entry.location for entry in await store.history(an_id(1))] == ["first", "book"]
@@ -134,7 +134,7 @@ class DatabaseContract(Contract):
         assert details.values == {"at": "2"}
 
     async def test_a_repeated_transaction_is_not_carried_out_again(self, store: Store, book: Book) -> None:
-        """S6: after a lost answer the entry is read back."""
+        """S6: after a lost answer, the store reads the entry back."""
         lease = await held(store)
         parts: dict[str, Any] = {"entries": (a_step("first", 1),)}
         first = await book.transact(lease, a_tx(position=2, result='"once"'), **parts)
@@ -143,7 +143,7 @@ class DatabaseContract(Contract):
         assert book.calls == 1
         assert book.lines() == 1
 
-    async def test_a_transaction_that_raises_leaves_nothing_but_the_checkpoint(self, store: Store, book: Book) -> None:
+    async def test_a_transaction_that_raises_commits_only_the_checkpoint(self, store: Store, book: Book) -> None:
         lease = await held(store)
         error = LookupError("no such page")
         answer = await book.transact(lease, a_tx(position=2), error=error, entries=(a_step("first", 1),))
@@ -153,7 +153,7 @@ class DatabaseContract(Contract):
         assert book.lines() == 0
         assert [entry.location for entry in await store.history(an_id(1))] == ["first"]
 
-    async def test_a_transaction_may_raise_what_is_no_exception(self, store: Store, book: Book) -> None:
+    async def test_a_transaction_may_raise_a_base_exception(self, store: Store, book: Book) -> None:
         lease = await held(store)
         answer = await book.transact(lease, error=SystemExit(3))
         assert isinstance(answer.error, SystemExit)
@@ -166,10 +166,10 @@ class DatabaseContract(Contract):
         await book.transact(lease, a_tx(attempts=2))
         assert history_of(await store.history(an_id(1))) == [("book", EntryKind.TX, EntryState.DONE, "1")]
 
-    async def test_a_holder_that_lost_the_run_leaves_no_trace(
+    async def test_a_holder_that_lost_the_run_writes_nothing_in_a_transaction(
         self, store: Store, clock: SettableClock, book: Book
     ) -> None:
-        """S2, T8: under an old token nothing is written, of the checkpoint neither."""
+        """S2, T8: under an old token, neither the transaction nor the checkpoint is written."""
         old = await held(store, worker=WORKER)
         clock.advance(LEASE + SECOND)
         await claim_one(store, worker=OTHER_WORKER)
@@ -181,13 +181,13 @@ class DatabaseContract(Contract):
         assert book.lines() == 0
         assert await picture_of(store, 1) == before
 
-    async def test_a_cancelled_run_transacts_no_more(self, store: Store, book: Book) -> None:
+    async def test_a_cancelled_run_cannot_transact(self, store: Store, book: Book) -> None:
         lease = await held(store)
         await store.apply(Cancel(run_id=an_id(1), id="c1"))
         assert (await book.transact(lease)).verdict.is_lost
         assert book.lines() == 0
 
-    async def test_an_ended_run_transacts_no_more(self, store: Store, book: Book) -> None:
+    async def test_an_ended_run_cannot_transact(self, store: Store, book: Book) -> None:
         lease = await held(store)
         await write(store, checkpoint_for(lease, succeed()))
         answer = await book.transact(lease)
@@ -195,20 +195,20 @@ class DatabaseContract(Contract):
         assert book.lines() == 0
         assert await store.history(an_id(1)) == ()
 
-    async def test_an_unknown_run_transacts_nothing(self, store: Store, book: Book) -> None:
+    async def test_an_unknown_run_cannot_transact(self, store: Store, book: Book) -> None:
         lease = Lease(run=(await held(store)).run)
         answer = await book.transact(lease, run_id=an_id(9))
         assert answer.verdict.is_lost
         assert book.lines() == 0
 
-    async def test_the_answer_brings_what_arrived(self, store: Store, book: Book) -> None:
+    async def test_the_answer_of_a_transaction_returns_new_arrivals(self, store: Store, book: Book) -> None:
         lease = await held(store)
         await store.apply(SendMessages(messages=[a_message()]))
         answer = await book.transact(lease)
         assert [arrival.name for arrival in answer.verdict.arrivals] == ["go"]
 
-    async def test_a_transaction_keeps_the_event_loop_from_nothing(self, store: Store, book: Book) -> None:
-        """It blocks, so the store carries it out on a thread of its own."""
+    async def test_a_transaction_does_not_block_the_event_loop(self, store: Store, book: Book) -> None:
+        """A transaction blocks, so the store runs it in another thread."""
         lease = await held(store)
         gate = threading.Event()
         asyncio.get_running_loop().call_later(0.01, gate.set)
@@ -216,16 +216,16 @@ class DatabaseContract(Contract):
         assert gate.is_set()
         assert answer.entry is not None
 
-    async def test_transactions_of_several_runs_may_be_asked_for_at_once(self, store: Store, book: Book) -> None:
+    async def test_several_runs_may_transact_at_once(self, store: Store, book: Book) -> None:
         leases = [await held(store, number) for number in range(1, 6)]
         answers = await asyncio.gather(*(book.transact(lease, a_tx(result=f'"{lease.run.id}"')) for lease in leases))
         assert [answer.entry and answer.entry.result for answer in answers] == [f'"{lease.run.id}"' for lease in leases]
         assert book.lines() == len(leases)
 
-    async def test_a_transaction_that_nobody_waits_for_any_more_happens_once_when_it_is_repeated(
+    async def test_a_transaction_whose_caller_was_cancelled_happens_once_when_repeated(
         self, store: Store, book: Book
     ) -> None:
-        """S6."""
+        """S6: the repeat does not write a second time."""
         lease = await held(store)
         begun, gate = threading.Event(), threading.Event()
 
@@ -244,12 +244,12 @@ class DatabaseContract(Contract):
 
     # Transactions outside of runs
 
-    async def test_a_block_is_committed_at_its_end(self, store: Store, book: Book) -> None:
+    async def test_a_connection_block_is_committed_at_its_end(self, store: Store, book: Book) -> None:
         with book.database.connection() as connection:
             connection.execute("insert into book values ('mine')")
         assert book.lines() == 1
 
-    async def test_a_block_that_raises_is_rolled_back(self, store: Store, book: Book) -> None:
+    async def test_a_connection_block_that_raises_is_rolled_back(self, store: Store, book: Book) -> None:
         def fail() -> None:
             with book.database.connection() as connection:
                 connection.execute("insert into book values ('mine')")
@@ -261,7 +261,7 @@ class DatabaseContract(Contract):
 
     # Starting in a transaction
 
-    async def test_a_run_started_in_a_transaction_exists_once_that_is_committed(self, store: Store, book: Book) -> None:
+    async def test_a_run_started_in_a_transaction_exists_after_the_commit(self, store: Store, book: Book) -> None:
         with book.database.connection() as connection:
             (run,) = (await book.database.create_in(connection, [an_intent(1, tags={"a": "b"})])).runs
             assert run.created
@@ -270,20 +270,20 @@ class DatabaseContract(Contract):
         assert (await the_run(store)).tags == {"a": "b"}
         assert (await claim_one(store)).run.id == an_id(1)
 
-    async def test_a_run_started_in_a_transaction_that_is_rolled_back_never_was(self, store: Store, book: Book) -> None:
+    async def test_a_run_started_in_a_rolled_back_transaction_does_not_exist(self, store: Store, book: Book) -> None:
         with book.rolled_back() as connection:
             await book.database.create_in(connection, [an_intent(1, key="k")])
         assert await store.get(an_id(1)) is None
         assert await holder_of(store, "k") is None
 
-    async def test_a_key_finds_the_run_that_has_it_also_in_a_transaction(self, store: Store, book: Book) -> None:
-        """S1."""
+    async def test_a_start_in_a_transaction_finds_the_run_of_its_key(self, store: Store, book: Book) -> None:
+        """S1: one key makes at most one run."""
         await start(store, an_intent(1, key="k"))
         with book.database.connection() as connection:
             (run,) = (await book.database.create_in(connection, [an_intent(2, key="k")])).runs
         assert (run.run_id, run.created) == (an_id(1), False)
 
-    async def test_a_refused_start_leaves_the_rest_of_the_transaction_alone(self, store: Store, book: Book) -> None:
+    async def test_a_refused_start_does_not_affect_the_rest_of_the_transaction(self, store: Store, book: Book) -> None:
         await start(store, an_intent(1, key="k"))
         with book.database.connection() as connection:
             connection.execute("insert into book values ('mine')")
@@ -294,7 +294,7 @@ class DatabaseContract(Contract):
 
     # Sending in a transaction
 
-    async def test_a_message_sent_in_a_transaction_wakes_the_run_once_that_is_committed(
+    async def test_a_message_sent_in_a_transaction_wakes_the_run_after_the_commit(
         self, store: Store, clock: SettableClock, book: Book
     ) -> None:
         await suspended(store, 1, for_message("go"))
@@ -305,9 +305,7 @@ class DatabaseContract(Contract):
         assert (await the_run(store)).ready_at == START + SECOND
         assert [arrival.ref for arrival in (await claim_one(store)).arrivals] == ["m1"]
 
-    async def test_a_message_sent_in_a_transaction_that_is_rolled_back_never_was(
-        self, store: Store, book: Book
-    ) -> None:
+    async def test_a_message_of_a_rolled_back_transaction_is_not_sent(self, store: Store, book: Book) -> None:
         await suspended(store, 1, for_message("go"))
         before = await picture_of(store, 1)
         with book.rolled_back() as connection:
@@ -316,8 +314,8 @@ class DatabaseContract(Contract):
         await store.apply(SendMessages(messages=[a_message(payload='"again"')]))
         assert [arrival.payload for arrival in (await claim_one(store)).arrivals] == ['"again"']
 
-    async def test_the_holder_of_a_run_hears_of_a_message_that_was_committed(self, store: Store, book: Book) -> None:
-        """T1: nothing of a held run is touched but its inbox."""
+    async def test_the_holder_of_a_run_gets_a_message_after_the_commit(self, store: Store, book: Book) -> None:
+        """T1: a sender touches only the inbox of a held run."""
         lease = await held(store)
         before = await the_run(store)
         with book.database.connection() as connection:
@@ -326,8 +324,8 @@ class DatabaseContract(Contract):
         assert (after.state, after.ready_at, after.token) == (before.state, before.ready_at, before.token)
         assert [arrival.ref for arrival in (await write(store, checkpoint_for(lease))).arrivals] == ["m1"]
 
-    async def test_a_message_is_one_however_it_is_sent(self, store: Store, book: Book) -> None:
-        """SEMANTICS, waiting: a repeated send is no second message."""
+    async def test_a_message_sent_with_and_without_a_transaction_is_one_message(self, store: Store, book: Book) -> None:
+        """SEMANTICS, waiting: a repeated send does not create a second message."""
         lease = await held(store)
         await store.apply(SendMessages(messages=[a_message(id="m1")]))
         with book.database.connection() as connection:
@@ -336,16 +334,16 @@ class DatabaseContract(Contract):
         await store.apply(SendMessages(messages=[a_message(id="m2")]))
         assert [arrival.ref for arrival in (await write(store, checkpoint_for(lease))).arrivals] == ["m1", "m2"]
 
-    async def test_a_message_finds_its_run_by_key_also_one_of_the_same_transaction(
-        self, store: Store, book: Book
-    ) -> None:
+    async def test_a_message_by_key_finds_a_run_started_in_the_same_transaction(self, store: Store, book: Book) -> None:
         message = MessageToRun(id="m1", name="go", payload="1", key="k")
         with book.database.connection() as connection:
             await book.database.create_in(connection, [an_intent(1, key="k")])
             assert list(await book.database.send_in(connection, [message])) == [Sent(run_id=an_id(1))]
         assert [arrival.ref for arrival in (await claim_one(store)).arrivals] == ["m1"]
 
-    async def test_a_refused_message_leaves_the_rest_of_the_transaction_alone(self, store: Store, book: Book) -> None:
+    async def test_a_refused_message_does_not_affect_the_rest_of_the_transaction(
+        self, store: Store, book: Book
+    ) -> None:
         await ended(store, 1)
         await held(store, 3)
         with book.database.connection() as connection:
@@ -361,7 +359,7 @@ class DatabaseContract(Contract):
 
     # Emitting in a transaction
 
-    async def test_an_event_of_a_transaction_reaches_who_waits_once_that_is_committed(
+    async def test_an_event_of_a_transaction_reaches_waiting_runs_after_the_commit(
         self, store: Store, clock: SettableClock, book: Book
     ) -> None:
         await suspended(store, 1, for_event("paid"))
@@ -374,7 +372,7 @@ class DatabaseContract(Contract):
         assert [(await the_run(store, number)).ready_at for number in (1, 2, 3)] == [START + SECOND] * 2 + [None]
         assert [arrival.payload for arrival in (await claim_one(store)).arrivals] == ["1"]
 
-    async def test_an_event_of_a_transaction_that_is_rolled_back_never_was(self, store: Store, book: Book) -> None:
+    async def test_an_event_of_a_rolled_back_transaction_is_not_emitted(self, store: Store, book: Book) -> None:
         await suspended(store, 1, for_event("paid"))
         early = await held(store, 2)
         before = await picture_of(store, 1)
@@ -384,8 +382,8 @@ class DatabaseContract(Contract):
         verdict = await write(store, checkpoint_for(early, Suspend(), waits=(for_event("paid"),)))
         assert not verdict.is_held
 
-    async def test_an_event_of_a_transaction_is_kept_for_who_waits_later(self, store: Store, book: Book) -> None:
-        """S3."""
+    async def test_an_event_of_a_transaction_is_kept_for_runs_that_wait_later(self, store: Store, book: Book) -> None:
+        """S3: a wait that is satisfied before it is written never sleeps."""
         lease = await held(store)
         with book.database.connection() as connection:
             assert list(await book.database.emit_in(connection, [an_event()])) == [0]
@@ -405,7 +403,7 @@ class DatabaseContract(Contract):
 
     # Connections
 
-    async def test_what_is_no_connection_is_refused(self, book: Book) -> None:
+    async def test_an_object_that_is_not_a_connection_is_refused(self, book: Book) -> None:
         with pytest.raises(InvalidRequest):
             await book.database.create_in(object(), [an_intent(1)])
         with pytest.raises(InvalidRequest):

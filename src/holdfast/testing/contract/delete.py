@@ -1,4 +1,4 @@
-"""Delete: a run that people no longer see."""
+"""Contract of `delete`: it hides a run at once, and pruning removes it a day later."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ async def deleted(store: Store) -> list[str]:
 
 
 class DeleteContract(Contract):
-    """A run that is deleted is out of sight at once, and of the world a day later."""
+    """A deleted run is hidden at once, and pruned after a day."""
 
-    async def test_a_deleted_run_is_not_seen_any_more(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, seeing: soft delete hides and unclaims."""
+    async def test_a_deleted_run_is_hidden(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, seeing: soft delete hides a run and makes it unclaimable."""
         await start(store, an_intent(1, key="k", tags={"it's": "%"}), an_intent(2))
         clock.advance(SECOND)
 
@@ -95,8 +95,8 @@ class DeleteContract(Contract):
         assert await store.stats(FindOrphans(limit=10)) == []
         assert await claimed_ids(store) == [an_id(2)]
 
-    async def test_a_deleted_run_is_listed_if_asked_for(self, store: Store, clock: SettableClock) -> None:
-        """With all that can be asked for in a list."""
+    async def test_deleted_runs_are_listed_on_request(self, store: Store, clock: SettableClock) -> None:
+        """All other filters of a list apply too."""
         await start(store, an_intent(1, tags={"it's": "%"}), an_intent(2, parent_id=an_id(1)))
         await ended(store, 3, type="other")
         await ended(store, 4)
@@ -121,8 +121,8 @@ class DeleteContract(Contract):
         one, two, three = map(an_id, (1, 2, 3))
         assert found == [[three, two, one], [three], [], [one], [two], [three], [three], [two], [one]]
 
-    async def test_a_run_that_ended_is_deleted_as_it_is(self, store: Store, clock: SettableClock) -> None:
-        """How it ended does not change (S5); it is audited, and goes after a day whatever its retention."""
+    async def test_an_ended_run_is_deleted_without_changing_its_end(self, store: Store, clock: SettableClock) -> None:
+        """S5: its end does not change. The delete is audited. The run goes after a day, regardless of its retention."""
         await ended(store, 1, retention=100 * DELETED_RETENTION, key="k")
         clock.advance(SECOND)
 
@@ -140,10 +140,8 @@ class DeleteContract(Contract):
         assert (early, await store.prune(10)) == (Pruned(), Pruned(runs={TYPE: 1}))
         assert await deleted(store) == []
 
-    async def test_a_run_that_lives_is_cancelled_first_and_undoes_nothing(
-        self, store: Store, clock: SettableClock
-    ) -> None:
-        """SEMANTICS, control: as by a forced cancel; whoever waits for its end is told."""
+    async def test_deleting_a_live_run_cancels_it_without_undo(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, control: delete acts like a forced cancel. Callers that wait for the run get its end."""
         lease = await held(store, 1, options=RunOptions(undelivered="dead_letter"))
         await store.apply(SendMessages(messages=[a_message()]))
         step = a_step(has_undo=True)
@@ -176,7 +174,7 @@ class DeleteContract(Contract):
         (run,) = await store.changes(EndsOf(run_ids=[an_id(1)]))
         assert (run.state, run.token) == (RunState.CANCELLED, lease.run.token + 1)
 
-    async def test_a_repeated_request_changes_nothing(self, store: Store, clock: SettableClock) -> None:
+    async def test_a_repeated_delete_changes_nothing(self, store: Store, clock: SettableClock) -> None:
         """S6: a lost answer is safe."""
         await start(store, an_intent(1))
         await store.apply(Delete(run_id=an_id(1), id="d"))
@@ -187,8 +185,8 @@ class DeleteContract(Contract):
         assert (await store.list(Query(is_deleted=True)), await store.audit(an_id(1))) == before
 
     @pytest.mark.parametrize("request_", CONTROLS, ids=lambda control: type(control).__name__)
-    async def test_nothing_can_be_done_to_a_deleted_run(self, store: Store, request_: RunControl) -> None:
-        """Neither is it recovered nor rewound: for people it does not exist."""
+    async def test_controls_of_a_deleted_run_are_refused(self, store: Store, request_: RunControl) -> None:
+        """It cannot be recovered or rewound either: every control answers that the run does not exist."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, succeed(), entries=(a_step(),)))
         await store.apply(Delete(run_id=an_id(1), id="d"))
@@ -198,7 +196,7 @@ class DeleteContract(Contract):
         assert await deleted(store) == [an_id(1)]
 
     async def test_a_message_to_a_deleted_run_is_refused_as_to_an_unknown_one(self, store: Store) -> None:
-        """SEMANTICS, messages: by its id, by its key, from a run, and as a dead letter that is replayed."""
+        """SEMANTICS, messages: by id, by key, from a run, and as a replayed dead letter."""
         lease = await held(store, 2, options=RunOptions(undelivered="dead_letter"))
         await start(store, an_intent(1, key="k", options=RunOptions(undelivered="dead_letter")))
         await store.apply(SendMessages(messages=[a_message(1)]))
@@ -215,7 +213,7 @@ class DeleteContract(Contract):
         assert await store.apply(ReplayDeadLetters(numbers=[1])) == 0
 
     async def test_the_key_of_a_deleted_run_is_free_and_its_id_is_not(self, store: Store) -> None:
-        """SEMANTICS, starting: starting with an id that exists never touches the existing run."""
+        """SEMANTICS, starting: a start with an id that exists never touches the existing run."""
         await start(store, an_intent(1, key="k"))
         await store.apply(Delete(run_id=an_id(1), id="d"))
 
@@ -226,7 +224,7 @@ class DeleteContract(Contract):
         assert await holder_of(store, "k") == an_id(2)
         assert await deleted(store) == [an_id(1)]
 
-    async def test_the_parent_of_a_deleted_run_is_told_as_of_any_cancel(self, store: Store) -> None:
+    async def test_the_parent_of_a_deleted_run_learns_of_its_end(self, store: Store) -> None:
         """SEMANTICS, children: the end of a child is an arrival at its parent."""
         await suspended(store, 1, for_child(2))
         await start(store, an_intent(2, parent_id=an_id(1)))
@@ -237,7 +235,7 @@ class DeleteContract(Contract):
         assert [(one.name, one.state) for one in lease.arrivals] == [(an_id(2), RunState.CANCELLED)]
 
     async def test_the_children_of_a_deleted_run_follow_their_close_policy(self, store: Store) -> None:
-        """SEMANTICS, control: one that is cancelled with it can be seen; nobody has deleted it."""
+        """SEMANTICS, control: a child that is cancelled with it stays visible, because it was not deleted."""
         await suspended(store, 1, for_message("go"))
         await start(
             store,
@@ -250,8 +248,8 @@ class DeleteContract(Contract):
         assert [(await the_run(store, number)).state for number in (2, 3)] == [RunState.CANCELLED, RunState.PENDING]
         assert await deleted(store) == [an_id(1)]
 
-    async def test_a_deleted_child_does_not_wait_for_its_parent(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, recovering a parent: it no longer exists, and is started again if its parent is recovered."""
+    async def test_a_deleted_child_is_pruned_before_its_parent(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, recovering a parent: the child no longer exists. A recovered parent starts it again."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, entries=(a_child(2, "child2"),)))
         await ended(store, 2, RunState.FAILED, parent_id=an_id(1))
@@ -261,6 +259,6 @@ class DeleteContract(Contract):
         assert await store.prune(10) == Pruned(runs={TYPE: 1})
 
     async def test_an_unknown_run_cannot_be_deleted(self, store: Store) -> None:
-        """`RunNotFound`, as for every control."""
+        """Every control raises `RunNotFound` for an unknown run."""
         with pytest.raises(RunNotFound, match=an_id(1)):
             await store.apply(Delete(run_id=an_id(1), id="d"))

@@ -1,4 +1,4 @@
-"""Events: what `emit` promises, and what becomes of an event that was kept."""
+"""Contract of events: `emit`, and the delivery of kept events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from holdfast.testing.contract.clock import START, SettableClock
 
 
 async def _receive(store: Store, lease: Lease, last: Arrival | None = None) -> Arrival | None:
-    """Take the last event as had, wait for the next one, and look what is there, as a turn does."""
+    """Consume the last event, wait for the next one, and return it if there is one, as a turn does."""
     wait = for_event("paid", after=_number(last))
     consumed = (last.number,) if last else ()
     unread = (await write(store, checkpoint_for(lease, consumed=consumed, waits=(wait,)))).arrivals
@@ -46,10 +46,10 @@ def _number(arrival: Arrival | None) -> int:
 
 
 class EventContract(Contract):
-    """An event reaches whoever waits, or comes to wait in time, once and in order."""
+    """An event reaches every run that waits for it, or begins to wait in time, once and in order."""
 
     async def test_an_event_wakes_every_run_that_waits_for_it(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, events: fan-out, `emit` gives the number of runs reached."""
+        """SEMANTICS, events: fan-out; `emit` returns the number of runs reached."""
         await suspended(store, 1, for_event("paid"))
         await suspended(store, 2, for_message("x"), for_event("paid", location="other"))
         await suspended(store, 3, for_event("shipped"))
@@ -81,7 +81,7 @@ class EventContract(Contract):
         assert (await the_run(store)).state is RunState.RUNNING
 
     async def test_an_event_during_a_registered_wait_of_a_held_run_is_not_lost(self, store: Store) -> None:
-        """S3, T1: a held run is not touched, and its suspension does not sleep."""
+        """S3, T1: emit does not touch a held run, and the run's next suspension is refused."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, waits=(for_event("paid"),)))
 
@@ -90,8 +90,8 @@ class EventContract(Contract):
         assert (await the_run(store)).ready_at == START + LEASE
         assert (await write(store, checkpoint_for(lease, Suspend(), waits=(for_event("paid"),)))).is_held
 
-    async def test_an_event_does_not_reach_runs_that_came_after_it(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, events: runs that existed before the event."""
+    async def test_an_event_does_not_reach_runs_created_after_it(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, events: an event reaches only runs that existed before it."""
         await store.apply(EmitEvents(events=[an_event()]))
         clock.advance(1)
         lease = await held(store)
@@ -102,7 +102,7 @@ class EventContract(Contract):
         assert (await the_run(store)).arrivals == 0
 
     async def test_an_event_is_kept_for_its_retention(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, events: runs that begin to wait within the retention, 7 days."""
+        """SEMANTICS, events: an event reaches runs that begin to wait within the retention of 7 days."""
         early, late = await held(store, 1), await held(store, 2)
         await store.apply(EmitEvents(events=[an_event()]))
 
@@ -128,7 +128,7 @@ class EventContract(Contract):
         assert [_number(arrival) for arrival in got] == sorted({_number(arrival) for arrival in got})
 
     async def test_an_event_does_not_overtake_one_that_was_kept(self, store: Store) -> None:
-        """SEMANTICS, events: in order: one was handed over, one is still kept, one comes during the wait."""
+        """SEMANTICS, events: order holds across a delivered event, a kept event, and one emitted during the wait."""
         lease = await held(store)
         await store.apply(EmitEvents(events=[an_event("e1", payload="1"), an_event("e2", payload="2")]))
 
@@ -141,7 +141,7 @@ class EventContract(Contract):
         assert await _receive(store, lease, third) is None
 
     async def test_events_that_follow_each_other_reach_a_sleeper_in_order(self, store: Store) -> None:
-        """SEMANTICS, events: in order, also if the second comes before the first is taken."""
+        """SEMANTICS, events: in order, even if the second event comes before the run receives the first."""
         await suspended(store, 1, for_event("paid"))
         await store.apply(EmitEvents(events=[an_event("e1", payload="1")]))
         await store.apply(EmitEvents(events=[an_event("e2", payload="2")]))
@@ -154,8 +154,8 @@ class EventContract(Contract):
         assert second.payload == "2"
         assert await _receive(store, lease, second) is None
 
-    async def test_a_number_that_was_had_is_not_given_again(self, store: Store) -> None:
-        """The port: `after` is the number of the last event of the topic that the run has had."""
+    async def test_a_wait_skips_events_up_to_the_number_in_after(self, store: Store) -> None:
+        """The port: `after` is the number of the last event of the topic that the run has received."""
         lease = await held(store)
         await store.apply(EmitEvents(events=[an_event()]))
         first = await _receive(store, lease)
@@ -165,8 +165,8 @@ class EventContract(Contract):
 
         assert not verdict.is_held
 
-    async def test_topics_have_nothing_to_do_with_each_other(self, store: Store) -> None:
-        """SEMANTICS, events: two waits of one run, each gets its own, and an event of each is one arrival."""
+    async def test_waits_for_different_topics_do_not_interfere(self, store: Store) -> None:
+        """SEMANTICS, events: two waits of one run on two topics each get their own event, as one arrival each."""
         lease = await held(store)
         await store.apply(
             EmitEvents(events=[an_event("e1", topic="a", payload="1"), an_event("e2", topic="b", payload="2")])
@@ -190,7 +190,7 @@ class EventContract(Contract):
         assert len((await write(store, checkpoint_for(lease))).arrivals) == 1
 
     async def test_topics_are_taken_literally(self, store: Store) -> None:
-        """SEMANTICS, events: no character of a topic means anything here."""
+        """SEMANTICS, events: no character of a topic is a wildcard or has another special meaning."""
         for number, topic in enumerate(HOSTILE):
             await suspended(store, number, for_event(topic))
 
@@ -204,7 +204,7 @@ class EventContract(Contract):
         assert [lease.arrivals[0].name for lease in leases] == list(HOSTILE)
 
     async def test_a_withdrawn_wait_swallows_no_event(self, store: Store) -> None:
-        """SEMANTICS, waiting: an abandoned wait swallows nothing later; the next one finds the event."""
+        """SEMANTICS, waiting: an abandoned wait never swallows a later event; the next wait finds it."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, waits=(for_event("paid"),)))
         await write(store, checkpoint_for(lease, Suspend(), waits=(for_time(START),)))
@@ -216,7 +216,7 @@ class EventContract(Contract):
         assert len((await write(store, checkpoint_for(lease, waits=(for_event("paid"),)))).arrivals) == 1
 
     async def test_a_wait_that_is_still_registered_after_a_release_is_reached(self, store: Store) -> None:
-        """S3: between two holders nothing is lost."""
+        """S3: an event between two leases is not lost."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, Release(), waits=(for_event("paid"),)))
 
@@ -224,8 +224,8 @@ class EventContract(Contract):
 
         assert len((await claim_one(store)).arrivals) == 1
 
-    async def test_an_ended_run_is_reached_by_nothing(self, store: Store) -> None:
-        """S5: an ended run does not change; its waits are gone."""
+    async def test_an_event_does_not_reach_an_ended_run(self, store: Store) -> None:
+        """S5: an ended run does not change and has no waits."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, succeed(), waits=(for_event("paid"),)))
         before = await the_run(store)
@@ -236,7 +236,7 @@ class EventContract(Contract):
     # Repeats
 
     async def test_an_event_emitted_twice_is_one_event(self, store: Store) -> None:
-        """S6: the id makes a repeated emit harmless, and the answer is the same."""
+        """S6: the id makes a repeated emit harmless, and its answer is the same."""
         await suspended(store, 1, for_event("paid"))
         lease = await held(store, 2, type="late")
 
@@ -249,7 +249,7 @@ class EventContract(Contract):
         assert first.payload == "1"
         assert await _receive(store, lease, first) is None
 
-    async def test_emitting_to_nobody_and_nothing(self, store: Store) -> None:
+    async def test_emit_answers_each_event_even_without_waiters(self, store: Store) -> None:
         """The port: one answer per event, in order."""
         await suspended(store, 1, for_event("b"))
 
@@ -259,7 +259,7 @@ class EventContract(Contract):
     # From a checkpoint
 
     async def test_a_run_emits_with_its_checkpoint(self, store: Store) -> None:
-        """SEMANTICS, waiting: `ctx.emit` goes with the checkpoint, also to a wait of the same checkpoint."""
+        """SEMANTICS, waiting: `ctx.emit` is written with the checkpoint, and reaches even a wait of that checkpoint."""
         await suspended(store, 1, for_event("paid"))
         lease = await held(store, 2, type="emitter")
 
@@ -269,7 +269,7 @@ class EventContract(Contract):
         assert await facts_of(store, 1) == ["claimed", "suspended", "woken"]
 
     async def test_a_run_emits_to_a_run_that_suspends_in_the_same_batch(self, store: Store) -> None:
-        """S3, T9: whichever of the two is written first, the event is not lost."""
+        """S3, T9: the event is not lost, regardless of the order of the two checkpoints."""
         for topic, is_emitter_first in (("a", True), ("b", False)):
             numbers = (1, 2) if is_emitter_first else (3, 4)
             emitter, waiter = [await held(store, number, type=topic) for number in numbers]
@@ -299,8 +299,8 @@ class EventContract(Contract):
         assert [run.arrivals for run in runs] == [1] * 16
         assert all(run.is_held or run.ready_at == START for run in runs)
 
-    async def test_an_event_at_the_instant_of_the_start_counts_as_later(self, store: Store) -> None:
-        """SEMANTICS, events: runs that existed before the event; in doubt it is not lost."""
+    async def test_an_event_at_the_instant_of_a_start_reaches_the_run(self, store: Store) -> None:
+        """SEMANTICS, events: a run created at the same instant counts as existing before, so that no event is lost."""
         await start(store, an_intent(1))
         await store.apply(EmitEvents(events=[an_event()]))
 

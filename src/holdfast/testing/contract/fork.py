@@ -1,4 +1,4 @@
-"""Forking: what `fork` promises."""
+"""Contract of `fork`."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def a_fork(location: str, to: int = 2, **options: Any) -> Fork:
 
 
 class ForkContract(Contract):
-    """A fork is a new run that begins where another one once was."""
+    """A fork is a new run with the history of another run up to a location."""
 
     async def test_a_fork_has_the_history_before_the_location(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, control: a new run with the history up to there. What it copies is not its own to undo."""
+        """SEMANTICS, control: the new run has the history before the location. Copied entries have no undo."""
         options = RunOptions(max_run=3600 * SECOND)
         lease = await held(store, 1, key="k", tags={"shop": "x"}, priority=7, payload='{"n":1}', options=options)
         await write(store, checkpoint_for(lease, succeed(), entries=STEPS))
@@ -71,7 +71,7 @@ class ForkContract(Contract):
         ((details, entries, facts),) = await picture_of(store, 1)
         assert (details, entries, facts[:-1]) == before[0]
 
-    async def test_both_runs_tell_of_the_fork(self, store: Store) -> None:
+    async def test_the_audit_of_both_runs_names_the_fork(self, store: Store) -> None:
         await write(store, checkpoint_for(await held(store), succeed(), entries=STEPS))
 
         await store.apply(a_fork("c", patch={"a": "1"}))
@@ -81,7 +81,7 @@ class ForkContract(Contract):
         assert told[0].data == {"to": an_id(2), "location": "c", "request": "f"}
         assert told[1].data == {"of": an_id(1), "location": "c", "patched": 1, "request": "f"}
 
-    async def test_a_fork_is_found_like_any_run_and_claimed(self, store: Store) -> None:
+    async def test_a_fork_is_listed_and_claimed_like_any_run(self, store: Store) -> None:
         await write(store, checkpoint_for(await held(store, tags={"shop": "x"}), succeed(), entries=STEPS))
         hints = HintRecorder(store)
 
@@ -94,7 +94,7 @@ class ForkContract(Contract):
         lease = await claim_one(store)
         assert (lease.run.id, lease.run.token, [entry.location for entry in lease.entries]) == (an_id(2), 2, ["a"])
 
-    async def test_a_fork_at_the_beginning_has_no_past(self, store: Store) -> None:
+    async def test_a_fork_at_the_first_location_has_no_history(self, store: Store) -> None:
         await write(store, checkpoint_for(await held(store), succeed(), entries=STEPS))
 
         await store.apply(a_fork("a"))
@@ -105,7 +105,7 @@ class ForkContract(Contract):
 
     @pytest.mark.parametrize("text", HOSTILE)
     async def test_a_patch_gives_an_entry_another_result(self, store: Store, text: str) -> None:
-        """SEMANTICS, control: fork(location, patch=…)."""
+        """SEMANTICS, control: `fork(location, patch=…)`."""
         value = f'"{text.encode("unicode_escape").decode().replace(chr(34), "")}"'
         await write(store, checkpoint_for(await held(store), succeed(), entries=STEPS))
 
@@ -113,7 +113,7 @@ class ForkContract(Contract):
 
         assert [entry.result for entry in await store.history(an_id(2))] == ['"paid"', value]
 
-    async def test_messages_that_were_read_stay_read_and_others_stay_where_they_are(self, store: Store) -> None:
+    async def test_a_fork_keeps_received_messages_and_gets_no_unread_ones(self, store: Store) -> None:
         lease = await held(store)
         await store.apply(SendMessages(messages=[a_message(), a_message(id="m2")]))
         first, _ = (await store.changes(VerdictsOn(holdings=[holding_of(lease)]))).verdicts[0].arrivals
@@ -132,7 +132,7 @@ class ForkContract(Contract):
     # Refusing
 
     async def test_a_held_run_is_forked_only_by_force_and_keeps_its_holder(self, store: Store) -> None:
-        """SEMANTICS, control: `RunBusy` while a worker holds it. As nothing of it changes, nobody is fenced off."""
+        """SEMANTICS, control: `RunBusy` while a worker holds the run. A fork does not take it from its holder."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, entries=STEPS))
 
@@ -143,7 +143,7 @@ class ForkContract(Contract):
         assert not (await write(store, checkpoint_for(lease, succeed()))).is_lost
 
     async def test_a_fork_cannot_share_an_open_child(self, store: Store) -> None:
-        """SEMANTICS, control: refused with open children."""
+        """SEMANTICS, control: a fork is refused with open children."""
         lease = await held(store)
         child = an_intent(3, parent_id=an_id(1), parent_location="call", type="child")
         entries = (a_step("a", 1), a_child(3, since=1), a_step("b", 2, since=1))
@@ -153,7 +153,7 @@ class ForkContract(Contract):
             await store.apply(a_fork("b"))
         assert await store.apply(a_fork("a")) is True
 
-    async def test_a_fork_at_what_is_not_there_is_refused_with_what_there_is(self, store: Store) -> None:
+    async def test_a_fork_at_an_unknown_location_is_refused_and_names_the_known_ones(self, store: Store) -> None:
         await write(store, checkpoint_for(await held(store), succeed(), entries=STEPS))
         before = await picture_of(store, 1)
 
@@ -166,8 +166,8 @@ class ForkContract(Contract):
         assert await picture_of(store, 1) == before
         assert await store.get(an_id(2)) is None
 
-    async def test_a_fork_leaves_an_id_that_exists_alone(self, store: Store) -> None:
-        """SEMANTICS, starting: an id that exists never touches the existing run."""
+    async def test_a_fork_with_an_existing_id_leaves_that_run_unchanged(self, store: Store) -> None:
+        """SEMANTICS, starting: a start with an id that exists never touches the existing run."""
         await write(store, checkpoint_for(await held(store), succeed(), entries=STEPS))
         await start(store, an_intent(2))
         before = await picture_of(store, 1, 2)
@@ -176,7 +176,7 @@ class ForkContract(Contract):
         assert await picture_of(store, 1, 2) == before
 
     async def test_a_repeated_fork_makes_no_second_run_and_gives_the_same_answer(self, store: Store) -> None:
-        """S6."""
+        """S6: repeats are no-ops."""
         await write(store, checkpoint_for(await held(store), succeed(), entries=STEPS))
         await store.apply(a_fork("b"))
         await write(store, checkpoint_for(await claim_one(store), succeed()))

@@ -1,4 +1,4 @@
-"""Pruning and generations: what a store forgets of a run that goes on, and what it keeps."""
+"""Contract of loop pruning and `continue_as_new`: the parts of a living run that a store drops or keeps."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from holdfast.testing.contract.clock import START, SettableClock
 
 
 class GenerationContract(Contract):
-    """A history may be pruned scope by scope; a generation begins without one."""
+    """A checkpoint may prune scopes of the history. A new generation begins without a history."""
 
-    async def test_a_pruned_scope_is_gone_with_all_in_it_and_nothing_else(self, store: Store) -> None:
-        """SEMANTICS, loop: the history of old iterations is pruned."""
+    async def test_pruning_a_scope_removes_its_entries_and_no_others(self, store: Store) -> None:
+        """SEMANTICS, loop: a checkpoint prunes old iterations."""
         lease = await held(store)
         kept = ("l", "l/~10", "l/~10/a", "l/~1a", "l/~11/x", "l#2/~1/a", "before", "l/~1-", "l/~10/~1/a")
         gone = ("l/~1", "l/~1/a", "l/~1/inner/~1/a", "l/~1/+1/b", "l/~1/\U0001f98a", "l/~1/a#2")
@@ -46,8 +46,8 @@ class GenerationContract(Contract):
 
         assert {entry.location for entry in await store.history(an_id(1))} == set(kept)
 
-    async def test_what_would_have_to_be_undone_outlives_its_scope(self, store: Store) -> None:
-        """SEMANTICS, loop: what undo needs is kept."""
+    async def test_pruning_keeps_entries_that_have_an_undo(self, store: Store) -> None:
+        """SEMANTICS, loop: entries that undo needs are kept."""
         lease = await held(store)
         steps = (a_step("l/~1/a", 1, has_undo=True), a_step("l/~1/b", 2))
         await write(store, checkpoint_for(lease, entries=steps))
@@ -59,7 +59,7 @@ class GenerationContract(Contract):
     async def test_the_next_generation_begins_without_history_and_keeps_id_and_key(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """SEMANTICS, continue_as_new: same run id, next generation, history dropped."""
+        """SEMANTICS, continue_as_new: the run keeps its id, begins the next generation and drops its history."""
         lease = await held(store, key="k")
         await write(store, checkpoint_for(lease, entries=(a_step(),), waits=(for_message("go"),)))
         clock.advance(SECOND)
@@ -79,8 +79,8 @@ class GenerationContract(Contract):
         again = await claim_one(store)
         assert (again.run.input, again.run.first_claimed_at, again.entries) == ('{"n":2}', START + SECOND, (cursor,))
 
-    async def test_unread_messages_go_over_to_the_next_generation_and_nothing_else_does(self, store: Store) -> None:
-        """SEMANTICS, continue_as_new: unread messages kept."""
+    async def test_only_unread_messages_go_over_to_the_next_generation(self, store: Store) -> None:
+        """SEMANTICS, continue_as_new: unread messages are kept."""
         lease = await held(store)
         await start(store, an_intent(2, parent_id=an_id(1)))
         await write(store, checkpoint_for(lease, waits=(for_event("paid"), for_child(2))))
@@ -93,9 +93,8 @@ class GenerationContract(Contract):
         renewed = await claim_one(store)
         assert [(one.number, one.ref) for one in renewed.arrivals] == [(2, "m2")]
         assert [sent.refused for sent in await store.apply(SendMessages(messages=[a_message(id="m1")]))] == [None]
-        assert (
-            await the_run(store)
-        ).arrivals == renewed.run.arrivals  # the first one was consumed, and is not taken again
+        # The first message was consumed, so its repeat adds no arrival.
+        assert (await the_run(store)).arrivals == renewed.run.arrivals
 
     async def test_children_of_an_earlier_generation_follow_their_policy_and_do_not_report(self, store: Store) -> None:
         """SEMANTICS, continue_as_new: children follow their close policy."""
@@ -111,7 +110,7 @@ class GenerationContract(Contract):
         assert (run.parent_id, run.state) == (an_id(1), RunState.CANCELLED)
         assert (await claim_one(store)).arrivals == ()
 
-    async def test_a_repeated_renewal_is_the_same_generation(self, store: Store) -> None:
+    async def test_a_repeated_continue_as_new_begins_one_generation(self, store: Store) -> None:
         """S6: a lost answer is safe."""
         lease = await held(store)
         renew = checkpoint_for(lease, ContinueAsNew(payload='{"n":2}'))
@@ -123,8 +122,8 @@ class GenerationContract(Contract):
         assert (verdict.is_lost, verdict.is_held) == (False, False)
         assert await picture_of(store, 1) == before
 
-    async def test_a_start_finds_a_run_by_its_key_whatever_its_generation_was_given(self, store: Store) -> None:
-        """SEMANTICS, starting: same key and same type + payload returns the existing run."""
+    async def test_a_start_by_key_finds_a_run_in_a_later_generation(self, store: Store) -> None:
+        """SEMANTICS, starting: the same key with the same type and payload returns the existing run."""
         lease = await held(store, key="k")
         await write(store, checkpoint_for(lease, ContinueAsNew(payload='{"n":2}')))
 
@@ -132,18 +131,16 @@ class GenerationContract(Contract):
 
         assert (created.run_id, created.created) == (an_id(1), False)
 
-    async def test_an_entry_remembers_since_when_it_was_asked_for_and_that_it_can_be_undone(self, store: Store) -> None:
-        """The port: entries come back equal."""
+    async def test_the_history_returns_since_and_has_undo_of_an_entry(self, store: Store) -> None:
+        """The port: the history returns entries unchanged."""
         lease = await held(store)
         entries = (a_step("a", 1, since=0, has_undo=True), a_step("b", 2, since=1))
         await write(store, checkpoint_for(lease, Hold(), entries=entries))
 
         assert tuple(await store.history(an_id(1))) == entries
 
-    async def test_a_suspension_with_a_limit_counts_from_when_its_holder_says(
-        self, store: Store, clock: SettableClock
-    ) -> None:
-        """SEMANTICS, starting: max_suspend is about any one suspension, however long it took to write it."""
+    async def test_max_suspend_counts_from_the_since_of_its_wait(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, starting: `max_suspend` limits one suspension. The time until its commit counts too."""
         await start(store, an_intent(1, options=RunOptions(max_suspend=5 * SECOND)))
         lease = await claim_one(store)
         limit = Wait(location="~max_suspend", kind=WaitKind.TIME, since=START, deadline=START + 5 * SECOND)
@@ -153,8 +150,8 @@ class GenerationContract(Contract):
 
         assert (await the_run(store)).suspended_at == START
 
-    async def test_a_suspension_is_dated(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, starting: max_suspend is about any one suspension."""
+    async def test_a_run_stores_when_its_suspension_began(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, starting: `max_suspend` limits one suspension, so the run stores when it began."""
         await suspended(store, 1, for_message("go"))
         assert (await the_run(store)).suspended_at == START
         clock.advance(SECOND)

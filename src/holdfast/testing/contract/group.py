@@ -1,4 +1,4 @@
-"""Groups: many children awaited by one wait that is counted down, and slots that siblings hand on."""
+"""Contract of groups: one countdown wait for many children, and slots that siblings pass on."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ async def end(store: Store, number: int) -> None:
 
 
 class GroupContract(Contract):
-    """A parent of many is woken once; a limit lets the next one go when one ends."""
+    """A group wakes its parent once. With a limit, the end of a child starts the next one."""
 
-    async def test_a_wait_for_a_group_is_over_when_the_last_of_it_has_ended(self, store: Store) -> None:
-        """SEMANTICS, children: woken once, by a wait that is counted down."""
+    async def test_a_group_wakes_its_parent_when_its_last_child_ends(self, store: Store) -> None:
+        """SEMANTICS, children: the parent is woken once, by a wait that counts down."""
         await suspended(store, 1, for_group(3))
         await start(store, member(2), member(3), member(4))
         counts = []
@@ -77,7 +77,7 @@ class GroupContract(Contract):
 
         assert (await the_run(store)).ready_at is None
 
-    async def test_a_group_that_ended_before_the_parent_suspends_never_lets_it_sleep(self, store: Store) -> None:
+    async def test_a_parent_does_not_suspend_on_a_group_that_has_ended(self, store: Store) -> None:
         """S3: a wait satisfied before or while it is written never sleeps."""
         lease = await held(store)
         await start(store, member(2))
@@ -88,8 +88,8 @@ class GroupContract(Contract):
         assert verdict.is_held
         assert [one.name for one in verdict.arrivals] == [an_id(2)]
 
-    async def test_a_held_parent_is_told_of_each_end_and_its_wait_is_not_counted_down(self, store: Store) -> None:
-        """T1: it never touches a held run; the holder counts for itself."""
+    async def test_the_group_wait_of_a_held_parent_is_not_counted_down(self, store: Store) -> None:
+        """T1: the end of a child does not change a held parent. The holder counts itself."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, waits=(for_group(2),)))
         await start(store, member(2))
@@ -99,8 +99,8 @@ class GroupContract(Contract):
         assert details is not None
         assert details.waits == (for_group(2),)
 
-    async def test_a_parked_child_is_not_ready_and_says_what_it_waits_for(self, store: Store) -> None:
-        """SEMANTICS, limits: parked with a wait of kind `slot`."""
+    async def test_a_parked_child_is_not_ready_and_waits_for_a_slot(self, store: Store) -> None:
+        """SEMANTICS, limits: a parked run has a wait of kind `slot`."""
         await held(store)
         await start(store, member(2, is_parked=True))
 
@@ -112,10 +112,10 @@ class GroupContract(Contract):
         assert await store.stats(FindOrphans(limit=10)) == []
 
     @pytest.mark.parametrize("how", ["succeeded", "failed", "cancelled"])
-    async def test_whoever_ends_hands_its_slot_to_the_next_in_line(
+    async def test_a_child_that_ends_passes_its_slot_to_the_next(
         self, store: Store, clock: SettableClock, how: str
     ) -> None:
-        """SEMANTICS, limits: whoever gives a slot back readies the next one in the same transaction."""
+        """SEMANTICS, limits: the transaction that gives a slot back also readies the next parked run."""
         await held(store)
         await start(store, member(2), member(4, is_parked=True), member(3, is_parked=True))
         lease = await claim_one(store)
@@ -129,13 +129,13 @@ class GroupContract(Contract):
         assert [(await the_run(store, number)).ready_at for number in (3, 4)] == [START + SECOND, None]
         assert await claimed_ids(store) == [an_id(3)]
 
-    async def test_of_children_with_a_limit_as_many_get_a_slot_as_their_siblings_have_left(
+    async def test_new_children_get_only_the_slots_that_their_siblings_leave_free(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """SEMANTICS, children: with a limit only so many run at once; PROMISES 8: and none is forgotten."""
+        """SEMANTICS, children: at most `limit` children run at once. PROMISES 8: none of them stops silently."""
         lease = await held(store)
         await start(store, member(2), member(3, is_parked=True), member(4), member(5, group="other"))
-        await end(store, 4)  # which hands its slot to number 3
+        await end(store, 4)  # passes its slot to number 3
         clock.advance(SECOND)
         limited = [replace(member(number), limit=3) for number in (6, 7, 8)]
 
@@ -157,7 +157,7 @@ class GroupContract(Contract):
 
         assert (await the_run(store, 3)).ready_at == START
 
-    async def test_a_parked_child_that_is_cancelled_has_no_slot_to_hand_on(self, store: Store) -> None:
+    async def test_a_parked_child_that_is_cancelled_passes_no_slot_on(self, store: Store) -> None:
         await held(store)
         await start(store, member(2), member(3, is_parked=True), member(4, is_parked=True))
 
@@ -167,7 +167,7 @@ class GroupContract(Contract):
         await end(store, 2)
         assert (await the_run(store, 4)).ready_at == START
 
-    async def test_a_slot_is_of_one_group(self, store: Store) -> None:
+    async def test_a_slot_belongs_to_one_group(self, store: Store) -> None:
         await held(store)
         await start(store, member(2), member(3, is_parked=True, group="other"))
 
@@ -185,10 +185,8 @@ class GroupContract(Contract):
         assert states == [RunState.CANCELLED] * 3
         assert await claimed_ids(store) == []
 
-    async def test_children_without_a_slot_get_one_when_the_generation_that_limited_them_is_over(
-        self, store: Store
-    ) -> None:
-        """PROMISES 8: no silent stop. What hands slots on is the map of a generation, and it is over."""
+    async def test_parked_children_become_ready_when_their_generation_ends(self, store: Store) -> None:
+        """PROMISES 8: no silent stop. The map that passed the slots on has ended with its generation."""
         lease = await held(store)
         abandoned = [replace(member(number, is_parked=number > 2), on_close="abandon") for number in (2, 3, 4)]
         await start(store, *abandoned, member(5, is_parked=True, group="other"))

@@ -1,4 +1,4 @@
-"""Hints: what a listener hears. Losing one may only cost latency, so a store may also tell nothing."""
+"""Contract of hints. Losing a hint may only cost latency, so a store may also send none."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from holdfast.testing.contract.base import Contract
 
 
 class HintContract(Contract):
-    """Whoever listens hears what happened in this store soon after it was committed."""
+    """A listener gets hints of changes in this store soon after their commit."""
 
-    async def test_a_start_tells_that_its_type_is_ready(self, store: Store) -> None:
-        """The port: which types became ready."""
+    async def test_a_start_sends_a_hint_that_its_type_is_ready(self, store: Store) -> None:
+        """The port: a hint names the types that became ready."""
         listening = HintRecorder(store)
 
         await start(store, an_intent(1), an_intent(2, type="other"))
@@ -39,8 +39,8 @@ class HintContract(Contract):
         await listening.until("ready", TYPE)
         await listening.until("ready", "other")
 
-    async def test_a_released_or_woken_run_and_a_child_tell_that_their_types_are_ready(self, store: Store) -> None:
-        """The port: which types became ready."""
+    async def test_a_release_a_wake_up_and_a_child_send_hints_that_their_types_are_ready(self, store: Store) -> None:
+        """The port: a hint names the types that became ready."""
         leases = [await held(store, number, type=f"t{number}") for number in (1, 2)]
         await suspended(store, 3, for_message("go"), type="t3")
         listening = HintRecorder(store)
@@ -52,8 +52,8 @@ class HintContract(Contract):
         for type in ("t1", "t3", "t4"):
             await listening.until("ready", type)
 
-    async def test_an_arrival_at_a_held_run_tells_its_holder(self, store: Store) -> None:
-        """T1: the holder learns of it by a hint: of a message, an event, the end of a child."""
+    async def test_an_arrival_at_a_held_run_sends_a_hint(self, store: Store) -> None:
+        """T1: the holder learns by a hint of a message, an event, or the end of a child."""
         for number in (1, 2, 3):
             lease = await held(store, number)
             await write(store, checkpoint_for(lease, waits=(for_event("paid"),) if number == 2 else ()))
@@ -67,8 +67,8 @@ class HintContract(Contract):
         for run_id in map(an_id, (1, 2, 3)):
             await listening.until("arrived", run_id)
 
-    async def test_an_end_is_told(self, store: Store) -> None:
-        """The port: which runs ended, by their own code, by a cancel, or by their parent's end."""
+    async def test_the_end_of_a_run_sends_a_hint(self, store: Store) -> None:
+        """The port: a hint names runs that ended by their own code, by a cancel, or with their parent."""
         parent = await held(store, 1)
         await start(store, an_intent(2), an_intent(3, parent_id=an_id(1), on_close="cancel"))
         listening = HintRecorder(store)
@@ -79,8 +79,8 @@ class HintContract(Contract):
         for run_id in map(an_id, (1, 2, 3)):
             await listening.until("ended", run_id)
 
-    async def test_a_holder_is_told_that_its_run_was_taken(self, store: Store) -> None:
-        """SEMANTICS, control: a running holder is told by a hint or its next renewal."""
+    async def test_taking_a_run_from_its_holder_sends_a_hint(self, store: Store) -> None:
+        """SEMANTICS, control: a running holder learns of a cancel by a hint or at its next renewal."""
         await held(store, 1)
         listening = HintRecorder(store)
 
@@ -88,8 +88,8 @@ class HintContract(Contract):
 
         await listening.until("taken", an_id(1))
 
-    async def test_every_listener_hears_on_its_own_loop(self, store: Store) -> None:
-        """The port: delivered on the running event loop, to all who listen."""
+    async def test_hints_reach_every_listener_on_its_own_loop(self, store: Store) -> None:
+        """The port: hints are delivered on the running event loop, to all listeners."""
         here, loops = asyncio.get_running_loop(), []
         store.listen(lambda _: loops.append(asyncio.get_running_loop()))
         first, second = HintRecorder(store), HintRecorder(store)
@@ -100,8 +100,8 @@ class HintContract(Contract):
         await second.until("ready", TYPE)
         assert set(loops) == {here}
 
-    async def test_a_reply_is_told_of(self, store: Store) -> None:
-        """The port: whoever waits for a reply looks for it."""
+    async def test_a_reply_sends_a_hint(self, store: Store) -> None:
+        """The port: a caller that waits for a reply looks for it after the hint."""
         lease = await held(store)
         listening = HintRecorder(store)
 
@@ -109,8 +109,8 @@ class HintContract(Contract):
 
         await listening.until("replied", an_id(1))
 
-    async def test_who_stopped_listening_hears_nothing(self, store: Store) -> None:
-        """The port: until the returned function is called, which may be called again."""
+    async def test_a_listener_that_stopped_gets_no_hints(self, store: Store) -> None:
+        """The port: `listen` returns a function that ends the listening. It may be called again."""
         gone, still = HintRecorder(store), HintRecorder(store)
         gone.stop()
         gone.stop()

@@ -1,4 +1,4 @@
-"""Dead letters, and the pruning that makes some of them."""
+"""Contract of dead letters, and of the pruning that creates some of them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def payloads(store: Store, topic: str | None = None) -> list[str]:
 
 
 async def dead(store: Store, clock: SettableClock, *payloads: str, topic: str = "jobs") -> list[int]:
-    """Have events of a queue become dead letters; their numbers."""
+    """Turn queue events into dead letters. Return their numbers."""
     await store.apply(SetTopics(topics=[Topic(name=topic, mode="queue", retention=SECOND)]))
     await store.apply(
         EmitEvents(events=[an_event(f"dead-{payload}", topic=topic, payload=payload) for payload in payloads])
@@ -51,12 +51,12 @@ async def dead(store: Store, clock: SettableClock, *payloads: str, topic: str = 
 
 
 class LetterContract(Contract):
-    """What could not be delivered is not lost; what nobody needs goes away."""
+    """Undelivered messages and events become dead letters. Pruning removes data that is no longer needed."""
 
     # Undelivered messages
 
-    async def test_messages_that_a_run_never_received_are_forgotten(self, store: Store) -> None:
-        """SEMANTICS, events: discard is the default."""
+    async def test_unread_messages_of_an_ended_run_are_discarded_by_default(self, store: Store) -> None:
+        """SEMANTICS, dead letters: the default is to discard them."""
         lease = await held(store)
         await store.apply(SendMessages(messages=[a_message()]))
 
@@ -65,10 +65,10 @@ class LetterContract(Contract):
         assert await letters(store) == []
 
     @pytest.mark.parametrize("by", ["its code", "a person"])
-    async def test_messages_that_a_run_never_received_become_dead_letters_if_it_was_started_so(
+    async def test_unread_messages_become_dead_letters_if_the_run_was_started_so(
         self, store: Store, clock: SettableClock, by: str
     ) -> None:
-        """SEMANTICS, events: in order; what it did receive is not among them."""
+        """SEMANTICS, dead letters: in order, without the messages that the run received."""
         lease = await held(store, options=KEEPS)
         await store.apply(
             SendMessages(messages=[a_message(id=f"m{number}", name="it's", payload=f"{number}") for number in range(3)])
@@ -94,8 +94,8 @@ class LetterContract(Contract):
             for number in (1, 2)
         ]
 
-    async def test_a_run_that_begins_anew_keeps_its_messages(self, store: Store) -> None:
-        """SEMANTICS, composition: unread messages are kept, so they are not dead."""
+    async def test_continue_as_new_keeps_unread_messages(self, store: Store) -> None:
+        """SEMANTICS, composition: unread messages are kept, so they do not become dead letters."""
         lease = await held(store, options=KEEPS)
         await store.apply(SendMessages(messages=[a_message()]))
 
@@ -104,8 +104,8 @@ class LetterContract(Contract):
         assert await letters(store) == []
         assert [arrival.ref for arrival in (await claim_one(store)).arrivals] == ["m1"]
 
-    async def test_a_message_is_replayed_only_to_a_run_that_lives(self, store: Store) -> None:
-        """SEMANTICS, events: otherwise it stays a dead letter, and the answer says so."""
+    async def test_a_message_is_replayed_only_to_a_run_that_is_alive(self, store: Store) -> None:
+        """SEMANTICS, dead letters: otherwise the message stays a dead letter, and the answer does not count it."""
         lease = await held(store, options=KEEPS)
         await store.apply(SendMessages(messages=[a_message()]))
         await write(store, checkpoint_for(lease, succeed()))
@@ -118,7 +118,7 @@ class LetterContract(Contract):
     async def test_an_event_of_a_queue_that_expires_becomes_a_dead_letter(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """SEMANTICS, events: after the retention of its topic, not before."""
+        """SEMANTICS, events: at the end of the topic's retention, not before."""
         await store.apply(SetTopics(topics=[Topic(name="it's*", mode="queue", retention=SECOND)]))
         await store.apply(EmitEvents(events=[an_event("e1", topic="it's %", payload='"a"')]))
         clock.advance(SECOND - 1)
@@ -131,8 +131,8 @@ class LetterContract(Contract):
             DeadLetter(number=1, id="e1", topic="it's %", payload='"a"', at=START + SECOND, reason="expired")
         ]
 
-    async def test_the_oldest_of_a_queue_that_overflows_become_dead_letters(self, store: Store) -> None:
-        """SEMANTICS, events: `max_pending`, oldest first; each topic of a family has its own."""
+    async def test_the_oldest_events_of_a_queue_that_overflows_become_dead_letters(self, store: Store) -> None:
+        """SEMANTICS, events: `max_pending` applies to each topic of a family, and the oldest events go first."""
         await store.apply(SetTopics(topics=[Topic(name="j*", mode="queue", max_pending=2)]))
         await store.apply(
             EmitEvents(events=[an_event(f"e{number}", topic="jobs", payload=f"{number}") for number in range(5)])
@@ -145,10 +145,10 @@ class LetterContract(Contract):
         ]
         assert await store.prune(MANY) == Pruned()
 
-    async def test_an_event_that_a_run_was_handed_neither_expires_nor_counts(
+    async def test_an_event_handed_to_a_run_neither_expires_nor_counts_as_pending(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """SEMANTICS, events: it is on its way."""
+        """SEMANTICS, events: retention and `max_pending` apply only to pending events."""
         await store.apply(SetTopics(topics=[Topic(name="jobs", mode="queue", retention=SECOND, max_pending=1)]))
         await suspended(store, 1, for_event("jobs"))
         await store.apply(EmitEvents(events=[an_event("e1", topic="jobs"), an_event("e2", topic="jobs")]))
@@ -157,10 +157,10 @@ class LetterContract(Contract):
         assert await store.prune(MANY) == Pruned(dead_letters=1)
         assert len((await claim_one(store)).arrivals) == 1
 
-    async def test_an_event_that_comes_back_too_late_becomes_a_dead_letter(
+    async def test_an_event_given_back_after_its_retention_becomes_a_dead_letter(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """SEMANTICS, events: what a run gave back after the retention."""
+        """SEMANTICS, events: a run gave the event back after its retention."""
         await store.apply(SetTopics(topics=[Topic(name="jobs", mode="queue", retention=SECOND)]))
         lease = await held(store)
         await write(store, checkpoint_for(lease, waits=(for_event("jobs"),)))
@@ -171,10 +171,8 @@ class LetterContract(Contract):
 
         assert await store.prune(MANY) == Pruned(dead_letters=1)
 
-    async def test_a_changed_retention_counts_for_events_that_are_there(
-        self, store: Store, clock: SettableClock
-    ) -> None:
-        """The port: the limits of a topic count for all its events, shorter or longer than before."""
+    async def test_a_changed_retention_applies_to_existing_events(self, store: Store, clock: SettableClock) -> None:
+        """The port: the limits of a topic apply to all its events, whether they become shorter or longer."""
         await store.apply(
             SetTopics(topics=[Topic(name="jobs", mode="queue"), Topic(name="kept", mode="queue", retention=SECOND)])
         )
@@ -190,8 +188,8 @@ class LetterContract(Contract):
         assert await store.prune(MANY) == Pruned(dead_letters=1)
         assert [letter.topic for letter in await letters(store)] == ["jobs"]
 
-    async def test_fan_out_events_just_go(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, events: when they expire, or there are too many of a topic."""
+    async def test_fan_out_events_expire_without_dead_letters(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, events: fan-out events that expire or overflow do not become dead letters."""
         await store.apply(SetTopics(topics=[Topic(name="few", max_pending=2), Topic(name="short", retention=SECOND)]))
         events = [("few", 3), ("short", 2), ("usual", 4)]
         await store.apply(
@@ -211,7 +209,7 @@ class LetterContract(Contract):
     async def test_a_run_gets_no_event_beyond_the_retention_of_its_topic(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """SEMANTICS, events: to the microsecond, whether it was pruned or not; a longer one counts as well."""
+        """SEMANTICS, events: exact to the microsecond, pruned or not. A retention above the default holds too."""
         await store.apply(
             SetTopics(topics=[Topic(name="short", retention=SECOND), Topic(name="long", retention=30 * DAY)])
         )
@@ -228,7 +226,7 @@ class LetterContract(Contract):
 
     # Pruning
 
-    async def test_what_was_taken_received_and_replied_is_forgotten_after_a_day(
+    async def test_taken_events_receipts_and_replies_are_pruned_after_a_day(
         self, store: Store, clock: SettableClock
     ) -> None:
         """SEMANTICS, messages: a consumed id is remembered for a day."""
@@ -248,7 +246,9 @@ class LetterContract(Contract):
         assert await store.prune(MANY) == Pruned()
         assert await store.changes(RepliesTo(messages=[(an_id(1), "m1")])) == {}
 
-    async def test_pruning_takes_small_bites_and_gets_there(self, store: Store, clock: SettableClock) -> None:
+    async def test_pruning_in_small_batches_removes_everything_in_the_end(
+        self, store: Store, clock: SettableClock
+    ) -> None:
         """The port: at most `limit` of each kind; `has_more` says when to go on."""
         await store.apply(
             SetTopics(topics=[Topic(name="jobs", mode="queue", retention=SECOND), Topic(name="few", max_pending=1)])
@@ -270,8 +270,8 @@ class LetterContract(Contract):
         assert total == Pruned(events=4, dead_letters=5)
         assert await payloads(store) == [f"{number}" for number in range(5)]
 
-    async def test_a_dry_run_tells_and_changes_nothing(self, store: Store, clock: SettableClock) -> None:
-        """CLI, prune: `--dry-run`."""
+    async def test_a_dry_run_of_prune_counts_and_changes_nothing(self, store: Store, clock: SettableClock) -> None:
+        """CLI, prune: `--dry-run` reports the same numbers as the prune itself."""
         await store.apply(SetTopics(topics=[Topic(name="jobs", mode="queue", retention=SECOND)]))
         await store.apply(EmitEvents(events=[an_event(topic="jobs"), an_event(topic="other")]))
         clock.advance(7 * DAY)
@@ -285,7 +285,7 @@ class LetterContract(Contract):
     # Listing, replaying, purging
 
     async def test_letters_are_listed_by_topic_or_family_in_pages(self, store: Store, clock: SettableClock) -> None:
-        """The port: oldest first; no character of a topic but a trailing star means anything."""
+        """The port: oldest first. No character of a topic has a special meaning, except a trailing star."""
         for topic in ("a", "a.b", "a%", "b"):
             await dead(store, clock, f'"{topic}"', topic=topic)
 
@@ -298,8 +298,8 @@ class LetterContract(Contract):
         page = await store.catalog(ListDeadLetters(topic="a*", after=1, limit=1))
         assert [letter.number for letter in page] == [2]
 
-    async def test_a_letter_that_is_replayed_goes_to_a_run_that_waits(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, events: replayed, waking waiters; as a new event, so that it does not expire at once."""
+    async def test_a_replayed_letter_goes_to_a_waiting_run(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, dead letters: a replay wakes waiters. The event counts as new, so it does not expire at once."""
         numbers = await dead(store, clock, "1", "2")
         await suspended(store, 1, for_event("jobs"))
 
@@ -312,10 +312,10 @@ class LetterContract(Contract):
         lease = await held(store, 2)
         assert len((await write(store, checkpoint_for(lease, waits=(for_event("jobs"),)))).arrivals) == 1
 
-    async def test_a_letter_is_replayed_to_one_though_its_topic_is_no_queue_any_more(
+    async def test_a_letter_is_replayed_to_one_run_even_if_its_topic_is_no_longer_a_queue(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """SEMANTICS, events: the mode that counts is that of the time when it was emitted."""
+        """SEMANTICS, events: the mode at the time of the emit decides."""
         numbers = await dead(store, clock, "1")
         await store.apply(SetTopics(topics=[Topic(name="jobs")]))
         for number in (1, 2):
@@ -325,10 +325,10 @@ class LetterContract(Contract):
 
         assert [(await the_run(store, number)).arrivals for number in (1, 2)] == [1, 0]
 
-    async def test_a_letter_whose_event_was_emitted_again_meanwhile_is_done_with(
+    async def test_replaying_a_letter_whose_event_was_emitted_again_delivers_nothing(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """SEMANTICS, events: the id makes a repeated emit harmless, also that of a replay."""
+        """SEMANTICS, events: the id makes a repeated emit harmless, and also a replay."""
         numbers = await dead(store, clock, "1")
         await suspended(store, 1, for_event("jobs"))
         await store.apply(EmitEvents(events=[an_event("dead-1", topic="jobs", payload="1")]))
@@ -340,16 +340,16 @@ class LetterContract(Contract):
         assert await letters(store) == []
         assert (await the_run(store, 1)).arrivals == 1
 
-    async def test_a_purge_forgets(self, store: Store, clock: SettableClock) -> None:
-        """The port: the answer is how many there were; repeated, it is none."""
+    async def test_a_purge_removes_dead_letters(self, store: Store, clock: SettableClock) -> None:
+        """The port: the answer is the number of letters purged. A repeat answers 0."""
         numbers = await dead(store, clock, "1", "2", "3")
 
         assert await store.apply(PurgeDeadLetters(numbers=[numbers[0], numbers[2], 99])) == 2
         assert await store.apply(PurgeDeadLetters(numbers=numbers[:1])) == 0
         assert await payloads(store) == ["2"]
 
-    async def test_numbers_of_letters_are_not_used_again(self, store: Store, clock: SettableClock) -> None:
-        """The port: a number that was shown to a person means the same letter for ever."""
+    async def test_numbers_of_dead_letters_are_never_reused(self, store: Store, clock: SettableClock) -> None:
+        """The port: a number that a person has seen always means the same letter."""
         (first,) = await dead(store, clock, "1")
         await store.apply(PurgeDeadLetters(numbers=[first]))
 
@@ -359,8 +359,8 @@ class LetterContract(Contract):
 
     # Replies
 
-    async def test_a_reply_is_kept_once_and_read_by_run_and_message(self, store: Store) -> None:
-        """SEMANTICS, messages: recorded once; the first one counts."""
+    async def test_a_reply_is_stored_once_and_read_by_run_and_message(self, store: Store) -> None:
+        """SEMANTICS, messages: a reply is recorded once. The first one counts."""
         lease = await held(store, 1)
         await write(store, checkpoint_for(lease, replies=(Reply(message_id="it's", payload="1"),)))
         await write(store, checkpoint_for(lease, replies=(Reply(message_id="it's", payload="2"),)))

@@ -1,4 +1,4 @@
-"""Limits: how many runs of a type are worked on at once, by type and by key, and who is next."""
+"""Contract of concurrency limits per type and per key: the number of held runs, and the next run in line."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def starting(store: Store, *numbers: int, **options: object) -> None:
 
 
 async def parked_at(store: Store, number: int) -> str | None:
-    """The name of the slot that a run is parked for."""
+    """Return the name of the slot that a run is parked for."""
     details = await store.get(an_id(number))
     assert details is not None
     names = [wait.names for wait in details.waits if wait.kind is WaitKind.SLOT]
@@ -55,7 +55,7 @@ async def parked_at(store: Store, number: int) -> str | None:
 
 
 async def occupied(store: Store) -> Lease:
-    """The first of two runs, which has the only slot; the second is parked."""
+    """Start two runs of a type with one slot. Return the lease of the first; the second is parked."""
     await limit(store)
     await starting(store, 1, 2)
     (lease,) = (await claim(store)).leases
@@ -65,18 +65,18 @@ async def occupied(store: Store) -> Lease:
 
 
 async def is_next(store: Store, number: int = 2) -> bool:
-    """Whether a run was given its slot, and is what a claim gets."""
+    """Return True if a run has its slot and the next claim returns it."""
     run = await the_run(store, number)
     assert await store.stats(FindOrphans(limit=10)) == []
     return run.slots == (SLOT,) and run.ready_at is not None and await claimed_ids(store, limit=1) == [run.id]
 
 
 class LimitContract(Contract):
-    """A limit is never exceeded by a claim, and nobody waits while there is a free slot."""
+    """A claim never exceeds a limit, and no run waits while a slot is free."""
 
-    # Having and waiting
+    # Claiming and parking
 
-    async def test_no_more_are_claimed_than_a_limit_allows(self, store: Store) -> None:
+    async def test_no_more_runs_are_claimed_than_a_limit_allows(self, store: Store) -> None:
         """I9: limits are never exceeded."""
         await limit(store, 2)
         await starting(store, 1, 2, 3, 4)
@@ -85,8 +85,10 @@ class LimitContract(Contract):
         assert await claimed_ids(store, worker=OTHER_WORKER) == []
         assert [run.slots for run in [await the_run(store, number) for number in (1, 2, 3)]] == [(SLOT,), (SLOT,), ()]
 
-    async def test_a_run_beyond_a_limit_is_parked_and_says_for_what(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, limits: parked with a wait of kind `slot`."""
+    async def test_a_run_beyond_a_limit_is_parked_with_a_wait_for_its_slot(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """SEMANTICS, limits: a run that finds its limit reached is parked, with a wait of kind `slot`."""
         await limit(store)
         await starting(store, 1, 2)
         clock.advance(SECOND)
@@ -103,7 +105,7 @@ class LimitContract(Contract):
         assert await store.stats(FindOrphans(limit=10)) == []
 
     async def test_a_claim_does_not_look_at_parked_runs(self, store: Store) -> None:
-        """SEMANTICS, limits: a claim never steps over parked runs."""
+        """SEMANTICS, limits: a claim never steps over parked runs, because it does not look at them."""
         await occupied(store)
         before = await picture_of(store, 2)
 
@@ -112,15 +114,15 @@ class LimitContract(Contract):
         assert (claimed.leases, claimed.next_ready_at) == ((), START + LEASE)
         assert await picture_of(store, 2) == before
 
-    async def test_other_types_are_not_concerned(self, store: Store) -> None:
+    async def test_a_limit_does_not_affect_other_types(self, store: Store) -> None:
         await limit(store)
         await starting(store, 1, 2)
         await starting(store, 3, 4, type="other")
 
         assert await claimed_ids(store, types=[TYPE, "other"]) == [an_id(1), an_id(3), an_id(4)]
 
-    async def test_a_claim_that_has_parked_many_says_that_there_is_more(self, store: Store) -> None:
-        """A claim that parks gives others a turn, and is made again at once."""
+    async def test_a_claim_that_parks_many_runs_says_that_there_are_more(self, store: Store) -> None:
+        """A claim parks a bounded number of runs, so that others get a turn. The worker claims again at once."""
         await limit(store)
         await starting(store, *range(1, PARKED_AT_ONCE + 4))
         await starting(store, PARKED_AT_ONCE + 4, type="other", priority=200)
@@ -133,7 +135,7 @@ class LimitContract(Contract):
         assert [one.waiting for one in await store.stats(CountSlots())] == [PARKED_AT_ONCE + 2]
 
     async def test_a_start_leases_no_run_of_a_type_with_limits(self, store: Store) -> None:
-        """DESIGN, run ahead: created and leased in one commit only if the type has no limit."""
+        """DESIGN, run ahead: a start leases its run in the same commit only if the type has no limit."""
         await limit(store, 5)
         request = LeaseRequest(worker=WORKER, claim_id="c", lease=LEASE, python=PYTHON)
 
@@ -142,7 +144,7 @@ class LimitContract(Contract):
         assert [run.lease is not None for run in created.runs] == [False, True]
         assert await claimed_ids(store) == [an_id(1)]
 
-    async def test_the_use_of_slots_is_told(self, store: Store) -> None:
+    async def test_slots_in_use_and_waiting_runs_are_counted(self, store: Store) -> None:
         await limit(store, 1, per_key={"tenant": 1})
         await start(
             store,
@@ -161,10 +163,10 @@ class LimitContract(Contract):
 
     # Order
 
-    async def test_the_next_one_is_the_one_of_best_priority_that_waits_longest(
+    async def test_a_free_slot_goes_by_priority_and_then_to_the_longest_wait(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """S4: claim order is that of those who wait, too."""
+        """S4: parked runs get slots in claim order."""
         await limit(store)
         await starting(store, 9)
         lease = await claim_one(store)
@@ -182,8 +184,10 @@ class LimitContract(Contract):
 
         assert order == [an_id(number) for number in (5, 3, 2, 4, 1)]
 
-    async def test_whoever_gets_its_slot_keeps_the_place_it_had(self, store: Store, clock: SettableClock) -> None:
-        """S4: it is ready since when it could first have begun, so those who came later do not overtake it."""
+    async def test_a_run_that_gets_its_slot_keeps_its_place_in_the_claim_order(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """S4: `ready_at` stays at the time when the run could first have begun, so later runs do not overtake it."""
         lease = await occupied(store)
         clock.advance(SECOND)
         await starting(store, 3, type="other")
@@ -193,7 +197,7 @@ class LimitContract(Contract):
         assert (await the_run(store, 2)).ready_at == START
         assert await claimed_ids(store, types=[TYPE, "other"]) == [an_id(2), an_id(3)]
 
-    async def test_a_newcomer_gets_no_slot_that_was_handed_on(self, store: Store) -> None:
+    async def test_a_new_run_does_not_take_a_slot_that_was_passed_on(self, store: Store) -> None:
         lease = await occupied(store)
         await write(store, checkpoint_for(lease, succeed()))
         await starting(store, 3, priority=0)
@@ -235,7 +239,7 @@ class LimitContract(Contract):
         ]
         assert (await the_run(store)).slots == (f"{SLOT} region=x", f"{SLOT} tenant=a", SLOT)
 
-    async def test_whoever_lacks_another_slot_too_waits_for_that_and_holds_nobody_up(self, store: Store) -> None:
+    async def test_a_run_that_lacks_a_second_slot_waits_for_it_without_blocking_others(self, store: Store) -> None:
         await limit(store, 2, per_key={"tenant": 1, "region": 1})
         first, second, third = (
             {"tenant": "a", "region": "x"},
@@ -247,17 +251,17 @@ class LimitContract(Contract):
         one, two = (await claim(store)).leases
         assert await parked_at(store, 3) == f"{SLOT} region=y"
 
-        await write(store, checkpoint_for(one, succeed()))  # tenant a is free, region y is not
+        await write(store, checkpoint_for(one, succeed()))  # frees tenant a, but region y stays taken
 
         assert await claimed_ids(store) == [an_id(4)]
         await write(store, checkpoint_for(two, succeed()))
         assert await parked_at(store, 3) == f"{SLOT} tenant=a"
         assert await claimed_ids(store) == []
 
-    async def test_a_slot_of_the_type_goes_to_the_first_of_all_who_wait_for_it_whatever_their_keys(
+    async def test_a_slot_of_the_type_goes_to_the_first_waiting_run_of_any_key(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """SEMANTICS, limits: or else one key could keep all others waiting."""
+        """SEMANTICS, limits: otherwise one key could keep all others waiting."""
         await limit(store, 1, per_key={"tenant": 1})
         await start(store, an_intent(1, tags={"tenant": "a"}))
         (lease,) = (await claim(store)).leases
@@ -270,15 +274,15 @@ class LimitContract(Contract):
 
         lease = await claim_one(store)
         assert lease.run.id == an_id(2)
-        # One of the others waits for what all share; the last one would only wait for both.
+        # Only the first run of tenant a waits for the slot of the type. The second would need both slots.
         assert [await parked_at(store, number) for number in (3, 4)] == [SLOT, f"{SLOT} tenant=a"]
         await write(store, checkpoint_for(lease, succeed()))
         assert await claimed_ids(store) == [an_id(3)]
 
-    async def test_whoever_stood_in_front_of_others_of_its_key_and_leaves_lets_the_next_one_do_so(
+    async def test_the_next_run_of_a_key_takes_the_place_of_a_cancelled_first_waiter(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """S5: no lost wake-up."""
+        """S5: no wake-up is lost."""
         await limit(store, 1, per_key={"tenant": 1})
         await start(store, an_intent(1, tags={"tenant": "a"}))
         first = await claim_one(store)
@@ -304,7 +308,7 @@ class LimitContract(Contract):
 
     # Changing limits
 
-    async def test_a_limit_that_is_raised_lets_the_next_ones_go(self, store: Store) -> None:
+    async def test_a_raised_limit_admits_the_next_runs(self, store: Store) -> None:
         await occupied(store)
         await starting(store, 3, 4)
         await claim(store)
@@ -317,7 +321,7 @@ class LimitContract(Contract):
         assert await claimed_ids(store) == [an_id(2), an_id(3)]
         assert await parked_at(store, 4) == SLOT
 
-    async def test_a_limit_that_is_lifted_lets_all_go(self, store: Store) -> None:
+    async def test_removing_a_limit_admits_all_runs(self, store: Store) -> None:
         await occupied(store)
         await starting(store, 3, 4)
         await claim(store)
@@ -328,7 +332,7 @@ class LimitContract(Contract):
         assert [run.slots for run in [await the_run(store, number) for number in (1, 2)]] == [(), ()]
         assert await store.stats(CountSlots()) == []
 
-    async def test_a_limit_that_is_lowered_counts_whoever_is_held(self, store: Store) -> None:
+    async def test_a_lowered_limit_counts_runs_that_are_held(self, store: Store) -> None:
         await limit(store, 3)
         await starting(store, 1, 2, 3, 4, 5)
         leases = (await claim(store)).leases
@@ -341,8 +345,8 @@ class LimitContract(Contract):
         await write(store, checkpoint_for(leases[2], succeed()))
         assert await claimed_ids(store) == [an_id(4)]
 
-    async def test_a_limit_that_is_lowered_takes_slots_from_those_that_nobody_has_claimed(self, store: Store) -> None:
-        """I9: a valid claim never exceeds the limit there is."""
+    async def test_a_lowered_limit_takes_slots_from_runs_that_are_not_claimed(self, store: Store) -> None:
+        """I9: a valid claim never exceeds the current limit."""
         await limit(store, 2)
         await starting(store, 1, 2, 3, 4)
         leases = (await claim(store)).leases
@@ -354,7 +358,7 @@ class LimitContract(Contract):
         assert await claimed_ids(store) == [an_id(3)]
         assert await parked_at(store, 4) == SLOT
 
-    async def test_a_limit_that_comes_late_counts_whoever_is_held_already(self, store: Store) -> None:
+    async def test_a_new_limit_counts_runs_that_are_already_held(self, store: Store) -> None:
         lease = await held(store, 1, tags={"tenant": "a"})
         await starting(store, 2, 3)
 
@@ -375,7 +379,7 @@ class LimitContract(Contract):
 
         assert await store.stats(CountSlots()) == [SlotUse(name=SLOT, used=1, waiting=0)]
 
-    async def test_one_kind_of_limit_may_take_the_place_of_another(self, store: Store) -> None:
+    async def test_a_limit_per_key_may_replace_a_limit_per_type(self, store: Store) -> None:
         await limit(store, 1)
         for number in (1, 2, 3, 4):
             await start(store, an_intent(number, tags={"tenant": "a" if number < 4 else "b"}))
@@ -386,7 +390,7 @@ class LimitContract(Contract):
         assert await claimed_ids(store) == [an_id(2), an_id(4)]
         assert await parked_at(store, 3) == f"{SLOT} tenant=a"
 
-    async def test_a_change_that_concerns_no_limit_moves_nobody(self, store: Store) -> None:
+    async def test_a_change_without_a_new_limit_moves_no_run(self, store: Store) -> None:
         await occupied(store)
         before = await picture_of(store, 1, 2)
 
@@ -396,7 +400,7 @@ class LimitContract(Contract):
 
         assert await picture_of(store, 1, 2) == before
 
-    async def test_a_type_that_is_switched_off_hands_its_slots_on_all_the_same(self, store: Store) -> None:
+    async def test_a_disabled_type_still_passes_its_slots_on(self, store: Store) -> None:
         lease = await occupied(store)
         await store.apply(ChangeTypes(changes=[TypeChange(name=TYPE, is_enabled=False)]))
 
@@ -424,7 +428,7 @@ class LimitContract(Contract):
         assert four.run.id == an_id(4)
         await claim(store)
         assert await parked_at(store, 3) == SLOT
-        # This lets go of those that wait for siblings.
+        # A new generation releases children that wait for siblings, but not those that wait for their type.
         await write(store, checkpoint_for(parent, ContinueAsNew(payload="{}")))
         assert await parked_at(store, 3) == SLOT
         await write(store, checkpoint_for(four, succeed()))

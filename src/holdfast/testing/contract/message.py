@@ -1,4 +1,4 @@
-"""Messages: what `send` promises, and what becomes of a message in the inbox."""
+"""Contract of messages: `send`, and the inbox of a run."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from holdfast.testing.contract.clock import START, SettableClock
 
 
 class MessageContract(Contract):
-    """A message is kept, in order, and consumed once."""
+    """A store keeps messages in order, and a run consumes each once."""
 
     async def test_a_message_to_a_run_that_has_not_started_waits_for_it(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """SEMANTICS, waiting: kept even before the run asks or starts. It starts no run early."""
+        """SEMANTICS, waiting: a message is kept before the run asks for it or starts. It does not start a run early."""
         await start(store, an_intent(1, delay=SECOND))
 
         assert await store.apply(SendMessages(messages=[a_message(id="m1", name="go", payload='{"a":1}')])) == [
@@ -79,7 +79,7 @@ class MessageContract(Contract):
         assert [arrival.ref for arrival in (await write(store, checkpoint_for(lease))).arrivals] == ["m1"]
 
     async def test_an_awaited_message_wakes_a_suspended_run(self, store: Store, clock: SettableClock) -> None:
-        """T1: if the run is suspended on a matching wait, it is ready now."""
+        """T1: a message makes a run ready if the run is suspended on a matching wait."""
         await suspended(store, 1, for_message("go"))
         clock.advance(SECOND)
 
@@ -91,8 +91,8 @@ class MessageContract(Contract):
         assert (fact.event, fact.at, fact.data) == ("woken", START + SECOND, {"cause": "message", "name": "go"})
         assert [arrival.ref for arrival in (await claim_one(store)).arrivals] == ["m1"]
 
-    async def test_a_message_nobody_waits_for_wakes_nobody(self, store: Store) -> None:
-        """T1: only a matching wait; the deadline stays as it was."""
+    async def test_a_message_without_a_matching_wait_wakes_no_run(self, store: Store) -> None:
+        """T1: only a message with a matching wait wakes a run. Other messages leave the deadline unchanged."""
         await suspended(store, 1, for_message("go", deadline=START + 9 * SECOND), for_event("other"))
         await suspended(store, 2, for_message("go"))
 
@@ -114,8 +114,8 @@ class MessageContract(Contract):
 
         assert await claimed_ids(store) == [an_id(1), an_id(2)]
 
-    async def test_a_wait_for_any_message_is_no_wait_for_events(self, store: Store) -> None:
-        """T1: kinds do not mix."""
+    async def test_messages_and_events_do_not_satisfy_each_others_waits(self, store: Store) -> None:
+        """T1: a message never satisfies a wait for an event, nor an event a wait for a message."""
         await suspended(store, 1, for_message())
         await suspended(store, 2, for_event("go"))
 
@@ -125,10 +125,8 @@ class MessageContract(Contract):
         assert reached == [0]
         assert await claimed_ids(store) == []
 
-    async def test_a_message_does_not_wake_what_is_blocked_or_released(
-        self, store: Store, clock: SettableClock
-    ) -> None:
-        """T1, T5: only a suspended run is woken; a blocked one keeps the time of its next try."""
+    async def test_a_message_does_not_wake_a_blocked_or_released_run(self, store: Store, clock: SettableClock) -> None:
+        """T1, T5: a message wakes only a suspended run. A blocked run keeps the time of its next try."""
         await write(store, checkpoint_for(await held(store, 1), block(), waits=(for_message("go"),)))
         await write(store, checkpoint_for(await held(store, 2), Release(), waits=(for_message("go"),)))
         clock.advance(SECOND)
@@ -137,8 +135,10 @@ class MessageContract(Contract):
 
         assert [(await the_run(store, number)).ready_at for number in (1, 2)] == [None, START]
 
-    async def test_a_run_that_is_ready_already_keeps_its_place(self, store: Store, clock: SettableClock) -> None:
-        """S4: wake-ups coalesce, and further ones do not send a run back to the end of the queue."""
+    async def test_a_ready_run_keeps_its_place_when_another_message_arrives(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """S4: wake-ups coalesce. A second one does not move a ready run to the end of the queue."""
         await suspended(store, 1, for_message("go"))
         await store.apply(SendMessages(messages=[a_message(id="m1")]))
         clock.advance(SECOND)
@@ -149,7 +149,7 @@ class MessageContract(Contract):
         assert await facts_of(store) == ["claimed", "suspended", "woken"]
 
     async def test_a_deadline_that_passed_is_not_moved_by_a_message(self, store: Store, clock: SettableClock) -> None:
-        """S4, T5: a run that is due keeps its place."""
+        """S4, T5: a run that is due keeps its place in the queue."""
         await suspended(store, 1, for_time(START + SECOND), for_message("go"))
         clock.advance(2 * SECOND)
 
@@ -158,7 +158,7 @@ class MessageContract(Contract):
         assert (await the_run(store)).ready_at == START + SECOND
 
     async def test_messages_arrive_in_order_under_growing_numbers(self, store: Store, clock: SettableClock) -> None:
-        """T1: the run's next arrival number. SEMANTICS, waiting: FIFO."""
+        """T1: each message gets the run's next arrival number. SEMANTICS, waiting: FIFO order."""
         await start(store, an_intent(1))
         await store.apply(SendMessages(messages=[a_message(id="z"), a_message(id="a", name="other")]))
         clock.advance(SECOND)
@@ -173,7 +173,7 @@ class MessageContract(Contract):
         ]
 
     async def test_names_ids_and_payloads_are_taken_literally(self, store: Store) -> None:
-        """PROMISES: returned equal on every store."""
+        """PROMISES: every store returns values unchanged."""
         await suspended(store, 1, for_message("%"), for_message("100", "it", "a*", location="other"))
         messages = [a_message(id=text, name=text, payload=f'"{index}☃"') for index, text in enumerate(HOSTILE)]
         await store.apply(SendMessages(messages=messages))
@@ -201,8 +201,8 @@ class MessageContract(Contract):
         assert [(arrival.number, arrival.ref) for arrival in again.arrivals] == [(1, "m1"), (3, "m3")]
         assert again.run.arrivals == 3
 
-    async def test_numbers_are_not_used_again(self, store: Store) -> None:
-        """T1, T4: `seen` can only mean one arrival."""
+    async def test_arrival_numbers_are_never_reused(self, store: Store) -> None:
+        """T1, T4: an arrival number is never used again, so `seen` is unambiguous."""
         lease = await held(store)
         await store.apply(SendMessages(messages=[a_message(id="m1")]))
         await write(store, checkpoint_for(lease, seen=1, consumed=(1,)))
@@ -213,8 +213,8 @@ class MessageContract(Contract):
         assert verdict.is_held
         assert [(arrival.number, arrival.ref) for arrival in verdict.arrivals] == [(2, "m2")]
 
-    async def test_a_withdrawn_wait_swallows_nothing(self, store: Store) -> None:
-        """SEMANTICS, waiting: an abandoned wait swallows nothing later."""
+    async def test_a_withdrawn_wait_swallows_no_message(self, store: Store) -> None:
+        """SEMANTICS, waiting: an abandoned wait never swallows a later message."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, waits=(for_message("go"),)))
         await write(store, checkpoint_for(lease, Suspend(), waits=(for_time(START + LEASE),)))
@@ -227,7 +227,7 @@ class MessageContract(Contract):
     # Repeats
 
     async def test_a_message_sent_twice_is_one_message(self, store: Store) -> None:
-        """S6, SEMANTICS: a repeated send is no second message, whatever else it says."""
+        """S6, SEMANTICS: the same id is the same message, even with another name or payload."""
         lease = await held(store)
 
         sent = [
@@ -255,7 +255,7 @@ class MessageContract(Contract):
     async def test_an_unread_message_is_remembered_for_as_long_as_it_is_unread(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """SEMANTICS, waiting: the day counts from its consumption."""
+        """SEMANTICS, waiting: the day counts from the consumption of the message."""
         await start(store, an_intent(1))
         await store.apply(SendMessages(messages=[a_message(id="m1")]))
         clock.advance(2 * DAY)
@@ -268,8 +268,8 @@ class MessageContract(Contract):
 
         assert (await the_run(store)).arrivals == 1
 
-    async def test_ids_belong_to_one_run_and_to_messages(self, store: Store) -> None:
-        """SEMANTICS, waiting: your own ids may be anything; another run's, or an event's number, is no repeat."""
+    async def test_message_ids_are_separate_per_run_and_from_event_numbers(self, store: Store) -> None:
+        """SEMANTICS, waiting: a message id may equal one of another run, or an event number, and is still no repeat."""
         leases = [await held(store, number) for number in (1, 2)]
         await store.apply(EmitEvents(events=[an_event("e1")]))
         verdict = await write(store, checkpoint_for(leases[0], waits=(for_event("paid"),)))
@@ -283,7 +283,7 @@ class MessageContract(Contract):
     # Addresses
 
     async def test_a_message_may_be_sent_by_key(self, store: Store) -> None:
-        """SEMANTICS, starting: a run can be looked up and sent to by key."""
+        """SEMANTICS, starting: callers can send to a run by its key."""
         await suspended(store, 1, for_message("go"), key="order's %17")
 
         sent = await store.apply(
@@ -293,8 +293,8 @@ class MessageContract(Contract):
         assert sent == [Sent(run_id=an_id(1))]
         assert await claimed_ids(store) == [an_id(1)]
 
-    async def test_sending_to_nobody_is_refused(self, store: Store) -> None:
-        """SEMANTICS, waiting: to an unknown run, `RunNotFound`."""
+    async def test_sending_to_an_unknown_run_is_refused(self, store: Store) -> None:
+        """SEMANTICS, waiting: sending to an unknown run raises `RunNotFound`."""
         sent = await store.apply(
             SendMessages(messages=[a_message(9), MessageToRun(id="m1", name="go", payload="1", key="nobody's")])
         )
@@ -302,7 +302,7 @@ class MessageContract(Contract):
         assert sent == [Sent(run_id=an_id(9), refused="unknown"), Sent(run_id=None, refused="unknown")]
 
     async def test_sending_to_an_ended_run_is_refused(self, store: Store) -> None:
-        """SEMANTICS, waiting: to a finished one, `RunFinished`. S5: it does not change."""
+        """SEMANTICS, waiting: sending to a finished run raises `RunFinished`. S5: the run does not change."""
         await ended(store, 1, key="k")
         await start(store, an_intent(2))
         await store.apply(Cancel(run_id=an_id(2), id="c"))
@@ -316,7 +316,7 @@ class MessageContract(Contract):
         assert [await the_run(store, number) for number in (1, 2)] == before
 
     async def test_a_repeated_message_that_a_run_received_before_it_ended_is_not_refused(self, store: Store) -> None:
-        """S6: it was accepted, and the answer got lost. S5: the run does not change."""
+        """S6: the message was accepted, but the answer was lost. S5: the run does not change."""
         lease = await held(store, 1)
         await store.apply(SendMessages(messages=[a_message(1, id="received"), a_message(1, id="unread")]))
         await write(store, checkpoint_for(lease, succeed(), seen=2, consumed=(1,)))
@@ -329,7 +329,7 @@ class MessageContract(Contract):
         assert [one.refused for one in sent] == [None, "finished", "finished"]
         assert await the_run(store, 1) == before
 
-    async def test_one_refused_message_does_not_hinder_the_others(self, store: Store) -> None:
+    async def test_a_refused_message_does_not_affect_the_others_of_its_batch(self, store: Store) -> None:
         """The port: one answer per message, in order."""
         await start(store, an_intent(1), an_intent(2))
 
@@ -338,14 +338,14 @@ class MessageContract(Contract):
         assert [one.refused for one in sent] == [None, "unknown", None]
         assert [(await the_run(store, number)).arrivals for number in (1, 2)] == [1, 1]
 
-    async def test_sending_nothing_is_answered_with_nothing(self, store: Store) -> None:
+    async def test_sending_no_messages_returns_an_empty_answer(self, store: Store) -> None:
         """The port: each operation is plural."""
         assert list(await store.apply(SendMessages(messages=[]))) == []
 
     # By hand
 
     async def test_unread_messages_are_listed_in_order(self, store: Store) -> None:
-        """SEMANTICS, messages: unread messages can be listed. Events and what was received are not among them."""
+        """SEMANTICS, messages: unread messages can be listed. Events and received messages are left out."""
         lease = await held(store, 1)
         await store.apply(SendMessages(messages=[a_message(id="m1"), a_message(id="m2", name="x", payload='"☃"')]))
         await write(store, checkpoint_for(lease, Suspend(), seen=2, waits=(for_event("e"),), consumed=(1,)))
@@ -375,8 +375,8 @@ class MessageContract(Contract):
         (fact,) = [fact for fact in await store.audit(an_id(1)) if fact.event == "message_dropped"]
         assert (fact.data["message"], fact.data["name"], fact.data["by"]) == ("m1", "go", "ada")
 
-    async def test_no_message_of_a_held_run_is_dropped(self, store: Store) -> None:
-        """T1: the holder may have read it already."""
+    async def test_dropping_a_message_of_a_held_run_is_refused(self, store: Store) -> None:
+        """T1: the holder may have read the message already."""
         await held(store, 1)
         await store.apply(SendMessages(messages=[a_message(id="m1")]))
 
@@ -385,8 +385,8 @@ class MessageContract(Contract):
 
         assert [one.ref for one in await store.catalog(ListMessages(run_id=an_id(1)))] == ["m1"]
 
-    async def test_a_run_does_not_receive_what_was_dropped(self, store: Store) -> None:
-        """S3: dropping leaves the run ready, which is harmless, and the next claim brings the other messages."""
+    async def test_a_run_does_not_receive_a_dropped_message(self, store: Store) -> None:
+        """S3: a drop leaves the run ready, which is harmless. The next claim returns the other messages."""
         await suspended(store, 1, for_message("go"))
         await store.apply(SendMessages(messages=[a_message(id="m1"), a_message(id="m2")]))
 
@@ -407,7 +407,7 @@ class MessageContract(Contract):
     # From a checkpoint
 
     async def test_a_run_sends_with_its_checkpoint(self, store: Store) -> None:
-        """SEMANTICS, waiting: `ctx.send` goes with the checkpoint, by id or by key, also to itself."""
+        """SEMANTICS, waiting: `ctx.send` is written with the checkpoint, by id or by key, also to the run itself."""
         await suspended(store, 2, for_message("go"))
         await start(store, an_intent(3, key="k"))
         lease = await held(store, 1, type="sender")
@@ -419,8 +419,8 @@ class MessageContract(Contract):
         assert await facts_of(store, 2) == ["claimed", "suspended", "woken"]
         assert [(await the_run(store, number)).arrivals for number in (1, 2, 3)] == [1, 1, 1]
 
-    async def test_what_a_run_sends_to_nobody_is_dropped_and_audited(self, store: Store) -> None:
-        """SEMANTICS, waiting: to a run that has ended they are dropped and audited."""
+    async def test_messages_of_a_run_to_ended_or_unknown_runs_are_dropped_and_audited(self, store: Store) -> None:
+        """SEMANTICS, waiting: messages to an ended or unknown run are dropped and audited."""
         await ended(store, 2)
         lease = await held(store, 1)
 

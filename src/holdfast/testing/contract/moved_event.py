@@ -1,4 +1,4 @@
-"""Moved events: what becomes of the events and dead letters of another store, and of what runs have had of them."""
+"""Contract of imported events and dead letters, and of runs that received events before the move."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class MovedEventContract(Contract):
 
     @pytest_asyncio.fixture
     async def other(self, clock: SettableClock) -> Store:
-        """The store on the other side."""
+        """The other store of the transfer."""
         return MemoryStore(clock=clock)
 
-    async def test_events_to_come_have_higher_numbers_than_any_that_was(self, store: Store) -> None:
-        """No lost wake-up: a run that has had event 50 elsewhere gets the next one here."""
+    async def test_new_events_have_higher_numbers_than_imported_ones(self, store: Store) -> None:
+        """No wake-up is lost: a run that received event 50 in another store gets the next one here."""
         await transfer_of(store).restore(a_restoration(last_event=50))
         assert await transfer_of(store).last_event() == 50
         await suspended(store, 1, for_event("paid", after=50))
@@ -68,8 +68,8 @@ class MovedEventContract(Contract):
         assert await transfer_of(store).last_event() > 50
 
     @pytest.mark.parametrize("last", [7, 3_000_000])
-    async def test_numbers_only_grow(self, store: Store, last: int) -> None:
-        """The same, where events were emitted before, a few or very many."""
+    async def test_event_numbers_only_grow(self, store: Store, last: int) -> None:
+        """Event numbers also grow if this store has emitted events before the import."""
         for number in range(5):
             await store.apply(EmitEvents(events=[an_event(f"e{number}")]))
         await transfer_of(store).restore(a_restoration(last_event=last))
@@ -80,8 +80,8 @@ class MovedEventContract(Contract):
         numbers = [event.number for event in await transfer_of(store).kept_events(0, 100)]
         assert numbers == [1, 2, 3, 4, 5, last + 1]
 
-    async def test_events_are_kept_under_their_numbers(self, store: Store, other: Store) -> None:
-        """The port: what `kept_events` gives is restored, for everybody and of queues."""
+    async def test_imported_events_keep_their_numbers(self, store: Store, other: Store) -> None:
+        """The port: `restore` accepts the events of `kept_events`, both fan-out and queue."""
         await other.apply(SetTopics(topics=[JOBS]))
         await other.apply(EmitEvents(events=[an_event(), an_event(topic="jobs"), an_event("e2", payload='{"a": 1}')]))
         events = tuple(await transfer_of(other).kept_events(0, 10))
@@ -93,8 +93,8 @@ class MovedEventContract(Contract):
         assert [event.number for event in await transfer_of(store).kept_events(1, 1)] == [2]
         assert await transfer_of(store).last_event() == 3
 
-    async def test_an_event_is_missed_by_no_run_and_had_twice_by_none(self, store: Store, other: Store) -> None:
-        """SEMANTICS, events: each at most once, in order; also across a move."""
+    async def test_a_moved_run_gets_each_event_exactly_once(self, store: Store, other: Store) -> None:
+        """SEMANTICS, events: a run gets each event at most once and in order, also across a move."""
         lease = await held(other, 1)
         await write(other, checkpoint_for(lease, waits=(for_event("paid"),)))
         await other.apply(EmitEvents(events=[an_event("e1"), an_event("e2", payload="2")]))
@@ -115,8 +115,8 @@ class MovedEventContract(Contract):
         assert (first.payload, second.payload) == ("1", "2")
         assert (nothing.is_held, nothing.arrivals) == (False, ())
 
-    async def test_a_number_that_is_another_events_is_not_taken(self, store: Store) -> None:
-        """The port: such an event is passed over, for runs would take it for one they had, or have it twice."""
+    async def test_an_event_whose_number_is_in_use_is_skipped(self, store: Store) -> None:
+        """The port: `restore` skips such an event. Otherwise runs could miss it or receive it twice."""
         await store.apply(EmitEvents(events=[an_event("e1"), an_event("e2")]))
         events = tuple(a_kept_event(number) for number in (1, 2, 3))
 
@@ -129,10 +129,8 @@ class MovedEventContract(Contract):
             (3, "x3"),
         ]
 
-    async def test_an_event_from_before_those_of_the_store_is_not_taken(
-        self, store: Store, clock: SettableClock
-    ) -> None:
-        """The port: later in number is never earlier in time; of two of an export the later one gives way."""
+    async def test_an_event_older_than_those_of_the_store_is_skipped(self, store: Store, clock: SettableClock) -> None:
+        """The port: a higher number never has an earlier time. Within one import, a too early time is raised."""
         clock.advance(10 * SECOND)
         await store.apply(EmitEvents(events=[an_event("e1")]))
         times = (START, START + 20 * SECOND, START + 15 * SECOND)
@@ -147,8 +145,8 @@ class MovedEventContract(Contract):
             (4, 20 * SECOND),
         ]
 
-    async def test_an_event_of_a_queue_gets_another_number_if_its_own_is_taken(self, store: Store) -> None:
-        """The port: nobody has had it, so its number means nothing."""
+    async def test_a_queue_event_gets_another_number_if_its_own_is_in_use(self, store: Store) -> None:
+        """The port: no run has received the event, so its number is not significant."""
         await store.apply(EmitEvents(events=[an_event("e1"), an_event("e2")]))
 
         restored = await transfer_of(store).restore(
@@ -159,8 +157,8 @@ class MovedEventContract(Contract):
         assert (restored.events, restored.skipped) == (2, 0)
         assert kept == [(7, "x7", False), (8, "x2", True)]
 
-    async def test_an_event_of_a_queue_goes_to_a_run_that_waits(self, store: Store) -> None:
-        """SEMANTICS, events: kept until taken; whoever waits already has not to wait any longer."""
+    async def test_an_imported_queue_event_goes_to_a_waiting_run(self, store: Store) -> None:
+        """SEMANTICS, events: a queue event goes at once to a run that already waits."""
         await store.apply(SetTopics(topics=[JOBS]))
         await suspended(store, 1, for_event("jobs"))
 
@@ -170,8 +168,8 @@ class MovedEventContract(Contract):
         assert (arrival.ref, arrival.payload, arrival.is_exclusive) == ("7", "7", True)
         assert list(await transfer_of(store).kept_events(0, 10)) == []
 
-    async def test_an_event_that_a_run_has_of_a_queue_moves_with_it(self, store: Store, other: Store) -> None:
-        """SEMANTICS, events: exactly one run takes it; if that does not, it goes to the next one."""
+    async def test_an_unread_queue_event_moves_with_its_run(self, store: Store, other: Store) -> None:
+        """SEMANTICS, events: exactly one run receives it. If that run does not, the next one does."""
         await other.apply(SetTopics(topics=[JOBS]))
         await store.apply(SetTopics(topics=[JOBS]))
         await suspended(other, 1, for_event("jobs"))
@@ -185,10 +183,10 @@ class MovedEventContract(Contract):
         assert (arrival.name, arrival.payload, arrival.ref) == ("jobs", "1", "1")
 
     @pytest.mark.parametrize("is_taken", [False, True])
-    async def test_an_event_that_goes_back_to_its_queue_disturbs_no_other(
+    async def test_a_moved_event_that_returns_to_its_queue_replaces_no_other_event(
         self, store: Store, other: Store, *, is_taken: bool
     ) -> None:
-        """The port: where its number is another event's, it gets a new one as it comes."""
+        """The port: if another event has its number, the event gets a new number when it returns."""
         for each in (store, other):
             await each.apply(SetTopics(topics=[JOBS]))
         await suspended(other, 1, for_event("jobs"))
@@ -212,7 +210,7 @@ class MovedEventContract(Contract):
         assert (arrival.name, arrival.payload) == ("jobs", "1")
         assert (native.number, native.topic, native.payload, native.is_queued) == (1, "paid", '"native"', False)
 
-    async def test_an_event_that_the_store_knows_is_not_there_twice(self, store: Store) -> None:
+    async def test_an_imported_event_with_a_known_id_is_not_added_twice(self, store: Store) -> None:
         """SEMANTICS, events: the id makes a repeated emit harmless."""
         await store.apply(EmitEvents(events=[an_event("x9")]))
 
@@ -223,8 +221,8 @@ class MovedEventContract(Contract):
 
     # Repeating
 
-    async def test_a_restoration_that_is_repeated_brings_nothing_twice(self, store: Store) -> None:
-        """S6: also not what has been taken, replayed or forgotten since."""
+    async def test_a_repeated_restore_adds_nothing_twice(self, store: Store) -> None:
+        """S6: nor does it bring back events and letters that were received or purged since."""
         await store.apply(SetTopics(topics=[JOBS]))
         restoration = a_restoration(
             last_event=7,
@@ -243,8 +241,8 @@ class MovedEventContract(Contract):
         assert [event.number for event in await transfer_of(store).kept_events(0, 10)] == [7]
         assert list(await store.catalog(ListDeadLetters())) == []
 
-    async def test_what_comes_next_is_taken_in(self, store: Store) -> None:
-        """The port: an export may come in as many parts as one likes."""
+    async def test_a_later_part_of_an_export_is_restored(self, store: Store) -> None:
+        """The port: an export may be restored in any number of parts."""
         await transfer_of(store).restore(a_restoration(last_event=9, events=(a_kept_event(4),), letters=(a_letter(1),)))
 
         again = await transfer_of(store).restore(
@@ -254,8 +252,8 @@ class MovedEventContract(Contract):
         assert (again.events, again.skipped, again.letters) == (1, 0, 1)
         assert [event.number for event in await transfer_of(store).kept_events(0, 10)] == [4, 5]
 
-    async def test_after_its_last_part_nothing_of_an_export_is_taken_in(self, store: Store, other: Store) -> None:
-        """The port: a run that has ended and was forgotten since must not begin anew."""
+    async def test_nothing_of_an_export_is_restored_after_its_last_part(self, store: Store, other: Store) -> None:
+        """The port: a run that has ended and was pruned since must not start again."""
         await ended(other, 1)
         restoration = a_restoration(await the_dump(other), last_event=1, is_last=True)
         await transfer_of(store).restore(a_restoration(last_event=1, is_last=True))
@@ -265,8 +263,8 @@ class MovedEventContract(Contract):
         assert await store.get(an_id(1)) is None
         assert await fates(store, await the_dump(other), export_id="x2") == ["restored"]
 
-    async def test_dead_letters_keep_all_but_their_numbers(self, store: Store, other: Store) -> None:
-        """The port: numbers are the store's own, in the same order."""
+    async def test_imported_dead_letters_keep_everything_except_their_numbers(self, store: Store, other: Store) -> None:
+        """The port: the store gives them its own numbers, in the same order."""
         letters = (a_letter(30, topic="jobs"), a_letter(40, run_id=an_id(1), name="go", reason="undelivered"))
 
         await transfer_of(store).restore(a_restoration(letters=letters))

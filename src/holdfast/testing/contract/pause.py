@@ -1,4 +1,4 @@
-"""Pausing: what `pause`, `resume` and `wake` promise."""
+"""Contract of `pause`, `resume` and `wake`."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ WAKE = Wake(run_id=an_id(1), id="w")
 
 
 class PauseContract(Contract):
-    """A paused run is claimed by nobody until it is resumed."""
+    """No worker claims a paused run until it is resumed."""
 
-    async def test_a_run_that_nobody_holds_is_paused_at_once(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, control. T5: paused, ready at no time."""
+    async def test_a_run_without_a_holder_is_paused_at_once(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, control. T5: `ready_at` of a paused run is null."""
         await start(store, an_intent(1))
         await suspended(store, 2, for_time(START + SECOND))
         await write(store, checkpoint_for(await held(store, 3), block(retry_at=START + SECOND)))
@@ -67,7 +67,7 @@ class PauseContract(Contract):
         fact = (await store.audit(an_id(2)))[-1]
         assert (fact.event, fact.data) == ("paused", {"reason": "wait a bit", "request": "p"})
 
-    async def test_the_holder_of_a_run_that_is_to_pause_is_told(self, store: Store) -> None:
+    async def test_the_holder_of_a_run_learns_of_a_pause(self, store: Store) -> None:
         """SEMANTICS, control: pause of a held run takes effect at its next standstill."""
         lease = await held(store)
         hints = HintRecorder(store)
@@ -93,10 +93,10 @@ class PauseContract(Contract):
         assert (await facts_of(store))[-1] == "pausing"
 
     @pytest.mark.parametrize("next", [Release(), Suspend(), block(START)], ids=name_of)
-    async def test_a_run_that_is_to_pause_does_so_when_it_is_let_go(
+    async def test_a_held_run_pauses_when_its_holder_gives_it_up(
         self, store: Store, next: Release, clock: SettableClock
     ) -> None:
-        """Whatever else it would have done, short of ending."""
+        """SEMANTICS, control: a pause takes the place of a suspension, a release or a block."""
         lease = await held(store)
         await store.apply(PAUSE)
 
@@ -108,7 +108,7 @@ class PauseContract(Contract):
         clock.advance(LEASE)
         assert await claimed_ids(store) == []
 
-    async def test_a_run_that_is_to_pause_may_end_instead(self, store: Store) -> None:
+    async def test_a_held_run_with_a_pause_request_may_end_instead(self, store: Store) -> None:
         lease = await held(store)
         await store.apply(PAUSE)
 
@@ -117,10 +117,10 @@ class PauseContract(Contract):
         run = await the_run(store)
         assert (run.state, run.is_pausing) == (RunState.SUCCEEDED, False)
 
-    async def test_whoever_takes_over_from_a_dead_worker_is_told_to_pause(
+    async def test_a_pause_request_survives_a_takeover_from_a_dead_worker(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """The wish outlives the worker that was to fulfil it."""
+        """The pause request survives the worker that held the run."""
         await held(store)
         await store.apply(PAUSE)
         clock.advance(LEASE)
@@ -129,8 +129,8 @@ class PauseContract(Contract):
 
         assert lease.run.is_pausing
 
-    async def test_what_reaches_a_paused_run_waits_for_it(self, store: Store) -> None:
-        """T1: kept in the inbox, and no reason to go on."""
+    async def test_a_message_to_a_paused_run_waits_until_it_is_resumed(self, store: Store) -> None:
+        """T1: an arrival stays in the inbox and does not resume the run."""
         await suspended(store, 1, for_message("go"))
         await store.apply(PAUSE)
 
@@ -143,7 +143,7 @@ class PauseContract(Contract):
         assert [arrival.ref for arrival in lease.arrivals] == ["m1"]
 
     async def test_a_resumed_run_is_ready_but_not_before_its_start(self, store: Store, clock: SettableClock) -> None:
-        """T5: resumed: now, but never before its own start time."""
+        """T5: a resumed run is ready now, but never before its own start time."""
         await start(store, an_intent(1), an_intent(2, delay=10 * SECOND))
         for number in (1, 2):
             await store.apply(replace(PAUSE, run_id=an_id(number)))
@@ -156,7 +156,7 @@ class PauseContract(Contract):
         assert [run.ready_at for run in runs] == [START + SECOND, START + 10 * SECOND]
         assert await facts_of(store) == ["paused", "resumed"]
 
-    async def test_a_run_resumed_before_it_paused_goes_on_with_its_holder(self, store: Store) -> None:
+    async def test_a_run_resumed_before_it_paused_stays_with_its_holder(self, store: Store) -> None:
         lease = await held(store)
         await store.apply(PAUSE)
 
@@ -176,7 +176,7 @@ class PauseContract(Contract):
         run = await the_run(store)
         assert (run.state, run.rollback, run.ready_at) == (RunState.ROLLING_BACK, RunState.CANCELLED, START)
 
-    async def test_a_run_that_turns_around_while_it_is_to_pause_is_paused_first(self, store: Store) -> None:
+    async def test_a_run_that_starts_a_rollback_with_a_pause_request_is_paused_first(self, store: Store) -> None:
         lease = await held(store)
         await store.apply(PAUSE)
         rollback = StartRollback(end=RunState.FAILED, error=an_error("no luck"))
@@ -187,7 +187,7 @@ class PauseContract(Contract):
         assert (run.state, run.rollback, run.ready_at) == (RunState.PAUSED, RunState.FAILED, None)
 
     async def test_a_paused_child_that_waits_for_a_slot_still_waits_for_it_when_resumed(self, store: Store) -> None:
-        """A claim never steps over parked runs."""
+        """SEMANTICS, limits: a claim does not look at parked runs."""
         options = {"parent_id": an_id(1), "type": "member"}
         await start(
             store,
@@ -205,8 +205,8 @@ class PauseContract(Contract):
 
     # Waking
 
-    async def test_a_run_that_waits_is_woken(self, store: Store) -> None:
-        """SEMANTICS, control: suspended, or blocked and to be tried again."""
+    async def test_wake_makes_a_waiting_run_ready(self, store: Store) -> None:
+        """SEMANTICS, control: wake makes a run ready if it is suspended, or blocked with a next try."""
         await suspended(store, 1, for_time(START + 60 * SECOND))
         await suspended(store, 2, for_message("go"))
         await write(store, checkpoint_for(await held(store, 3), block(retry_at=START + 60 * SECOND)))
@@ -217,7 +217,7 @@ class PauseContract(Contract):
         fact = (await store.audit(an_id(1)))[-2]
         assert (fact.event, fact.data) == ("woken", {"cause": "wake", "request": "w"})
 
-    async def test_waking_changes_nothing_about_a_run_that_cannot_go_on_by_itself(self, store: Store) -> None:
+    async def test_wake_does_nothing_to_a_run_that_neither_waits_nor_retries(self, store: Store) -> None:
         """SEMANTICS, control: wake does nothing to a held run. T5: never before its own start time."""
         await held(store, 1)
         await start(store, an_intent(2), an_intent(3, delay=SECOND))
@@ -244,7 +244,7 @@ class PauseContract(Contract):
         assert await picture_of(store, 1) == before
 
     async def test_a_repeated_pause_changes_nothing_and_gives_the_same_answer(self, store: Store) -> None:
-        """S6: also if the opposite was asked for in between."""
+        """S6: even if the opposite request came in between."""
         await suspended(store, 1, for_message("go"))
         await store.apply(PAUSE)
         await store.apply(RESUME)

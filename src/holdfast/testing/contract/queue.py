@@ -1,4 +1,4 @@
-"""Queues: what a topic in that mode promises of its events."""
+"""Contract of queues: events of a topic in mode `queue`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def a_job(id: str = "e1", payload: str = "1") -> Event:
 
 
 def for_job(since: int = 0, **options: object) -> Wait:
-    """A wait for a job that began so many seconds after the start."""
+    """Build a wait for a job that began `since` seconds after the start."""
     return replace(for_event("jobs", **options), since=START + since * SECOND)  # type: ignore[arg-type]  # passed on
 
 
@@ -59,17 +59,17 @@ LEAVINGS: tuple[Next, ...] = (
 
 
 class QueueContract(Contract):
-    """An event of a queue is taken by exactly one run."""
+    """Exactly one run receives an event of a queue."""
 
-    async def test_rules_of_topics_are_kept_and_listed_by_name(self, store: Store) -> None:
-        """The port: `put_topics` sets, `topics` lists; setting again replaces."""
+    async def test_topics_are_stored_and_listed_by_name(self, store: Store) -> None:
+        """The port: setting a topic again replaces its rule."""
         await store.apply(SetTopics(topics=[Topic(name="b*", retention=5), JOBS]))
         await store.apply(SetTopics(topics=[Topic(name="b*", mode="queue", max_pending=3)]))
 
         assert list(await store.catalog(ListTopics())) == [Topic(name="b*", mode="queue", max_pending=3), JOBS]
 
     async def test_an_event_goes_to_the_run_that_has_waited_longest(self, store: Store) -> None:
-        """SEMANTICS, events: exactly one waiter; by the beginning of its wait, then by its id."""
+        """SEMANTICS, events: exactly one waiter gets it. The start of the wait decides, then the id of the run."""
         await store.apply(SetTopics(topics=[JOBS]))
         for number, since in ((1, 3), (2, 1), (3, 1), (4, 2)):
             await suspended(store, number, for_job(since))
@@ -82,8 +82,8 @@ class QueueContract(Contract):
         assert got == {an_id(2): ["0"], an_id(3): ["1"], an_id(4): ["2"], an_id(1): ["3"]}
         assert all(arrival.is_exclusive for lease in leases for arrival in lease.arrivals)
 
-    async def test_those_who_wait_before_it_and_may_not_have_it_keep_no_run_from_an_event(self, store: Store) -> None:
-        """SEMANTICS, events: a run that is paused would only keep it from others, however many are."""
+    async def test_paused_runs_do_not_keep_an_event_from_a_run_behind_them(self, store: Store) -> None:
+        """SEMANTICS, events: delivery skips paused runs, however many, because they would only hold the event."""
         await store.apply(SetTopics(topics=[JOBS]))
         for number in range(1, 61):
             await suspended(store, number, for_job(number))
@@ -94,8 +94,10 @@ class QueueContract(Contract):
 
         assert (await claim_one(store)).run.id == an_id(60)
 
-    async def test_an_event_that_nobody_waits_for_is_kept_until_taken(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, events: kept, also for a run that is younger than it."""
+    async def test_an_event_without_a_waiter_is_kept_until_a_run_takes_it(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """SEMANTICS, events: a queue keeps an event, also for runs created after it."""
         await store.apply(SetTopics(topics=[JOBS]))
         await store.apply(EmitEvents(events=[a_job()]))
         clock.advance(SECOND)
@@ -108,7 +110,7 @@ class QueueContract(Contract):
         assert (nothing.is_held, nothing.arrivals) == (False, ())
 
     async def test_events_are_handed_out_in_order(self, store: Store) -> None:
-        """SEMANTICS, events: in order; a run gets the next one when it has taken the one before."""
+        """SEMANTICS, events: in order. A run gets the next event once it has consumed the previous one."""
         await store.apply(SetTopics(topics=[JOBS]))
         lease = await held(store)
         await store.apply(EmitEvents(events=[a_job(f"e{number}", f"{number}") for number in range(3)]))
@@ -123,8 +125,8 @@ class QueueContract(Contract):
 
         assert got == ["0", "1", "2"]
 
-    async def test_an_event_that_was_taken_is_given_to_nobody_else(self, store: Store) -> None:
-        """SEMANTICS, events: exactly one, whatever becomes of that one later."""
+    async def test_a_consumed_event_reaches_no_other_run(self, store: Store) -> None:
+        """SEMANTICS, events: exactly one run receives it, even if that run fails later."""
         await store.apply(SetTopics(topics=[JOBS]))
         lease = await held(store, 1)
         await store.apply(EmitEvents(events=[a_job()]))
@@ -135,8 +137,8 @@ class QueueContract(Contract):
 
         assert (await the_run(store, 2)).arrivals == 0
 
-    async def test_a_wait_that_is_withdrawn_gives_the_event_to_the_next(self, store: Store) -> None:
-        """SEMANTICS, events: in the same transaction; the run that lets go of it does not see it again."""
+    async def test_a_withdrawn_wait_passes_its_event_to_the_next_waiter(self, store: Store) -> None:
+        """SEMANTICS, events: in the same transaction. The run that withdrew its wait no longer sees the event."""
         await store.apply(SetTopics(topics=[JOBS]))
         await suspended(store, 1, for_job(1), for_time(START + SECOND))
         await suspended(store, 2, for_job(2))
@@ -150,8 +152,8 @@ class QueueContract(Contract):
         assert (other.run.id, [arrival.payload for arrival in other.arrivals]) == (an_id(2), ["1"])
         assert await facts_of(store, 2) == ["claimed", "suspended", "woken", "claimed"]
 
-    async def test_an_event_that_came_back_is_pending_again(self, store: Store) -> None:
-        """SEMANTICS, events: back in its place, before those that came later."""
+    async def test_an_event_that_was_given_back_returns_to_its_place(self, store: Store) -> None:
+        """SEMANTICS, events: it returns to its place, before later events."""
         await store.apply(SetTopics(topics=[JOBS]))
         lease = await held(store, 1)
         await write(store, checkpoint_for(lease, waits=(for_job(),)))
@@ -164,7 +166,7 @@ class QueueContract(Contract):
         assert [arrival.payload for arrival in verdict.arrivals] == ["1"]
 
     async def test_a_run_that_gave_an_event_back_may_get_it_again(self, store: Store) -> None:
-        """SEMANTICS, events: the number of the last event it had is no reason against it."""
+        """SEMANTICS, events: `after` does not exclude events of a queue."""
         await store.apply(SetTopics(topics=[JOBS]))
         lease = await held(store)
         await store.apply(EmitEvents(events=[a_job()]))
@@ -177,8 +179,8 @@ class QueueContract(Contract):
         assert [arrival.ref for arrival in again.arrivals] == [arrival.ref for arrival in first.arrivals]
 
     @pytest.mark.parametrize("next", LEAVINGS, ids=name_of)
-    async def test_whoever_leaves_hands_on_what_was_not_taken(self, store: Store, next: Next) -> None:
-        """SEMANTICS, events: a run that ends, turns around, begins anew or is blocked gives it to the next waiter."""
+    async def test_a_run_that_stops_waiting_passes_its_unread_event_on(self, store: Store, next: Next) -> None:
+        """SEMANTICS, events: if a run ends, rolls back, continues as new or blocks, the next waiter gets the event."""
         await store.apply(SetTopics(topics=[JOBS]))
         lease = await held(store, 1, type="leaver")
         await write(store, checkpoint_for(lease, waits=(for_job(1),)))
@@ -190,8 +192,8 @@ class QueueContract(Contract):
 
         assert [arrival.payload for arrival in (await claim_one(store)).arrivals] == ["1"]
 
-    async def test_a_cancelled_run_hands_on_what_it_was_handed(self, store: Store) -> None:
-        """SEMANTICS, events: also if it sleeps, and also if there is nobody to take it."""
+    async def test_a_cancelled_run_gives_its_unread_event_back(self, store: Store) -> None:
+        """SEMANTICS, events: also if the run is suspended. Without another waiter, the queue keeps the event."""
         await store.apply(SetTopics(topics=[JOBS]))
         await suspended(store, 1, for_job())
         await store.apply(EmitEvents(events=[a_job()]))
@@ -201,7 +203,7 @@ class QueueContract(Contract):
         lease = await held(store, 2)
         assert len((await write(store, checkpoint_for(lease, waits=(for_job(),)))).arrivals) == 1
 
-    async def test_a_run_that_is_released_keeps_what_it_was_handed(self, store: Store) -> None:
+    async def test_a_released_run_keeps_its_unread_event(self, store: Store) -> None:
         """SEMANTICS, workers: a shutdown changes nothing for the run."""
         await store.apply(SetTopics(topics=[JOBS]))
         lease = await held(store, 1)
@@ -214,8 +216,8 @@ class QueueContract(Contract):
         assert [arrival.payload for arrival in (await claim_one(store)).arrivals] == ["1"]
         assert (await the_run(store, 2)).arrivals == 0
 
-    async def test_a_run_gets_one_at_a_time(self, store: Store) -> None:
-        """SEMANTICS, events: one that has an event unread is passed over, though it waits in two places."""
+    async def test_a_run_gets_one_event_of_a_queue_at_a_time(self, store: Store) -> None:
+        """SEMANTICS, events: delivery skips a run with an unread event, even if it waits in two places."""
         await store.apply(SetTopics(topics=[JOBS]))
         await suspended(store, 1, for_job(1), for_job(1, location="event#2"))
         await suspended(store, 2, for_job(2))
@@ -225,7 +227,7 @@ class QueueContract(Contract):
 
     # Modes
 
-    async def test_a_family_covers_topics_and_the_closest_rule_counts(self, store: Store) -> None:
+    async def test_the_most_specific_rule_of_a_topic_counts(self, store: Store) -> None:
         """SEMANTICS, events: the exact name first, then the longest prefix."""
         await store.apply(
             SetTopics(
@@ -249,7 +251,7 @@ class QueueContract(Contract):
         }  # fmt: skip
 
     async def test_the_mode_at_the_time_of_the_event_counts(self, store: Store) -> None:
-        """SEMANTICS, events: a topic that changes its mode does not change its events."""
+        """SEMANTICS, events: a new mode of a topic does not apply to events that were emitted before."""
         one, two = await held(store, 1), await held(store, 2)
         await store.apply(EmitEvents(events=[a_job("e1", "1")]))
         await store.apply(SetTopics(topics=[JOBS]))
@@ -277,7 +279,7 @@ class QueueContract(Contract):
     # Repeats and races
 
     async def test_a_job_emitted_twice_is_one_job(self, store: Store, clock: SettableClock) -> None:
-        """S6: the answer is the same, also when it was taken since."""
+        """S6: the answer is the same, even if a run has received the event since."""
         await store.apply(SetTopics(topics=[JOBS]))
         lease = await held(store, 1)
         await write(store, checkpoint_for(lease, waits=(for_job(),)))
@@ -290,8 +292,8 @@ class QueueContract(Contract):
         assert await store.apply(EmitEvents(events=[a_job()])) == [1]
         assert (await the_run(store, 2)).arrivals == 0
 
-    async def test_a_repeated_checkpoint_gives_nothing_back_twice(self, store: Store) -> None:
-        """S6: nor does it take twice what it was handed."""
+    async def test_a_repeated_checkpoint_gives_no_event_back_twice(self, store: Store) -> None:
+        """S6: nor does it take a second event from the queue."""
         await store.apply(SetTopics(topics=[JOBS]))
         lease = await held(store, 1)
         await store.apply(EmitEvents(events=[a_job("e1", "1"), a_job("e2", "2")]))
@@ -308,8 +310,8 @@ class QueueContract(Contract):
         other = await held(store, 2)
         assert len((await write(store, checkpoint_for(other, waits=(for_job(),)))).arrivals) == 1
 
-    async def test_emits_and_waits_that_race_give_each_event_to_one(self, store: Store) -> None:
-        """S3, PROMISES 5: as many runs have one as there are events, and nobody has two."""
+    async def test_emits_and_waits_that_race_give_each_event_to_one_run(self, store: Store) -> None:
+        """S3, PROMISES 5: each event reaches one run, and no run gets two."""
         await store.apply(SetTopics(topics=[JOBS]))
         leases = [await held(store, number) for number in range(12)]
 
@@ -324,8 +326,8 @@ class QueueContract(Contract):
         arrivals = [(await the_run(store, number)).arrivals for number in range(12)]
         assert (sum(arrivals), max(arrivals)) == (8, 1)
 
-    async def test_an_event_goes_to_a_run_that_begins_to_wait_in_its_own_checkpoint(self, store: Store) -> None:
-        """SEMANTICS, waiting: `ctx.emit` goes with the checkpoint; whoever waits longest is served."""
+    async def test_a_run_can_receive_an_event_that_it_emits_in_the_same_checkpoint(self, store: Store) -> None:
+        """SEMANTICS, waiting: `ctx.emit` is written with the checkpoint, and so is the wait that receives it."""
         await store.apply(SetTopics(topics=[JOBS]))
         await start(store, an_intent(2))
         lease = await held(store, 1, type="emitter")

@@ -1,4 +1,4 @@
-"""Rates: how many runs of a type begin in a stretch of time."""
+"""Contract of rate limits: the number of runs of a type that begin per period."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ async def set_rate(store: Store, count: int | None = 1, *, period: Micros = PERI
 
 
 class RateContract(Contract):
-    """No stretch of a period sees more runs begin than a rate allows, and none waits longer than it has to."""
+    """No period sees more runs begin than the rate allows, and no run waits longer than necessary."""
 
-    async def test_no_more_begin_than_a_rate_allows(self, store: Store, clock: SettableClock) -> None:
+    async def test_no_more_runs_begin_than_a_rate_allows(self, store: Store, clock: SettableClock) -> None:
         """I9: limits are never exceeded."""
         await set_rate(store, 2)
         await starting(store, 1, 2, 3, 4, 5)
@@ -63,8 +63,8 @@ class RateContract(Contract):
         assert begun == [an_id(3), an_id(4)]
         assert await claimed_ids(store) == []
 
-    async def test_whoever_waits_first_is_ready_when_it_may_begin_and_the_others_are_not(self, store: Store) -> None:
-        """T5: an idle worker sleeps until then."""
+    async def test_only_the_first_run_that_waits_for_a_rate_has_a_ready_time(self, store: Store) -> None:
+        """T5: the claim says when the first of them may begin, so that an idle worker sleeps until then."""
         await set_rate(store)
         await starting(store, 1, 2, 3)
 
@@ -77,10 +77,8 @@ class RateContract(Contract):
         assert [await facts_of(store, number) for number in (2, 3)] == [["parked"], ["parked"]]
         assert await store.stats(FindOrphans(limit=10)) == []
 
-    async def test_whoever_may_begin_at_the_same_time_is_ready_at_the_same_time(
-        self, store: Store, clock: SettableClock
-    ) -> None:
-        """One claim sees to all of them, and the next one has them all."""
+    async def test_runs_that_may_begin_together_are_ready_together(self, store: Store, clock: SettableClock) -> None:
+        """The first claim gets one run and admits the others. The next claim gets these."""
         await set_rate(store, 3)
         await starting(store, *range(1, 9))
         await claim(store)
@@ -95,10 +93,10 @@ class RateContract(Contract):
         assert await claimed_ids(store) == [an_id(5), an_id(6)]
         assert (await the_run(store, 7)).ready_at == START + 2 * PERIOD
 
-    async def test_runs_that_nobody_claimed_in_time_do_not_begin_all_at_once(
+    async def test_runs_that_were_not_claimed_in_time_do_not_begin_all_at_once(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """I9: it is the claim that counts, however long ago a run was allowed to begin."""
+        """I9: the time of the claim counts, not the time at which a run was allowed to begin."""
         await set_rate(store, 2)
         await starting(store, *range(1, 7))
         await claim(store)
@@ -111,14 +109,14 @@ class RateContract(Contract):
 
         assert begun == [an_id(3), an_id(4)]
 
-    async def test_a_run_that_was_let_go_counts_from_when_it_is_claimed(
+    async def test_an_admitted_run_counts_toward_the_rate_from_its_claim(
         self, store: Store, clock: SettableClock
     ) -> None:
         await set_rate(store, 2)
         await starting(store, *range(1, 7))
         await claim(store)
         clock.advance(PERIOD)
-        assert await claimed_ids(store) == [an_id(3)]  # and 4 is let go
+        assert await claimed_ids(store) == [an_id(3)]  # this claim also admits 4
         clock.advance(PERIOD // 2)
         assert await claimed_ids(store) == [an_id(4)]
 
@@ -129,8 +127,8 @@ class RateContract(Contract):
         clock.advance(PERIOD // 2)
         assert await claimed_ids(store) == [an_id(6)]
 
-    async def test_priority_goes_first_among_those_who_wait(self, store: Store, clock: SettableClock) -> None:
-        """S4."""
+    async def test_priority_decides_among_runs_that_wait_for_a_rate(self, store: Store, clock: SettableClock) -> None:
+        """S4: claim order holds among waiting runs."""
         await set_rate(store)
         await starting(store, 1, 2)
         await claim(store)
@@ -144,7 +142,9 @@ class RateContract(Contract):
 
         assert order == [an_id(3), an_id(2)]
 
-    async def test_a_newcomer_does_not_overtake_those_who_wait(self, store: Store, clock: SettableClock) -> None:
+    async def test_a_new_run_does_not_overtake_runs_that_wait_for_a_rate(
+        self, store: Store, clock: SettableClock
+    ) -> None:
         await set_rate(store)
         await starting(store, 2, 3)
         await claim(store)
@@ -155,8 +155,8 @@ class RateContract(Contract):
         assert await claimed_ids(store) == [an_id(3)]
         assert await parked_at(store, 1) == RATE
 
-    async def test_only_runs_that_begin_count(self, store: Store, clock: SettableClock) -> None:
-        """One that is woken, released, continued as new or rewound has begun before."""
+    async def test_only_first_claims_count_toward_a_rate(self, store: Store, clock: SettableClock) -> None:
+        """A run that is woken, released, rewound, continued as new or taken over has begun before."""
         await set_rate(store, period=2 * LEASE)
         await starting(store, 1)
         lease = await claim_one(store)
@@ -189,7 +189,7 @@ class RateContract(Contract):
         assert created.runs[0].lease is None
 
     @pytest.mark.parametrize("how", ["pause", "cancel"])
-    async def test_whoever_leaves_the_queue_leaves_its_turn_to_the_next(
+    async def test_a_paused_or_cancelled_waiter_leaves_its_turn_to_the_next_run(
         self, store: Store, clock: SettableClock, how: str
     ) -> None:
         """PROMISES 8: no silent stop."""
@@ -204,7 +204,7 @@ class RateContract(Contract):
         assert await claimed_ids(store) == [an_id(3)]
 
     @pytest.mark.parametrize("how", ["pause", "cancel"])
-    async def test_whoever_was_let_go_and_does_not_begin_leaves_that_to_the_next(
+    async def test_an_admitted_run_that_is_paused_or_cancelled_leaves_its_turn_to_the_next(
         self, store: Store, clock: SettableClock, how: str
     ) -> None:
         await set_rate(store, 2)
@@ -218,7 +218,7 @@ class RateContract(Contract):
 
         assert await claimed_ids(store) == [an_id(5)]
 
-    async def test_a_run_that_waits_for_its_turn_is_not_woken(self, store: Store) -> None:
+    async def test_wake_does_nothing_to_a_run_that_waits_for_a_rate(self, store: Store) -> None:
         await set_rate(store)
         await starting(store, 1, 2)
         await claim(store)
@@ -228,7 +228,7 @@ class RateContract(Contract):
 
         assert await picture_of(store, 2) == before
 
-    async def test_a_run_that_was_paused_queues_again(self, store: Store, clock: SettableClock) -> None:
+    async def test_a_resumed_run_waits_for_the_rate_again(self, store: Store, clock: SettableClock) -> None:
         await set_rate(store)
         await starting(store, 1, 2)
         await claim(store)
@@ -243,7 +243,7 @@ class RateContract(Contract):
 
     # Changing it
 
-    async def test_a_rate_that_is_raised_lets_the_next_ones_go_but_remembers_who_has_begun(self, store: Store) -> None:
+    async def test_a_raised_rate_admits_more_runs_and_counts_those_that_have_begun(self, store: Store) -> None:
         await set_rate(store)
         await starting(store, *range(1, 6))
         await claim(store)
@@ -253,14 +253,14 @@ class RateContract(Contract):
         assert await claimed_ids(store) == [an_id(2), an_id(3)]
         assert (await the_run(store, 4)).ready_at == START + PERIOD
 
-    async def test_a_rate_that_is_lowered_takes_back_what_nobody_has_claimed(
+    async def test_a_lowered_rate_takes_turns_back_from_runs_that_are_not_claimed(
         self, store: Store, clock: SettableClock
     ) -> None:
         await set_rate(store, 3)
         await starting(store, *range(1, 8))
         await claim(store)
         clock.advance(PERIOD)
-        assert await claimed_ids(store) == [an_id(4)]  # and two are let go
+        assert await claimed_ids(store) == [an_id(4)]  # this claim also admits two more
 
         await set_rate(store, 2)
 
@@ -268,7 +268,7 @@ class RateContract(Contract):
         assert await claimed_ids(store) == [an_id(5)]
         assert await claimed_ids(store) == []
 
-    async def test_a_rate_that_is_lifted_lets_all_go(self, store: Store) -> None:
+    async def test_removing_a_rate_admits_all_runs(self, store: Store) -> None:
         await set_rate(store)
         await starting(store, 1, 2, 3)
         await claim(store)
@@ -277,7 +277,7 @@ class RateContract(Contract):
 
         assert await claimed_ids(store) == [an_id(2), an_id(3)]
 
-    async def test_a_rate_that_is_lifted_and_set_again_begins_anew(self, store: Store) -> None:
+    async def test_a_rate_that_is_removed_and_set_again_starts_from_zero(self, store: Store) -> None:
         await set_rate(store)
         await starting(store, 1, 2)
         await claim(store)
@@ -289,7 +289,7 @@ class RateContract(Contract):
 
     # With slots
 
-    async def test_a_run_needs_its_turn_and_a_slot(self, store: Store, clock: SettableClock) -> None:
+    async def test_a_run_needs_both_its_turn_and_a_slot(self, store: Store, clock: SettableClock) -> None:
         await set_rate(store, 2, concurrency=1)
         await starting(store, 1, 2, 3, 4)
         lease = await claim_one(store)
@@ -301,12 +301,12 @@ class RateContract(Contract):
         assert (lease.run.id, lease.run.slots) == (an_id(2), (SLOT,))
         await write(store, checkpoint_for(lease, succeed()))
 
-        assert await claimed_ids(store) == []  # there is a slot, but it is not time yet
+        assert await claimed_ids(store) == []  # a slot is free, but the rate does not allow it yet
         assert (await the_run(store, 3)).ready_at == START + PERIOD
         clock.advance(PERIOD)
         lease = await claim_one(store)
         assert lease.run.id == an_id(3)
-        assert await claimed_ids(store) == []  # it is time, but there is no slot
+        assert await claimed_ids(store) == []  # the rate allows it, but no slot is free
         assert (await the_run(store, 4)).ready_at is None
         await write(store, checkpoint_for(lease, succeed()))
         assert await claimed_ids(store) == [an_id(4)]
@@ -314,7 +314,7 @@ class RateContract(Contract):
     async def test_runs_that_waited_for_slots_do_not_begin_all_at_once(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """I9: time that passes while there is no slot is not saved up."""
+        """I9: time without a free slot does not accumulate."""
         await set_rate(store, 1, concurrency=1)
         await starting(store, 1, 2, 3)
         lease = await claim_one(store)
@@ -328,7 +328,7 @@ class RateContract(Contract):
         assert lease.run.id == an_id(2)
         assert await claimed_ids(store) == []
 
-    async def test_a_run_that_comes_back_passes_those_who_may_not_begin_yet(self, store: Store) -> None:
+    async def test_a_woken_run_overtakes_runs_that_may_not_begin_yet(self, store: Store) -> None:
         await set_rate(store, 1, concurrency=1)
         await starting(store, 1, 2, 3)
         lease = await claim_one(store)
@@ -340,7 +340,7 @@ class RateContract(Contract):
 
         assert await claimed_ids(store) == [an_id(1)]
 
-    async def test_one_that_lacks_a_slot_of_its_key_leaves_its_turn_to_the_next(
+    async def test_a_run_without_a_slot_of_its_key_leaves_its_turn_to_the_next(
         self, store: Store, clock: SettableClock
     ) -> None:
         await set_rate(store, 1, per_key={"tenant": 1})

@@ -1,4 +1,4 @@
-"""Reading: what the read side promises."""
+"""Contract of the read side."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from holdfast.testing.contract.clock import START, SettableClock
 
 
 async def _listed(store: Store, **filters: Any) -> list[int]:
-    """The numbers of the runs that a query lists."""
+    """Return the numbers of the runs that a query lists."""
     numbers = {an_id(number): number for number in range(100)}
     return [numbers[details.run.id] for details in await store.list(Query(**filters))]
 
 
 class ReadContract(Contract):
-    """Everything that was written can be seen."""
+    """The read side shows everything that was written."""
 
     async def test_a_twin_on_another_event_loop_has_the_same_runs(self, store: Store) -> None:
-        """The port: a twin is for another loop, of another thread, at the same time."""
+        """The port: a twin serves another event loop in another thread at the same time."""
         await store.create([an_intent(1)])
         twin = store.twin()
 
@@ -67,8 +67,8 @@ class ReadContract(Contract):
         assert await asyncio.to_thread(lambda: asyncio.run(elsewhere())) == [1, 2]
         assert sorted(await _listed(store)) == [1, 2]
 
-    async def test_what_was_never_written_is_not_there(self, store: Store) -> None:
-        """The port: unknown is None or empty, never an error."""
+    async def test_reading_an_unknown_run_returns_nothing(self, store: Store) -> None:
+        """The port: a read of something unknown returns None or nothing, and never raises."""
         assert await store.get(an_id(1)) is None
         assert await holder_of(store, "k") is None
         assert list(await store.history(an_id(1))) == []
@@ -95,15 +95,15 @@ class ReadContract(Contract):
 
         assert await _listed(store) == [1]
 
-    async def test_a_healthy_store_has_no_problem_to_tell(self, store: Store) -> None:
-        """The port: `check` tells what the store knows about its own health."""
+    async def test_a_healthy_store_reports_no_error(self, store: Store) -> None:
+        """The port: `check` returns findings about the store's own health."""
         findings = await store.check()
 
         assert {finding.level for finding in findings} <= {"ok", "warning"}
         assert all(finding.subject and finding.text for finding in findings)
 
-    async def test_the_time_is_the_clocks(self, store: Store, clock: SettableClock) -> None:
-        """S7: every store takes a clock for tests."""
+    async def test_the_store_returns_the_time_of_its_clock(self, store: Store, clock: SettableClock) -> None:
+        """S7: every store accepts a clock for tests."""
         before = await store.now()
         clock.advance(DAY)
 
@@ -120,7 +120,7 @@ class ReadContract(Contract):
         assert await _listed(store) == [3, 2, 5, 1]
 
     async def test_a_listed_run_comes_with_its_waits_and_values(self, store: Store) -> None:
-        """The port: a list is made of the same details as a look at one."""
+        """The port: `list` returns the same details as `get`."""
         lease = await held(store, 1)
         waits = (for_message("go"), for_time(START + LEASE))
         await write(store, checkpoint_for(lease, waits=waits, values={"done": "1"}))
@@ -131,7 +131,7 @@ class ReadContract(Contract):
         assert listed == [await store.get(an_id(2)), await store.get(an_id(1))]
 
     async def test_pages_continue_where_the_last_one_ended(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, seeing: keyset paging, also among runs of one instant."""
+        """SEMANTICS, seeing: keyset paging, also among runs created at the same instant."""
         await start(store, *(an_intent(number) for number in range(4)))
         clock.advance(1)
         await start(store, *(an_intent(number) for number in range(4, 7)))
@@ -144,7 +144,7 @@ class ReadContract(Contract):
 
         assert pages == [[6, 5], [4, 3], [2, 1], [0]]
 
-    async def test_a_list_by_state(self, store: Store) -> None:
+    async def test_runs_are_listed_by_state(self, store: Store) -> None:
         """SEMANTICS, seeing: list by state, one or several."""
         await start(store, an_intent(1))
         await held(store, 2)
@@ -155,8 +155,8 @@ class ReadContract(Contract):
         assert await _listed(store, states=frozenset({RunState.FAILED, RunState.PENDING})) == [4, 1]
         assert await _listed(store, states=frozenset({RunState.CANCELLED})) == []
 
-    async def test_a_list_by_type_or_dotted_prefix(self, store: Store) -> None:
-        """SEMANTICS, seeing and workers: `billing.*` is literal, no wildcard leaks."""
+    async def test_runs_are_listed_by_type_or_dotted_prefix(self, store: Store) -> None:
+        """SEMANTICS, seeing and workers: in `billing.*` the prefix is literal, so no SQL wildcard leaks."""
         types = [
             "shop",
             "shop.order",
@@ -181,21 +181,21 @@ class ReadContract(Contract):
             [],
         ]
 
-    async def test_a_list_by_a_hostile_prefix(self, store: Store) -> None:
-        """SEMANTICS, workers: literal, for every character."""
+    async def test_type_prefixes_are_taken_literally(self, store: Store) -> None:
+        """SEMANTICS, workers: every character of a prefix is literal."""
         await start(store, *(an_intent(number, type=f"{text}.v1") for number, text in enumerate(HOSTILE)))
 
         assert [await _listed(store, type=f"{text}.*") for text in HOSTILE] == [[n] for n in range(len(HOSTILE))]
 
-    async def test_a_list_by_key(self, store: Store) -> None:
+    async def test_runs_are_listed_by_key(self, store: Store) -> None:
         """SEMANTICS, seeing: list by key."""
         await start(store, *(an_intent(number, key=key) for number, key in enumerate(HOSTILE)), an_intent(99))
 
         assert [await _listed(store, key=key) for key in HOSTILE] == [[number] for number in range(len(HOSTILE))]
         assert await _listed(store, key="%") == []
 
-    async def test_a_list_by_tags_wants_all_of_them(self, store: Store) -> None:
-        """SEMANTICS, starting: tags are a string map, searchable."""
+    async def test_a_list_by_tags_requires_all_of_them(self, store: Store) -> None:
+        """SEMANTICS, starting: tags are a map of strings, searchable."""
         await start(
             store,
             an_intent(1, tags={"shop": "x", "zone": "eu"}),
@@ -209,20 +209,20 @@ class ReadContract(Contract):
         assert await _listed(store, tags={"shop": ""}) == []
 
     async def test_tags_are_taken_literally(self, store: Store) -> None:
-        """SEMANTICS, starting: no character of a tag means anything to the store."""
+        """SEMANTICS, starting: no character of a tag has a special meaning to the store."""
         await start(store, *(an_intent(number, tags={text: f"{text}!"}) for number, text in enumerate(HOSTILE)))
 
         assert [await _listed(store, tags={text: f"{text}!"}) for text in HOSTILE] == [[n] for n in range(len(HOSTILE))]
 
-    async def test_a_list_by_parent(self, store: Store) -> None:
+    async def test_runs_are_listed_by_parent(self, store: Store) -> None:
         """SEMANTICS, seeing: list by parent."""
         await start(store, an_intent(1), an_intent(2, parent_id=an_id(1)), an_intent(3, parent_id=an_id(2)))
 
         assert await _listed(store, parent_id=an_id(1)) == [2]
         assert await _listed(store, parent_id=an_id(9)) == []
 
-    async def test_a_list_by_the_beginning_of_an_id(self, store: Store) -> None:
-        """The port: `id_prefix`, for people who copy half an id."""
+    async def test_runs_are_listed_by_id_prefix(self, store: Store) -> None:
+        """The port: `id_prefix`, for people who copy only a part of an id."""
         await start(store, an_intent(1), an_intent(2))
 
         assert await _listed(store, id_prefix=an_id(1)[:-3]) == [1]
@@ -230,8 +230,8 @@ class ReadContract(Contract):
         assert await _listed(store, id_prefix=an_id(1)[:4]) == [2, 1]
         assert [await _listed(store, id_prefix=prefix) for prefix in ("%", "_", "zz")] == [[], [], []]
 
-    async def test_a_list_by_time_of_creation(self, store: Store, clock: SettableClock) -> None:
-        """The port: from is included, until is not."""
+    async def test_runs_are_listed_by_time_of_creation(self, store: Store, clock: SettableClock) -> None:
+        """The port: `created_from` is inclusive, `created_until` is exclusive."""
         for number in (1, 2, 3):
             await start(store, an_intent(number))
             clock.advance(SECOND)
@@ -240,8 +240,8 @@ class ReadContract(Contract):
         assert await _listed(store, created_until=START + SECOND) == [1]
         assert await _listed(store, created_from=START + SECOND, created_until=START + 2 * SECOND) == [2]
 
-    async def test_filters_and_pages_go_together(self, store: Store) -> None:
-        """The port: every filter holds, on every page."""
+    async def test_filters_apply_on_every_page(self, store: Store) -> None:
+        """The port: every filter applies on every page."""
         await start(
             store,
             *(an_intent(number, type=("a.x" if number % 2 else "b.x"), tags={"t": "1"}) for number in range(8)),
@@ -256,8 +256,8 @@ class ReadContract(Contract):
 
     # Ends, counts, orphans
 
-    async def test_ends_are_those_of_the_runs_that_have_ended(self, store: Store) -> None:
-        """The port: `ends`, for many callers of `result()` at once."""
+    async def test_ends_are_returned_only_for_runs_that_have_ended(self, store: Store) -> None:
+        """The port: `EndsOf` serves many callers of `result()` at once."""
         await start(store, an_intent(1), an_intent(2))
         await ended(store, 3)
         await write(store, checkpoint_for(await held(store, 4), fail()))
@@ -273,8 +273,8 @@ class ReadContract(Contract):
         assert {run.result for run in runs} == {None, '"done"'}
         assert list(await store.changes(EndsOf(run_ids=[]))) == []
 
-    async def test_counts_are_by_type_and_state(self, store: Store) -> None:
-        """The port: `counts`."""
+    async def test_runs_are_counted_by_type_and_state(self, store: Store) -> None:
+        """The port: `CountRuns`."""
         await start(store, an_intent(1), an_intent(2), an_intent(3, type="other's"))
         await ended(store, 4)
 
@@ -283,8 +283,8 @@ class ReadContract(Contract):
             "other's": {RunState.PENDING: 1},
         }
 
-    async def test_the_backlog_is_what_may_be_claimed_now(self, store: Store, clock: SettableClock) -> None:
-        """T5: from `ready_at` on, whatever made it ready. Sleeping, waiting, held and ended runs are no part of it."""
+    async def test_the_backlog_counts_runs_that_may_be_claimed_now(self, store: Store, clock: SettableClock) -> None:
+        """T5: a run counts from its `ready_at` on. Sleeping, waiting, held, paused and ended runs do not count."""
         await start(store, an_intent(1, priority=9), an_intent(2, delay=2 * SECOND), an_intent(3, type="other's"))
         await ended(store, 4)
         await suspended(store, 5, for_message("go"))
@@ -303,8 +303,8 @@ class ReadContract(Contract):
             Backlog(type="other's", count=1, since=START + 2 * SECOND),
         ]
 
-    async def test_a_lease_that_has_run_out_belongs_to_the_backlog(self, store: Store, clock: SettableClock) -> None:
-        """T5: the ready time of a held run is the end of its lease. S7: at that instant, not before."""
+    async def test_a_run_with_an_expired_lease_counts_in_the_backlog(self, store: Store, clock: SettableClock) -> None:
+        """T5: `ready_at` of a held run is the end of its lease. S7: the run counts from that instant on, not before."""
         await held(store, 1)
         await held(store, 2, worker=OTHER_WORKER)
         await start(store, an_intent(3, delay=DAY))
@@ -315,7 +315,7 @@ class ReadContract(Contract):
         assert list(await store.stats(CountReady())) == [Backlog(type=TYPE, count=2, since=START + LEASE)]
 
     async def test_held_runs_are_counted_by_their_holder(self, store: Store, clock: SettableClock) -> None:
-        """The port: `held`. Expiry alone ends nothing: until somebody else claims, the run is held."""
+        """The port: `CountLeases`. Expiry alone ends nothing: until another worker claims the run, it is held."""
         await held(store, 1)
         await held(store, 2, type="other's")
         await held(store, 3, worker=OTHER_WORKER)
@@ -325,7 +325,7 @@ class ReadContract(Contract):
 
         assert await store.stats(CountLeases()) == {WORKER: 2, OTHER_WORKER: 1}
 
-    async def test_no_state_a_run_can_be_in_is_an_orphan(self, store: Store) -> None:
+    async def test_no_regular_state_of_a_run_is_an_orphan(self, store: Store) -> None:
         """PROMISES 8: each live run is claimed, ready, or waiting for something named."""
         await start(store, an_intent(1), an_intent(2, delay=DAY))
         await held(store, 3)
@@ -342,8 +342,8 @@ class ReadContract(Contract):
         assert list(await store.stats(FindOrphans(limit=100))) == []
 
     @pytest.mark.parametrize("count", [1, 2])
-    async def test_a_run_that_sleeps_for_no_reason_is_an_orphan(self, store: Store, count: int) -> None:
-        """PROMISES 8: `holdfast doctor` checks it with the same query. Only a bug makes one."""
+    async def test_a_run_suspended_without_a_wait_is_an_orphan(self, store: Store, count: int) -> None:
+        """PROMISES 8: `holdfast doctor` uses the same query. Only a bug creates an orphan."""
         for number in (1, 2):
             await suspended(store, number)
 

@@ -1,4 +1,4 @@
-"""Recovering: what `recover` promises."""
+"""Contract of `recover`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from holdfast.testing.contract.clock import START, SettableClock
 
 
 def failed_at(*locations: str) -> Finish:
-    """The end of a run that goes back to the failure of these."""
+    """Build the failed end of a run whose error comes from these locations."""
     return Finish(state=RunState.FAILED, error=replace(an_error("no luck"), locations=locations))
 
 
@@ -56,10 +56,10 @@ async def locations(store: Store, number: int = 1) -> list[str]:
 
 
 class RecoverContract(Contract):
-    """A run that went wrong gets another chance at what it failed at, and keeps the rest."""
+    """A recovered run tries again what failed, and keeps the rest of its history."""
 
-    async def test_exhausted_steps_are_reset_and_what_is_done_stays(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, control: exhausted steps and failed branches are reset, then requeued."""
+    async def test_exhausted_steps_are_reset_and_finished_steps_stay(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, control: recover resets exhausted steps and failed branches, then requeues the run."""
         lease = await held(store)
         entries = (a_step("a", 1), a_failure("b", 2, 1))
         await write(store, checkpoint_for(lease, failed_at("b"), entries=entries))
@@ -75,7 +75,7 @@ class RecoverContract(Contract):
         assert (fact.event, fact.data) == ("recovered", {"dropped": 1, "request": "r"})
 
     async def test_a_blocked_run_is_tried_again_with_a_clean_slate(self, store: Store) -> None:
-        """Only `recover` continues a run that is blocked by a crash loop."""
+        """Only `recover` continues a run that a crash loop has blocked. It resets the count of crashes."""
         await write(store, checkpoint_for(await held(store), block(), entries=(a_step("a", 1),)))
 
         assert await store.apply(Recover(run_id=an_id(1), id="r")) is True
@@ -84,8 +84,8 @@ class RecoverContract(Contract):
         assert (run.state, run.ready_at, run.crashes, run.error) == (RunState.PENDING, START, 0, None)
         assert await locations(store) == ["a"]
 
-    async def test_what_was_undone_is_done_again_and_all_that_came_after_it(self, store: Store) -> None:
-        """SEMANTICS, rollback: `recover` drops undone entries. What came later relied on them."""
+    async def test_recover_drops_undone_entries_and_all_later_ones(self, store: Store) -> None:
+        """SEMANTICS, rollback: `recover` drops undone entries, and later entries, which relied on them."""
         entries = (a_step("a", 1), a_step("b", 2, has_undo=True), a_step("c", 3))
         await write(store, checkpoint_for(await held(store), entries=entries))
         await store.apply(Cancel(run_id=an_id(1), id="c"))
@@ -98,7 +98,7 @@ class RecoverContract(Contract):
         assert (await the_run(store)).rollback is None
 
     async def test_completed_undos_are_counted_in_rounds(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, idempotency key: written with the recovery or rewind that drops them, without a position."""
+        """SEMANTICS, idempotency key: a recover or rewind that drops completed undos writes `~rounds` at position 0."""
         for number in (1, 2, 3):
             lease = await held(store) if number == 1 else await claim_one(store)
             entries = (a_step("a", 1, has_undo=True), a_step("b", 2), a_failure("c", 3, 2))
@@ -133,8 +133,8 @@ class RecoverContract(Contract):
         assert (run.state, run.rollback, run.ready_at) == (RunState.ROLLING_BACK, RunState.CANCELLED, START)
         assert await locations(store) == ["a", "b", "~rollback", "~undo/b"]
 
-    async def test_a_wait_that_timed_out_is_waited_for_again_in_full(self, store: Store, clock: SettableClock) -> None:
-        """The fact before it tells from when on."""
+    async def test_recover_gives_a_timed_out_wait_its_full_time_again(self, store: Store, clock: SettableClock) -> None:
+        """The entry before the wait keeps the instant from which the timeout counts again."""
         late = a_step("receive", 2, None, kind=EntryKind.MESSAGE, state=EntryState.TIMED_OUT, since=1)
         await write(store, checkpoint_for(await held(store), failed_at("receive"), entries=(a_step("a", 1), late)))
         clock.advance(SECOND)
@@ -144,8 +144,8 @@ class RecoverContract(Contract):
         (kept,) = await store.history(an_id(1))
         assert (kept.location, kept.retry_at) == ("a", START + SECOND)
 
-    async def test_what_is_tried_again_has_its_full_time(self, store: Store, clock: SettableClock) -> None:
-        """A time-out that began with it begins anew."""
+    async def test_recover_gives_a_failed_step_its_full_time_again(self, store: Store, clock: SettableClock) -> None:
+        """A timeout that began with the step begins again at the recovery."""
         entries = (a_step("a", 1), a_failure("b", 2, since=1))
         await write(store, checkpoint_for(await held(store), failed_at("b"), entries=entries))
         clock.advance(SECOND)
@@ -155,7 +155,7 @@ class RecoverContract(Contract):
         (kept,) = await store.history(an_id(1))
         assert (kept.location, kept.retry_at) == ("a", START + SECOND)
 
-    async def test_what_is_tried_again_from_the_start_begins_then(self, store: Store, clock: SettableClock) -> None:
+    async def test_recover_to_the_very_start_sets_a_new_time_zero(self, store: Store, clock: SettableClock) -> None:
         """T6: the instant of the first claim is time zero."""
         await write(store, checkpoint_for(await held(store), failed_at("b"), entries=(a_failure("b", 1),)))
         clock.advance(SECOND)
@@ -166,8 +166,8 @@ class RecoverContract(Contract):
 
     # Children
 
-    async def test_the_end_of_a_child_that_the_ended_run_never_heard_of_arrives(self, store: Store) -> None:
-        """Else the run would wait for ever."""
+    async def test_recover_delivers_the_end_of_a_child_that_ended_after_its_parent(self, store: Store) -> None:
+        """Without this arrival, the reopened run would wait for ever."""
         lease = await held(store)
         child = an_intent(2, parent_id=an_id(1), parent_location="call", type="child")
         await write(store, checkpoint_for(lease, children=(child,), entries=(a_child(2),)))
@@ -179,8 +179,8 @@ class RecoverContract(Contract):
         (arrival,) = (await claim_one(store)).arrivals
         assert (arrival.kind, arrival.name, arrival.payload) == (WaitKind.CHILD, an_id(2), "7")
 
-    async def test_a_child_that_was_reopened_tells_the_reopened_parent(self, store: Store) -> None:
-        """It had told the first life of its parent; the second one waits for it anew."""
+    async def test_a_reopened_child_reports_its_end_to_the_reopened_parent(self, store: Store) -> None:
+        """The child has reported its first end to the ended parent. The reopened parent waits for the next one."""
         lease = await held(store)
         child = an_intent(2, parent_id=an_id(1), parent_location="call", type="child")
         await write(store, checkpoint_for(lease, children=(child,), entries=(a_child(2),)))
@@ -196,8 +196,8 @@ class RecoverContract(Contract):
 
     # Repeating and refusing
 
-    async def test_only_what_went_wrong_is_recovered(self, store: Store) -> None:
-        """SEMANTICS, recovering a parent: a run that is alive is a no-op, so that a bulk may name any; or succeeded."""
+    async def test_recover_does_nothing_to_a_run_that_is_alive_or_has_succeeded(self, store: Store) -> None:
+        """SEMANTICS, recovering a parent: such a recover returns False, so a bulk may name any run."""
         await held(store, 2)
         await write(store, checkpoint_for(await held(store, 4), Release()))
         await suspended(store, 3, for_message("go"))
@@ -213,7 +213,7 @@ class RecoverContract(Contract):
         assert await picture_of(store, *range(1, 6)) == before
 
     async def test_a_repeated_recovery_changes_nothing_and_gives_the_same_answer(self, store: Store) -> None:
-        """S6: also if the run has failed again by then."""
+        """S6: even if the run has failed again since."""
         await ended(store, 1, RunState.FAILED)
         await store.apply(Recover(run_id=an_id(1), id="r"))
         await write(store, checkpoint_for(await claim_one(store), fail()))

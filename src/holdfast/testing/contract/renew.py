@@ -1,4 +1,4 @@
-"""Renewing: what `renew`, `look`, `retire` and `workers` promise."""
+"""Contract of lease renewals and worker records: `renew`, `look`, `retire` and `workers`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HELD = Verdict(run_id=an_id(1))
 
 
 class RenewContract(Contract):
-    """A lease lasts as long as its holder says so in time, and nobody else says otherwise."""
+    """A lease lasts while its holder renews it in time and no other request takes the run away."""
 
     async def test_a_renewal_moves_the_end_of_the_lease(self, store: Store, clock: SettableClock) -> None:
         """T5, S7: the store's clock decides leases."""
@@ -55,7 +55,7 @@ class RenewContract(Contract):
         assert await claimed_ids(store, worker=OTHER_WORKER) == []
 
     async def test_a_renewal_changes_nothing_else(self, store: Store, clock: SettableClock) -> None:
-        """T8: a renewal is no claim; token, crashes, history and audit stay."""
+        """T8: a renewal is not a claim. Token, crashes, history and audit stay the same."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, entries=(a_step(),)))
         before = await picture_of(store, 1)
@@ -64,7 +64,9 @@ class RenewContract(Contract):
 
         assert await picture_of(store, 1) == before
 
-    async def test_an_expired_lease_that_nobody_took_may_be_renewed(self, store: Store, clock: SettableClock) -> None:
+    async def test_an_expired_lease_may_be_renewed_until_another_claim(
+        self, store: Store, clock: SettableClock
+    ) -> None:
         """T8: expiry alone ends nothing."""
         lease = await held(store)
         clock.advance(10 * LEASE)
@@ -75,7 +77,7 @@ class RenewContract(Contract):
     async def test_a_renewal_after_another_claim_is_lost_and_changes_nothing(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """T8: the fence stands before renewals too, also for a worker that claimed its own run again."""
+        """T8: an old token fences off renewals too, even for a worker that claimed its own run again."""
         lease = await held(store)
         clock.advance(LEASE)
         await claim_one(store, worker=WORKER)
@@ -86,7 +88,7 @@ class RenewContract(Contract):
         assert await picture_of(store, 1) == before
 
     async def test_a_renewal_after_a_cancel_is_lost(self, store: Store) -> None:
-        """SEMANTICS, control: a running holder is told by its next renewal."""
+        """SEMANTICS, control: a running holder learns of a cancel at its next renewal."""
         lease = await held(store)
         await store.apply(Cancel(run_id=an_id(1), id="c"))
 
@@ -94,10 +96,10 @@ class RenewContract(Contract):
         assert (await the_run(store)).ready_at is None
 
     @pytest.mark.parametrize("next", [Suspend(), Release(), succeed(), block()], ids=name_of)
-    async def test_a_renewal_of_a_run_that_was_let_go_is_lost(
+    async def test_a_renewal_of_a_run_that_its_holder_gave_up_is_lost(
         self, store: Store, clock: SettableClock, next: Suspend
     ) -> None:
-        """T5: `ready_at` of a run that nobody holds is not a lease."""
+        """T5: `ready_at` of a run that no worker holds is not a lease."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, next, waits=(for_message("go"),)))
         clock.advance(SECOND)
@@ -106,7 +108,7 @@ class RenewContract(Contract):
         assert (await renew(store, holding_of(lease))).verdicts == (LOST,)
         assert await picture_of(store, 1) == before
 
-    async def test_a_renewal_with_a_token_of_the_future_or_of_an_unknown_run_is_lost(self, store: Store) -> None:
+    async def test_a_renewal_with_a_wrong_token_or_of_an_unknown_run_is_lost(self, store: Store) -> None:
         """T8: only the current token counts."""
         lease = await held(store)
         wrong = [
@@ -123,7 +125,9 @@ class RenewContract(Contract):
             (an_id(9), True),
         ]
 
-    async def test_one_lost_lease_does_not_hinder_the_others(self, store: Store, clock: SettableClock) -> None:
+    async def test_a_lost_lease_does_not_affect_the_others_of_its_batch(
+        self, store: Store, clock: SettableClock
+    ) -> None:
         """T9: a batch is many verdicts, one per run, in order."""
         leases = [await held(store, number) for number in (3, 1, 2)]
         await store.apply(Cancel(run_id=an_id(1), id="c"))
@@ -138,7 +142,7 @@ class RenewContract(Contract):
         ]
         assert [(await the_run(store, number)).ready_at for number in (3, 2)] == [START + SECOND + LEASE] * 2
 
-    async def test_a_renewal_brings_what_arrived_since(self, store: Store) -> None:
+    async def test_a_renewal_returns_the_arrivals_since_the_last_answer(self, store: Store) -> None:
         """T1: the holder learns of an arrival in the answer to its next checkpoint or renewal."""
         lease = await held(store)
         await store.apply(SendMessages(messages=[a_message(id="m1"), a_message(id="m2")]))
@@ -154,7 +158,7 @@ class RenewContract(Contract):
     # Looking
 
     async def test_a_look_answers_like_a_renewal_and_renews_nothing(self, store: Store, clock: SettableClock) -> None:
-        """The port: what a renewal would answer, without renewing."""
+        """The port: a look gives the answer of a renewal, without renewing."""
         lease = await held(store, 1)
         gone = await self._lost(store, 2)
         await store.apply(SendMessages(messages=[a_message()]))
@@ -176,8 +180,8 @@ class RenewContract(Contract):
 
     # Workers
 
-    async def test_a_renewal_tells_that_its_worker_lives(self, store: Store, clock: SettableClock) -> None:
-        """The port: prolong leases and tell that the worker lives, also of one that holds nothing."""
+    async def test_a_renewal_records_that_its_worker_is_alive(self, store: Store, clock: SettableClock) -> None:
+        """The port: `renew` extends leases and records that the worker is alive, even if it holds no run."""
         await renew(store, worker=OTHER_WORKER)
         clock.advance(SECOND)
         await renew(store, worker=WORKER)
@@ -191,8 +195,8 @@ class RenewContract(Contract):
         assert (second.name, second.host, second.pid) == (told.name, told.host, told.pid)
         assert (second.types, second.concurrency) == (told.types, told.concurrency)
 
-    async def test_a_retired_worker_is_forgotten_and_its_runs_are_not(self, store: Store) -> None:
-        """The port: forget a worker that has stopped. What it held is given back by its lease."""
+    async def test_retiring_a_worker_keeps_its_leases(self, store: Store) -> None:
+        """The port: `retire` removes the record of a stopped worker. Its runs stay leased until the leases end."""
         lease = await held(store)
         await renew(store, holding_of(lease))
         await renew(store, worker=OTHER_WORKER)

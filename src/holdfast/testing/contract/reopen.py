@@ -1,4 +1,4 @@
-"""Reopening children: what recovering a parent does to its children, and theirs."""
+"""Contract of reopening children: the effect of recovering a parent on its children and their children."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ CHILD = "child"
 
 
 def place(number: int) -> str:
-    """Where a parent knows a child."""
+    """Return the location of a child in its parent."""
     return f"map/{number}"
 
 
 def the_failure(number: int, position: int, location: str | None = None, **options: Any) -> Entry:
-    """The record of a child's failure in its parent."""
+    """Build the parent's entry of a failed child."""
     failure = {"state": EntryState.FAILED, "error": an_error("no luck"), "result": None, "attempts": 1}
     return a_child(number, location or place(number), position, **failure | options)
 
@@ -57,7 +57,7 @@ def the_failure(number: int, position: int, location: str | None = None, **optio
 async def family(
     store: Store, *numbers: int, parent: int = 1, ends: Finish | None = None, caught: Iterable[int] = (), **options: Any
 ) -> None:
-    """A run that has failed because its children did, each at a step; those `caught` did no harm."""
+    """Create a parent whose children have failed at a step, and which failed because of those not in `caught`."""
     of_type = {} if parent == 1 else {"type": CHILD}
     lease = await held(store, parent, **of_type)
     children = tuple(
@@ -89,12 +89,12 @@ async def locations(store: Store, number: int = 1) -> list[str]:
 
 
 class ReopenContract(Contract):
-    """Recovering a parent reopens its children; it never makes twins."""
+    """Recovering a parent reopens its children. It never creates twins."""
 
-    # Who is reopened
+    # Children that are reopened
 
     async def test_a_failed_child_is_reopened_with_its_parent(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, recovering a parent: by the same rules, and its next end reaches the parent."""
+        """SEMANTICS, recovering a parent: the child follows the same rules, and its next end reaches the parent."""
         await family(store, 2)
         clock.advance(SECOND)
 
@@ -111,7 +111,7 @@ class ReopenContract(Contract):
         assert (arrival.name, arrival.state, arrival.payload) == (an_id(2), RunState.SUCCEEDED, "7")
 
     async def test_a_child_that_was_cancelled_with_the_run_is_reopened(self, store: Store) -> None:
-        """SEMANTICS, recovering a parent: cancelled because its parent ended."""
+        """SEMANTICS, recovering a parent: the child was cancelled because its parent ended."""
         lease = await held(store)
         child = an_intent(2, parent_id=an_id(1), parent_location="call", type=CHILD, on_close="cancel")
         waits = (for_child(2),)
@@ -125,7 +125,7 @@ class ReopenContract(Contract):
         assert (await claim_one(store)).arrivals == ()
 
     async def test_a_child_that_was_cancelled_because_of_the_failure_is_reopened(self, store: Store) -> None:
-        """SEMANTICS, recovering a parent: cancelled because a branch lost."""
+        """SEMANTICS, recovering a parent: the child was cancelled because a branch lost."""
         lease = await held(store)
         child = an_intent(2, parent_id=an_id(1), parent_location="+1/call", type=CHILD, on_close="cancel")
         await write(store, checkpoint_for(lease, children=(child,), entries=(a_child(2, "+1/call"),)))
@@ -142,7 +142,7 @@ class ReopenContract(Contract):
         assert (child_run.state, child_run.parent_location) == (RunState.PENDING, "+1/call")
 
     async def test_the_children_of_a_child_are_reopened_with_it(self, store: Store) -> None:
-        """SEMANTICS, recovering a parent: by the same rules, so its own children too."""
+        """SEMANTICS, recovering a parent: a child is recovered by the same rules, so its own children too."""
         await family(store, 4)
         await write(store, checkpoint_for(await held(store, 2, type=CHILD), succeed()))
         before = await picture_of(store, 2)
@@ -164,8 +164,8 @@ class ReopenContract(Contract):
         assert await states(store, 1, 4) == [RunState.FAILED] * 2
         assert await picture_of(store, 2) == before
 
-    async def test_the_last_of_a_long_chain_is_reopened(self, store: Store) -> None:
-        """SEMANTICS, recovering a parent: however many generations of children there are."""
+    async def test_the_last_child_of_a_long_chain_is_reopened(self, store: Store) -> None:
+        """SEMANTICS, recovering a parent: this works at any depth."""
         length = 300
         for number in range(1, length + 1):
             related = {"parent_id": an_id(number - 1), "parent_location": "call"} if number > 1 else {}
@@ -177,11 +177,11 @@ class ReopenContract(Contract):
 
         assert await states(store, 1, length // 2, length) == [RunState.PENDING] * 3
 
-    # Who is not
+    # Children that stay as they are
 
     @pytest.mark.parametrize("reason", ["enough", rules.CLOSING.reason, rules.BY_PARENT.reason])
     async def test_a_child_that_a_person_cancelled_stays_cancelled(self, store: Store, reason: str) -> None:
-        """SEMANTICS, recovering a parent: and raises `ChildFailed` again, whatever the person said."""
+        """SEMANTICS, recovering a parent: the child raises `ChildFailed` again, regardless of the person's reason."""
         lease = await held(store)
         child = an_intent(2, parent_id=an_id(1), parent_location=place(2), type=CHILD)
         await write(store, checkpoint_for(lease, children=(child,), entries=(a_child(2, place(2)),)))
@@ -197,7 +197,7 @@ class ReopenContract(Contract):
         assert arrival.error == rules.cancellation(reason)
 
     async def test_a_failure_that_the_parent_caught_stays_caught(self, store: Store) -> None:
-        """SEMANTICS, recovering a parent: the child stays as it is, and so does what is recorded of it."""
+        """SEMANTICS, recovering a parent: neither the child nor its entry in the parent changes."""
         await family(store, 2, 3, caught=[2])
         before = await picture_of(store, 2)
 
@@ -208,8 +208,8 @@ class ReopenContract(Contract):
         entries = {entry.location: entry.state for entry in await store.history(an_id(1))}
         assert entries == {place(2): EntryState.FAILED, place(3): EntryState.STARTED}
 
-    async def test_a_child_that_has_succeeded_is_taken_as_it_is(self, store: Store) -> None:
-        """SEMANTICS, recovering a parent: one that was recovered before, and is done."""
+    async def test_a_child_that_has_succeeded_stays_as_it_is(self, store: Store) -> None:
+        """SEMANTICS, recovering a parent: here the child was recovered earlier and has succeeded since."""
         await family(store, 2)
         await store.apply(Recover(run_id=an_id(2), id="r2"))
         await write(store, checkpoint_for(await claim_child(store, 2), succeed("7")))
@@ -221,8 +221,8 @@ class ReopenContract(Contract):
         (arrival,) = (await claim_one(store)).arrivals
         assert (arrival.name, arrival.state, arrival.payload) == (an_id(2), RunState.SUCCEEDED, "7")
 
-    async def test_a_success_after_something_that_was_undone_is_taken_as_it_is(self, store: Store) -> None:
-        """SEMANTICS, recovering a parent: what the child did is not undone. The code finds it when it comes there."""
+    async def test_a_successful_child_stays_as_it_is_when_an_earlier_step_was_undone(self, store: Store) -> None:
+        """SEMANTICS, recovering a parent: the child is not undone. The parent's code gets its result again."""
         lease = await held(store)
         child = an_intent(2, parent_id=an_id(1), parent_location="call", type=CHILD)
         await write(store, checkpoint_for(lease, children=(child,), entries=(a_child(2, since=1),)))
@@ -244,8 +244,8 @@ class ReopenContract(Contract):
         assert [(arrival.name, arrival.payload) for arrival in again.arrivals] == [(an_id(2), "7")]
         assert await picture_of(store, 2) == before
 
-    async def test_a_child_that_is_alive_is_waited_for(self, store: Store) -> None:
-        """SEMANTICS, recovering a parent: in a bulk it may have been recovered before its parent."""
+    async def test_a_recovered_parent_waits_for_a_child_that_is_alive(self, store: Store) -> None:
+        """SEMANTICS, recovering a parent: a bulk recover may reach the child before its parent."""
         await family(store, 2)
         await store.apply(Recover(run_id=an_id(2), id="r2"))
         lease = await claim_child(store, 2)
@@ -262,7 +262,7 @@ class ReopenContract(Contract):
     async def test_a_child_that_no_longer_exists_is_started_again(
         self, store: Store, clock: SettableClock, how: str
     ) -> None:
-        """SEMANTICS, recovering a parent: under the same location, so its record goes."""
+        """SEMANTICS, recovering a parent: the child starts again under the same location, so its entry is dropped."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, failed_at(place(2)), entries=(the_failure(2, 1),)))
         if how == "deleted":
@@ -274,8 +274,8 @@ class ReopenContract(Contract):
 
         assert await locations(store) == []
 
-    async def test_a_child_that_nobody_awaited_stays_as_it_is(self, store: Store) -> None:
-        """SEMANTICS, children: one that is not awaited is fire and forget."""
+    async def test_a_child_that_is_not_awaited_stays_as_it_is(self, store: Store) -> None:
+        """SEMANTICS, children: a child that is not awaited is fire and forget."""
         lease = await held(store)
         children = [an_intent(n, parent_id=an_id(1), parent_location=place(n), type=CHILD) for n in (2, 3)]
         entries = (a_child(2, place(2), attempts=0), a_child(3, place(3)))
@@ -290,8 +290,8 @@ class ReopenContract(Contract):
         assert await picture_of(store, 2) == before
         assert (await the_run(store, 3)).state is RunState.PENDING
 
-    async def test_a_parent_whose_child_still_undoes_what_it_did_is_busy(self, store: Store) -> None:
-        """The child will end cancelled, and could be reopened only then."""
+    async def test_recover_is_refused_while_a_child_still_rolls_back(self, store: Store) -> None:
+        """The child will end cancelled, and only then can it be reopened."""
         lease = await held(store)
         child = an_intent(2, parent_id=an_id(1), parent_location="call", type=CHILD, on_close="cancel")
         waits = (for_child(2),)
@@ -310,10 +310,10 @@ class ReopenContract(Contract):
         assert await store.apply(Recover(run_id=an_id(1), id="r")) is True
         assert await states(store, 1, 2) == [RunState.PENDING] * 2
 
-    # How many at once
+    # Several transactions
 
-    async def test_a_recovery_goes_on_where_a_transaction_has_reopened_enough(self, store: Store) -> None:
-        """SEMANTICS, recovering a parent: the parent's own transaction is the last; repeating continues."""
+    async def test_a_repeated_recover_continues_after_each_full_transaction(self, store: Store) -> None:
+        """SEMANTICS, recovering a parent: the parent's own transaction is the last. A repeat continues the recovery."""
         await family(store, 2, 3, 4, 5, 6)
         request = Recover(run_id=an_id(1), id="r", limit=2)
         told = []
@@ -323,7 +323,7 @@ class ReopenContract(Contract):
 
         assert told == [(None, 2), (None, 4), (True, 6), (True, 6)]
 
-    async def test_the_children_of_children_count_as_well(self, store: Store) -> None:
+    async def test_children_of_children_count_toward_the_limit_of_a_transaction(self, store: Store) -> None:
         """SEMANTICS, recovering a parent: each child's own transaction comes after those of its children."""
         lease = await held(store)
         middle = [an_intent(n, parent_id=an_id(1), parent_location=place(n), type="middle") for n in (2, 3)]
@@ -357,8 +357,8 @@ class ReopenContract(Contract):
 
         assert reopened == [{4, 5}, {4, 5, 2, 6}, {4, 5, 2, 6, 7, 3, 1}]
 
-    async def test_another_request_goes_on_with_what_the_first_has_left(self, store: Store) -> None:
-        """SEMANTICS, recovering a parent: whoever asked first may be gone."""
+    async def test_another_recover_continues_where_the_first_stopped(self, store: Store) -> None:
+        """SEMANTICS, recovering a parent: the caller of the first request may be gone."""
         await family(store, 2, 3, 4)
         assert await store.apply(Recover(run_id=an_id(1), id="r1", limit=2)) is None
 
@@ -367,8 +367,8 @@ class ReopenContract(Contract):
         assert await states(store, 1, 2, 3, 4) == [RunState.PENDING] * 4
         assert [(await facts_of(store, number)).count("recovered") for number in (1, 2, 3, 4)] == [1] * 4
 
-    async def test_a_child_that_fails_again_meanwhile_has_had_its_chance(self, store: Store) -> None:
-        """Else a recovery might never end. Its parent is told, and another request reopens it."""
+    async def test_a_child_that_fails_again_during_a_recovery_is_not_reopened_twice(self, store: Store) -> None:
+        """Otherwise a recovery might never end. The parent gets the failure, and another request reopens the child."""
         await family(store, 2, 3)
         request = Recover(run_id=an_id(1), id="r", limit=1)
         assert await store.apply(request) is None
@@ -381,8 +381,8 @@ class ReopenContract(Contract):
         (arrival,) = lease.arrivals
         assert (arrival.name, arrival.error) == (an_id(2), an_error("again"))
 
-    async def test_a_child_that_ends_before_its_parent_is_reopened_is_not_lost(self, store: Store) -> None:
-        """S3: the parent was not there to be told, so it is told with its own transaction."""
+    async def test_the_end_of_a_child_before_its_parent_is_reopened_is_not_lost(self, store: Store) -> None:
+        """S3: the parent was still ended, so its own transaction delivers the end of the child."""
         await family(store, 2, 3)
         assert await store.apply(Recover(run_id=an_id(1), id="r", limit=1)) is None
         await write(store, checkpoint_for(await claim_child(store, 2), succeed("7")))
@@ -392,9 +392,9 @@ class ReopenContract(Contract):
         (arrival,) = (await claim_one(store)).arrivals
         assert (arrival.name, arrival.payload) == (an_id(2), "7")
 
-    # What it takes again
+    # Slots and keys
 
-    async def test_reopened_children_of_a_map_keep_to_its_limit(self, store: Store) -> None:
+    async def test_reopened_children_of_a_map_obey_its_limit(self, store: Store) -> None:
         """SEMANTICS, recovering a parent: a reopened run takes its slots again."""
         await family(store, 2, 3, 4, options=RunOptions(map_limit=1))
 
@@ -407,8 +407,8 @@ class ReopenContract(Contract):
             await write(store, checkpoint_for(claimed[0], succeed()))
         assert order == [[an_id(2)], [an_id(3)], [an_id(4)]]
 
-    async def test_children_that_are_recovered_one_by_one_keep_to_it_as_well(self, store: Store) -> None:
-        """SEMANTICS, recovering a parent: in any order."""
+    async def test_children_of_a_map_recovered_one_by_one_obey_its_limit(self, store: Store) -> None:
+        """SEMANTICS, recovering a parent: children and parent may be recovered in any order."""
         await family(store, 2, 3, options=RunOptions(map_limit=1))
         for number in (3, 2):
             await store.apply(Recover(run_id=an_id(number), id="r"))
@@ -421,7 +421,7 @@ class ReopenContract(Contract):
         assert [first.run.id, second.run.id] == [an_id(3), an_id(2)]
 
     async def test_a_reopened_child_takes_a_slot_of_its_type(self, store: Store) -> None:
-        """SEMANTICS, recovering a parent: as any run of a type that has a limit."""
+        """SEMANTICS, recovering a parent: a reopened child obeys the limit of its type."""
         await family(store, 2, 3)
         await store.apply(ChangeTypes(changes=[TypeChange(name=CHILD, concurrency=1)]))
 
@@ -431,7 +431,7 @@ class ReopenContract(Contract):
 
     @pytest.mark.parametrize("how", ["recover", "rewind"])
     async def test_a_reopened_run_takes_its_key_again(self, store: Store, how: str) -> None:
-        """SEMANTICS, recovering a parent: if nobody has it by then."""
+        """SEMANTICS, recovering a parent: recover is refused while the key belongs to another run."""
         await ended(store, 1, RunState.FAILED, key="k")
         await start(store, an_intent(2, key="k", reuse="after_failure"))
         assert (await the_run(store)).key is None
@@ -456,12 +456,10 @@ class ReopenContract(Contract):
         (again,) = (await store.create([an_intent(3, key="k")])).runs
         assert (again.run_id, again.created) == (an_id(1), False)
 
-    # Alone
+    # Children recovered alone
 
-    async def test_a_child_that_is_recovered_alone_does_not_tell_a_parent_that_knows_its_end(
-        self, store: Store
-    ) -> None:
-        """The first end that a parent was told of stands, be it recorded or only unread."""
+    async def test_a_child_recovered_alone_sends_no_second_end_to_its_parent(self, store: Store) -> None:
+        """The first end that reached the parent stands, recorded or unread."""
         lease = await held(store)
         children = [an_intent(n, parent_id=an_id(1), parent_location=place(n), type=CHILD) for n in (2, 3, 4)]
         entries = tuple(a_child(n, place(n)) for n in (2, 3, 4))
@@ -479,8 +477,8 @@ class ReopenContract(Contract):
         verdict = await write(store, checkpoint_for(lease, seen=0))
         assert [(arrival.name, arrival.state) for arrival in verdict.arrivals] == [(an_id(3), RunState.FAILED)]
 
-    async def test_a_child_that_its_parent_forgot_is_no_longer_one_of_its_children(self, store: Store) -> None:
-        """A parent of the next generation, say, has another child at that location."""
+    async def test_a_recovered_child_without_an_entry_in_its_parent_leaves_the_parent(self, store: Store) -> None:
+        """For example, a parent in its next generation has another child at that location."""
         lease = await held(store)
         child = an_intent(2, parent_id=an_id(1), parent_location=place(2), type=CHILD)
         await write(store, checkpoint_for(lease, children=(child,)))

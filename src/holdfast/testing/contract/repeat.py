@@ -1,4 +1,4 @@
-"""Repeating: any operation may be done again when its answer got lost."""
+"""Contract of repeats: a caller may repeat any operation whose answer was lost."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RepeatContract(Contract):
 
     @pytest.mark.parametrize("next", EVERY_NEXT, ids=name_of)
     async def test_a_repeated_checkpoint_is_applied_once(self, store: Store, clock: SettableClock, next: Next) -> None:
-        """S6, T8: it answers the same, and nothing is doubled: entries, audit, children, messages, events."""
+        """S6, T8: the answer is the same, and no entry, audit row, child, message or event appears twice."""
         await suspended(store, 1, for_child(2))
         await start(store, an_intent(3, type="target"), an_intent(5))
         await suspended(store, 4, for_event("paid"))
@@ -80,7 +80,7 @@ class RepeatContract(Contract):
         assert [arrival.ref for arrival in (await claim_one(store, type="target")).arrivals] == ["out"]
 
     async def test_a_repeated_end_reaches_the_parent_once(self, store: Store) -> None:
-        """S6: the arrival of a child's end is not doubled."""
+        """S6: the parent gets one arrival for the end of a child."""
         parent = await held(store, 1)
         child = await held(store, 2, parent_id=an_id(1))
         checkpoint = checkpoint_for(child, succeed())
@@ -92,7 +92,7 @@ class RepeatContract(Contract):
         assert [arrival.name for arrival in verdict.arrivals] == [an_id(2)]
 
     async def test_a_repeated_end_after_the_parent_took_it_is_not_delivered_again(self, store: Store) -> None:
-        """S6: nor is it when the parent has consumed it."""
+        """S6: also when the parent has already consumed the arrival."""
         parent = await held(store, 1)
         child = await held(store, 2, parent_id=an_id(1))
         checkpoint = checkpoint_for(child, succeed())
@@ -105,7 +105,7 @@ class RepeatContract(Contract):
         assert (await write(store, checkpoint_for(parent))).arrivals == ()
 
     async def test_a_suspension_refused_for_an_arrival_is_refused_again(self, store: Store) -> None:
-        """S6, T4: the answer brings the arrival both times."""
+        """S6, T4: both answers carry the arrival."""
         lease = await held(store)
         await store.apply(SendMessages(messages=[a_message()]))
         checkpoint = checkpoint_for(lease, Suspend(), waits=(for_message("go"),))
@@ -116,7 +116,7 @@ class RepeatContract(Contract):
         assert again == first
 
     async def test_a_repeated_suspension_of_a_run_that_woke_since_is_applied(self, store: Store) -> None:
-        """S6, T8: under the same token and held by nobody, it was this very checkpoint that let go."""
+        """S6, T8: if the token is the same and no worker holds the run, this checkpoint released it."""
         lease = await held(store)
         checkpoint = checkpoint_for(lease, Suspend(), waits=(for_message("go"),))
         await write(store, checkpoint)
@@ -129,7 +129,7 @@ class RepeatContract(Contract):
         assert await picture_of(store, 1) == before
 
     async def test_a_repeated_suspension_of_a_run_that_was_claimed_since_is_lost(self, store: Store) -> None:
-        """T8: the fence, for repeats too."""
+        """T8: the token fences off repeats too."""
         lease = await held(store)
         checkpoint = checkpoint_for(lease, Suspend(), waits=(for_message("go"),))
         await write(store, checkpoint)
@@ -143,7 +143,7 @@ class RepeatContract(Contract):
         assert await picture_of(store, 1) == before
 
     async def test_a_repeated_wait_for_an_event_gets_it_once(self, store: Store) -> None:
-        """S6, S3: an event collected by a wait is not collected again when the wait is written again."""
+        """S6, S3: writing a wait again does not collect its event again."""
         lease = await held(store)
         await store.apply(EmitEvents(events=[an_event("e1"), an_event("e2")]))
         checkpoint = checkpoint_for(lease, waits=(for_event("paid"),))
@@ -154,7 +154,7 @@ class RepeatContract(Contract):
         assert again == first
 
     async def test_a_message_that_was_dropped_is_noted_once_for_each(self, store: Store) -> None:
-        """SEMANTICS, waiting: to a run that has ended it is dropped and audited; T8: once, if repeated."""
+        """SEMANTICS, waiting: a message to an ended run is dropped and audited. T8: a repeat adds no audit row."""
         await ended(store, 2)
         lease = await held(store, 1)
         checkpoint = checkpoint_for(lease, messages=(a_message(2, id="m1"), a_message(2, id="m2")))
@@ -165,7 +165,7 @@ class RepeatContract(Contract):
         assert await facts_of(store) == ["claimed", "dropped", "dropped"]
 
     async def test_a_repeated_start_makes_no_second_run(self, store: Store) -> None:
-        """S6: by its id, also without a key."""
+        """S6: the id of the run makes a start repeatable, even without a key."""
         intents = [an_intent(1), an_intent(2, key="k")]
         await store.create(intents)
 
@@ -175,7 +175,7 @@ class RepeatContract(Contract):
         assert len(await store.list(Query())) == 2
 
     async def test_a_start_repeated_after_the_run_ended_does_not_reopen_it(self, store: Store) -> None:
-        """S5, S6: an ended run is not touched by the repeat that made it, not even one that reuses keys."""
+        """S5, S6: a repeated start does not touch the ended run that it made, not even if it may reuse the key."""
         await ended(store, 1, key="k")
         before = await picture_of(store, 1)
 
@@ -185,7 +185,7 @@ class RepeatContract(Contract):
         assert await picture_of(store, 1) == before
 
     async def test_a_checkpoint_repeated_in_a_batch_of_others_is_applied_once(self, store: Store) -> None:
-        """T9: an unknown commit is repeated as a whole, perhaps with newer ones."""
+        """T9: a worker repeats a batch with an unknown outcome as a whole, perhaps with newer checkpoints."""
         one, two = await held(store, 1), await held(store, 2)
         first = checkpoint_for(one, succeed(), entries=(a_step(),))
         await write(store, first)
@@ -196,7 +196,7 @@ class RepeatContract(Contract):
         assert [(await the_run(store, number)).state for number in (1, 2)] == [RunState.SUCCEEDED] * 2
 
     async def test_another_checkpoint_of_an_ended_run_changes_nothing(self, store: Store) -> None:
-        """S5: an ended run does not change, not even by its last holder."""
+        """S5: not even its last holder can change an ended run."""
         lease = await ended(store, 1)
         before = await picture_of(store, 1)
 

@@ -1,4 +1,4 @@
-"""Retention: when ended runs go away, and what goes with them."""
+"""Contract of retention: when pruning removes ended runs, and their data with them."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ async def ids(store: Store) -> list[str]:
 
 
 class RetentionContract(Contract):
-    """An ended run is kept as long as was said, and then nothing is left of it; one that lives is never touched."""
+    """Pruning removes an ended run and its data after its retention. It never touches a live run."""
 
-    # When
+    # Times
 
     async def test_an_ended_run_is_kept_for_its_retention_and_no_longer(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """SEMANTICS, starting: retention after the end; the store's clock decides (S7)."""
+        """SEMANTICS, starting: retention counts from the end of the run. S7: by the store's clock."""
         await ended(store, 1, retention=SECOND)
         clock.advance(SECOND - 1)
         early = await store.prune(MANY)
@@ -63,8 +63,10 @@ class RetentionContract(Contract):
         assert await ids(store) == []
         assert await store.prune(MANY) == Pruned()
 
-    async def test_a_run_that_says_nothing_is_kept_for_thirty_days(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, starting: 30 days, counted from its end, not from its start."""
+    async def test_a_run_without_its_own_retention_is_kept_for_thirty_days(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """SEMANTICS, starting: the default is 30 days, counted from the end, not from the start."""
         lease = await held(store)
         clock.advance(RUN_RETENTION)
         await write(store, checkpoint_for(lease, succeed()))
@@ -75,8 +77,8 @@ class RetentionContract(Contract):
         assert early == Pruned()
         assert await store.prune(MANY) == Pruned(runs={TYPE: 1})
 
-    async def test_what_is_usual_is_said_by_whoever_prunes(self, store: Store, clock: SettableClock) -> None:
-        """At once, also for runs that have ended already; not for those that were started with their own."""
+    async def test_the_default_retention_is_an_argument_of_prune(self, store: Store, clock: SettableClock) -> None:
+        """It applies at once, also to runs that have ended before, but not to runs with their own retention."""
         await ended(store, 1)
         await ended(store, 2, retention=DAY)
         await ended(store, 3, type="other")
@@ -85,8 +87,8 @@ class RetentionContract(Contract):
         assert await store.prune(MANY, retention=SECOND) == Pruned(runs={TYPE: 1, "other": 1})
         assert await ids(store) == [an_id(2)]
 
-    async def test_what_its_type_says_counts_at_once(self, store: Store, clock: SettableClock) -> None:
-        """For runs that have ended already, too; a run that says so itself keeps to that."""
+    async def test_the_retention_of_a_type_applies_at_once(self, store: Store, clock: SettableClock) -> None:
+        """It also applies to runs that have ended before. A run's own retention wins."""
         await ended(store, 1, type="short")
         await ended(store, 2, type="long")
         await ended(store, 3, type="usual")
@@ -109,10 +111,10 @@ class RetentionContract(Contract):
         assert await ids(store) == [an_id(4)]
 
     @pytest.mark.parametrize("state", [RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED])
-    async def test_it_does_not_matter_how_a_run_ended(
+    async def test_retention_applies_to_every_end_state(
         self, store: Store, clock: SettableClock, state: RunState
     ) -> None:
-        """SEMANTICS, seeing: retention removes finished runs, of each kind and with or without their own."""
+        """SEMANTICS, seeing: retention removes finished runs in every end state, with or without one of their own."""
         for number, retention in ((1, SECOND), (2, None)):
             if state is RunState.CANCELLED:
                 await start(store, an_intent(number, retention=retention))
@@ -123,8 +125,8 @@ class RetentionContract(Contract):
 
         assert await store.prune(MANY, retention=SECOND) == Pruned(runs={TYPE: 2})
 
-    async def test_a_run_that_lives_is_kept_whatever_its_age(self, store: Store, clock: SettableClock) -> None:
-        """PROMISES: no silent stop."""
+    async def test_a_live_run_is_kept_at_any_age(self, store: Store, clock: SettableClock) -> None:
+        """PROMISES: no run stops silently."""
         await start(store, an_intent(1, retention=1))
         await held(store, 2, retention=1)
         await suspended(store, 3, for_message("go"), retention=1)
@@ -137,7 +139,7 @@ class RetentionContract(Contract):
     async def test_a_run_that_was_reopened_is_kept_until_it_has_ended_again(
         self, store: Store, clock: SettableClock, retention: int | None
     ) -> None:
-        """SEMANTICS, control: rewind and recover also reopen ended runs. The retention counts from the last end."""
+        """SEMANTICS, control: rewind and recover reopen ended runs. Retention counts from the last end."""
         await ended(store, 1, RunState.FAILED, retention=retention)
         await store.apply(Recover(run_id=an_id(1), id="r"))
         clock.advance(SECOND)
@@ -149,10 +151,10 @@ class RetentionContract(Contract):
         assert (live, early) == (Pruned(), Pruned())
         assert await store.prune(MANY, retention=SECOND) == Pruned(runs={TYPE: 1})
 
-    # What
+    # Data
 
-    async def test_nothing_is_left_of_a_run_but_its_dead_letters(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, seeing: a run that takes its id later begins with nothing."""
+    async def test_pruning_a_run_leaves_only_its_dead_letters(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, seeing: a later run with the same id begins with nothing."""
         keeps = RunOptions(undelivered="dead_letter")
         lease = await held(store, 1, retention=SECOND, tags={"it's": "%"}, key="k", options=keeps)
         await store.apply(SendMessages(messages=[a_message(id="m1"), a_message(id="m2")]))
@@ -178,7 +180,7 @@ class RetentionContract(Contract):
         assert details is not None
         assert details.values == {}
 
-    async def test_a_key_is_free_when_the_run_that_had_it_is_gone(self, store: Store, clock: SettableClock) -> None:
+    async def test_pruning_a_run_frees_its_key(self, store: Store, clock: SettableClock) -> None:
         """SEMANTICS, starting: a finished run holds its key until it is pruned."""
         await ended(store, 1, key="k", retention=SECOND)
         clock.advance(SECOND)
@@ -189,8 +191,8 @@ class RetentionContract(Contract):
         assert (before.run_id, before.created) == (an_id(1), False)
         assert (after.run_id, after.created) == (an_id(3), True)
 
-    async def test_whoever_asks_for_a_run_that_is_gone_is_told_so(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS: sending to an unknown run is refused, and so is control; a late checkpoint is lost."""
+    async def test_requests_to_a_pruned_run_are_refused(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS: a send and a control are refused as for an unknown run, and a late checkpoint is lost."""
         lease = await ended(store, 1, retention=SECOND)
         clock.advance(SECOND)
         await store.prune(MANY)
@@ -207,7 +209,7 @@ class RetentionContract(Contract):
     async def test_an_awaited_child_that_did_not_succeed_is_kept_as_long_as_its_parent(
         self, store: Store, clock: SettableClock, state: RunState
     ) -> None:
-        """SEMANTICS, pruning children: it is looked at again when a day has passed, not at each pruning."""
+        """SEMANTICS, pruning children: pruning looks at such a child again after a day, not each time."""
         parent = await held(store)
         await write(store, checkpoint_for(parent, entries=(a_child(2, "child2"), a_child(3, "child3"))))
         for number, retention in ((2, SECOND), (3, None)):
@@ -231,8 +233,10 @@ class RetentionContract(Contract):
         await store.prune(MANY, retention=10 * DAY)
         assert await ids(store) == []
 
-    async def test_a_child_is_kept_also_where_its_parent_goes_at_once(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, pruning children: not before its parent, nor together with it."""
+    async def test_a_failed_child_is_not_pruned_together_with_its_parent(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """SEMANTICS, pruning children: the child goes neither before its parent nor together with it."""
         parent = await held(store, retention=SECOND)
         await write(store, checkpoint_for(parent, fail(), entries=(a_child(2, "child2"),)))
         await ended(store, 2, RunState.FAILED, parent_id=an_id(1), retention=SECOND)
@@ -242,7 +246,7 @@ class RetentionContract(Contract):
         assert await ids(store) == [an_id(2)]
 
     async def test_any_other_child_follows_its_own_retention(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, pruning children: one that succeeded, that nobody awaits, or that its parent does not know."""
+        """SEMANTICS, pruning children: it succeeded, is not awaited, or has no entry in its parent."""
         parent = await held(store)
         entries = (a_child(2, "child2"), a_child(3, "child3", attempts=0), a_child(9, "child4"), a_child(5, "child5"))
         await write(store, checkpoint_for(parent, entries=entries))
@@ -258,10 +262,10 @@ class RetentionContract(Contract):
         assert await store.prune(MANY, retention=SECOND) == expected
         assert await ids(store) == [an_id(1)]
 
-    async def test_the_child_of_a_parent_that_is_gone_goes_in_due_time(
+    async def test_a_child_of_a_pruned_parent_is_pruned_after_its_retention(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """SEMANTICS, pruning children: a parent may be gone before them."""
+        """SEMANTICS, pruning children: a parent may be pruned before its children."""
         await ended(store, 1, retention=SECOND)
         await ended(store, 2, RunState.FAILED, parent_id=an_id(1), retention=DAY)
         clock.advance(SECOND)
@@ -272,10 +276,10 @@ class RetentionContract(Contract):
         assert await store.prune(MANY) == Pruned(runs={TYPE: 1})
         assert await ids(store) == []
 
-    async def test_a_child_that_waited_for_its_parent_keeps_to_what_is_usual_by_then(
+    async def test_a_child_kept_for_its_parent_follows_the_current_default_retention(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """A retention that was changed counts at once."""
+        """A changed retention applies at once."""
         parent = await held(store)
         await write(store, checkpoint_for(parent, entries=(a_child(2, "child2"),)))
         await ended(store, 2, RunState.FAILED, parent_id=an_id(1))
@@ -290,10 +294,10 @@ class RetentionContract(Contract):
         clock.advance(2 * DAY - SECOND)
         assert await store.prune(MANY, retention=3 * DAY) == Pruned(runs={TYPE: 1})
 
-    async def test_a_parent_ends_and_begins_anew_without_the_children_that_are_gone(
+    async def test_a_parent_can_be_recovered_and_cancelled_after_its_child_was_pruned(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """SEMANTICS, children: close policies are about those that are there."""
+        """SEMANTICS, children: close policies apply only to children that exist."""
         await ended(store, 1, RunState.FAILED)
         await ended(store, 2, parent_id=an_id(1), on_close="cancel", retention=SECOND)
         clock.advance(SECOND)
@@ -303,12 +307,12 @@ class RetentionContract(Contract):
         assert await store.apply(Cancel(run_id=an_id(1), id="c"))
         assert await ids(store) == [an_id(1)]
 
-    # How much
+    # Batches
 
-    async def test_it_takes_as_many_as_it_may_and_tells_that_there_are_more(
+    async def test_pruning_removes_runs_up_to_its_limit_and_says_that_there_are_more(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """Those with a retention of their own first, then those that ended first, whatever their type."""
+        """Runs with their own retention go first, then the runs that ended first, regardless of type."""
         await ended(store, 1, type="b")
         clock.advance(1)
         await ended(store, 2, type="a")
@@ -328,8 +332,10 @@ class RetentionContract(Contract):
             ([], Pruned()),
         ]
 
-    async def test_a_dry_run_counts_all_that_would_go_and_leaves_it(self, store: Store, clock: SettableClock) -> None:
-        """However many a real one would take at once; children that are kept for their parents would not go."""
+    async def test_a_dry_run_counts_all_runs_due_for_pruning_and_removes_none(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """It counts beyond the limit of one pruning. Children that are kept for their parents do not count."""
         parent = await held(store, 9)
         await write(store, checkpoint_for(parent, entries=(a_child(5, "child5"), a_child(6, "child6"))))
         for number in range(1, 4):

@@ -1,4 +1,4 @@
-"""Rewinding: what `rewind` promises."""
+"""Contract of `rewind`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ STEPS = (a_step("a", 1), a_step("b", 2, since=1), a_step("c", 3, since=2))
 
 
 async def with_steps(store: Store) -> Lease:
-    """A run that has done a, b and c, and has ended."""
+    """Create a run that has done the steps a, b and c, and has ended."""
     lease = await held(store)
     await write(store, checkpoint_for(lease, succeed(), entries=STEPS))
     return lease
@@ -55,17 +55,17 @@ async def locations(store: Store, number: int = 1) -> list[str]:
 
 
 async def unread(store: Store, number: int = 1) -> list[Arrival]:
-    """What the next holder finds in the inbox."""
+    """Claim the run and return its unread arrivals."""
     lease = await claim_one(store)
     assert lease.run.id == an_id(number)
     return list(lease.arrivals)
 
 
 class RewindContract(Contract):
-    """A run that is rewound goes on as if it had never come further."""
+    """A rewound run goes on as if it had never passed the location."""
 
-    async def test_the_entry_and_all_of_later_position_are_dropped(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, control: and the run is requeued by itself; rewind reopens ended runs."""
+    async def test_rewind_drops_the_entry_and_all_later_ones(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, control: rewind also requeues the run, and reopens an ended one."""
         lease = await with_steps(store)
         clock.advance(SECOND)
 
@@ -80,8 +80,8 @@ class RewindContract(Contract):
         again = await claim_one(store)
         assert [entry.location for entry in again.entries] == ["a"]
 
-    async def test_time_goes_on_from_the_rewind(self, store: Store, clock: SettableClock) -> None:
-        """What is awaited again has its full time. From the very beginning on, so does the run itself."""
+    async def test_time_counts_from_the_rewind(self, store: Store, clock: SettableClock) -> None:
+        """A wait that starts again has its full time. After a rewind to the very start, so has the run itself."""
         await with_steps(store)
         clock.advance(SECOND)
 
@@ -93,8 +93,8 @@ class RewindContract(Contract):
         run = await the_run(store)
         assert (run.first_claimed_at, run.start_at) == (None, START + SECOND)
 
-    async def test_what_was_not_settled_goes_if_it_was_asked_for_later(self, store: Store) -> None:
-        """A step of another branch, begun before, keeps its attempts."""
+    async def test_rewind_drops_unsettled_entries_that_began_later(self, store: Store) -> None:
+        """A step of another branch that began earlier keeps its attempts."""
         lease = await held(store)
         entries = (*STEPS, a_retry("early"), replace(a_retry("late"), since=2))
         await write(store, checkpoint_for(lease, succeed(), entries=entries))
@@ -103,8 +103,8 @@ class RewindContract(Contract):
 
         assert await locations(store) == ["a", "early"]
 
-    async def test_a_live_run_loses_its_waits(self, store: Store) -> None:
-        """It waits for nothing until its code has asked again, and is no orphan."""
+    async def test_rewind_drops_the_waits_of_a_live_run(self, store: Store) -> None:
+        """The run has no waits until its code asks again, and it is not an orphan."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, Suspend(), entries=STEPS, waits=(for_message("go"),)))
 
@@ -116,7 +116,7 @@ class RewindContract(Contract):
         assert await store.stats(FindOrphans(limit=10)) == []
 
     @pytest.mark.parametrize("state", [RunState.PAUSED, RunState.BLOCKED])
-    async def test_a_run_that_stands_still_is_requeued(self, store: Store, state: RunState) -> None:
+    async def test_rewind_requeues_a_paused_or_blocked_run(self, store: Store, state: RunState) -> None:
         await write(store, checkpoint_for(await held(store), block(), entries=STEPS))
         if state is RunState.PAUSED:
             await store.apply(Pause(run_id=an_id(1), id="p"))
@@ -128,8 +128,8 @@ class RewindContract(Contract):
 
     # Messages and events
 
-    async def test_messages_of_dropped_entries_become_unread_before_what_came_later(self, store: Store) -> None:
-        """SEMANTICS, control: makes messages of dropped entries unread; in order, under new numbers."""
+    async def test_messages_of_dropped_entries_become_unread_before_later_ones(self, store: Store) -> None:
+        """SEMANTICS, control: messages of dropped entries become unread, in order, with new numbers."""
         lease = await held(store)
         await store.apply(
             SendMessages(messages=[a_message(id=f"m{number}", payload=f"{number}") for number in (1, 2, 3)])
@@ -146,8 +146,8 @@ class RewindContract(Contract):
         assert [one.number for one in arrivals] == [4, 5, 6]
         assert (await the_run(store)).arrivals == 6
 
-    async def test_an_unread_message_is_still_known_by_its_id(self, store: Store) -> None:
-        """SEMANTICS, waiting: a repeated send is no second message."""
+    async def test_a_message_made_unread_is_still_known_by_its_id(self, store: Store) -> None:
+        """SEMANTICS, waiting: a repeated send does not create a second message."""
         lease = await held(store)
         await store.apply(SendMessages(messages=[a_message()]))
         (arrival,) = (await store.changes(VerdictsOn(holdings=[holding_of(lease)]))).verdicts[0].arrivals
@@ -158,8 +158,8 @@ class RewindContract(Contract):
 
         assert [one.ref for one in await unread(store)] == ["m1"]
 
-    async def test_an_event_that_was_had_can_be_had_again_and_once(self, store: Store) -> None:
-        """SEMANTICS, waiting: a run gets each event at most once; here, once after the rewind."""
+    async def test_an_event_of_a_dropped_entry_is_received_once_again(self, store: Store) -> None:
+        """SEMANTICS, waiting: a run gets each event at most once, and after a rewind once more."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, waits=(for_event("paid"),)))
         await store.apply(EmitEvents(events=[an_event()]))
@@ -176,8 +176,8 @@ class RewindContract(Contract):
 
     # Children
 
-    async def test_a_child_that_the_dropped_entries_started_is_cancelled_and_not_heard_of(self, store: Store) -> None:
-        """SEMANTICS, control: cancels children they started."""
+    async def test_a_child_started_by_a_dropped_entry_is_cancelled_without_an_arrival(self, store: Store) -> None:
+        """SEMANTICS, control: rewind cancels the children that dropped entries started."""
         lease = await held(store)
         child = an_intent(2, parent_id=an_id(1), parent_location="call", type="child")
         entries = (a_step("a", 1), a_child(2, since=1))
@@ -189,8 +189,8 @@ class RewindContract(Contract):
         assert (run.state, run.parent_id, run.parent_location) == (RunState.CANCELLED, an_id(1), None)
         assert await unread(store) == []
 
-    async def test_a_child_that_was_started_before_tells_of_its_end_again(self, store: Store) -> None:
-        """Only that its end was known is forgotten."""
+    async def test_the_end_of_a_child_started_earlier_arrives_again(self, store: Store) -> None:
+        """The rewind drops only the recorded end of the child."""
         lease = await held(store)
         child = an_intent(2, parent_id=an_id(1), parent_location="call", type="child")
         await write(store, checkpoint_for(lease, children=(child,), entries=(a_child(2),)))
@@ -213,8 +213,8 @@ class RewindContract(Contract):
         )
         assert (await the_run(store, 2)).state is RunState.SUCCEEDED
 
-    async def test_a_child_that_was_cancelled_after_that_is_started_anew(self, store: Store) -> None:
-        """Its end came of what is forgotten."""
+    async def test_a_child_cancelled_by_a_dropped_entry_is_started_again(self, store: Store) -> None:
+        """A dropped entry had cancelled the child."""
         lease = await held(store)
         child = an_intent(2, parent_id=an_id(1), parent_location="call", type="child")
         await write(store, checkpoint_for(lease, children=(child,), entries=(a_child(2),)))
@@ -226,8 +226,8 @@ class RewindContract(Contract):
         assert await locations(store) == []
         assert await unread(store) == []
 
-    async def test_a_rewound_child_that_had_ended_does_not_tell_its_parent_twice(self, store: Store) -> None:
-        """S5: its first end was the one its parent heard of."""
+    async def test_a_rewound_child_sends_its_end_to_its_parent_once(self, store: Store) -> None:
+        """S5: the first end of the child, which its parent has received, stands."""
         parent = await held(store)
         child = an_intent(2, parent_id=an_id(1), parent_location="call", type="child")
         await write(store, checkpoint_for(parent, children=(child,), entries=(a_child(2),)))
@@ -242,8 +242,8 @@ class RewindContract(Contract):
 
     # Holders
 
-    async def test_a_held_run_is_not_rewound(self, store: Store) -> None:
-        """SEMANTICS, control: `RunBusy` while a worker holds the run unless `force`."""
+    async def test_rewind_of_a_held_run_is_refused(self, store: Store) -> None:
+        """SEMANTICS, control: rewind raises `RunBusy` while a worker holds the run, unless `force` is given."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, entries=STEPS))
         before = await picture_of(store, 1)
@@ -252,8 +252,8 @@ class RewindContract(Contract):
             await store.apply(Rewind(run_id=an_id(1), id="r", location="b"))
         assert await picture_of(store, 1) == before
 
-    async def test_force_takes_the_run_away_from_its_holder(self, store: Store) -> None:
-        """T8: what the holder writes afterwards is refused, and it is told."""
+    async def test_a_forced_rewind_takes_the_run_from_its_holder(self, store: Store) -> None:
+        """T8: later writes of the holder are refused, and a hint tells it."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, entries=STEPS))
         hints = HintRecorder(store)
@@ -269,7 +269,7 @@ class RewindContract(Contract):
     # Repeating and refusing
 
     async def test_a_repeated_rewind_changes_nothing_and_gives_the_same_answer(self, store: Store) -> None:
-        """S6: the run may have come to the location again by then."""
+        """S6: even if the run has reached the location again since."""
         await with_steps(store)
         await store.apply(Rewind(run_id=an_id(1), id="r", location="b"))
         await write(store, checkpoint_for(await claim_one(store), entries=STEPS[1:]))
@@ -278,7 +278,7 @@ class RewindContract(Contract):
         assert await store.apply(Rewind(run_id=an_id(1), id="r", location="b")) is True
         assert await picture_of(store, 1) == before
 
-    async def test_a_rewind_to_an_unknown_location_is_refused_with_what_there_is(self, store: Store) -> None:
+    async def test_a_rewind_to_an_unknown_location_is_refused_and_names_the_known_ones(self, store: Store) -> None:
         await with_steps(store)
         before = await picture_of(store, 1)
 

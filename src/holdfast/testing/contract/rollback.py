@@ -1,4 +1,4 @@
-"""Rollback: a run starts to roll back, by its own failure or by a cancel, and ends when it has undone what it did."""
+"""Contract of rollback: a failure or a cancel starts it, and the run ends when all undos are done."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CHARGE = a_step("charge", 1, has_undo=True)
 
 
 async def rolling_back(store: Store, number: int = 1, rollback: StartRollback = ROLLBACK) -> None:
-    """A run that has done something, failed, and waits for a worker to undo it."""
+    """Create a run that has failed after a step with an undo, and is ready to roll back."""
     lease = await held(store, number)
     entries = (CHARGE, rollback_entry(rollback, 2, START))
     verdict = await write(store, checkpoint_for(lease, rollback, entries=entries))
@@ -53,7 +53,7 @@ def undone(lease: Lease, end: RunState) -> Finish:
 
 
 class RollbackContract(Contract):
-    """The code is over when the rollback starts; the end comes when all is undone."""
+    """The workflow code stops when the rollback starts. The run ends when all undos are done."""
 
     async def test_a_run_whose_rollback_starts_is_rolling_back_and_ready(self, store: Store) -> None:
         """SEMANTICS, rollback: on an uncaught error the run is `rolling_back`."""
@@ -70,7 +70,7 @@ class RollbackContract(Contract):
         assert await facts_of(store) == ["claimed", "rolling_back"]
         assert await store.stats(FindOrphans(limit=10)) == []
 
-    async def test_it_stays_rolling_back_while_it_is_claimed_released_and_waits(
+    async def test_a_rollback_continues_across_claims_releases_and_waits(
         self, store: Store, clock: SettableClock
     ) -> None:
         """SEMANTICS, rollback: each undo is retried like a step and survives crashes."""
@@ -89,7 +89,7 @@ class RollbackContract(Contract):
         assert lease.run.error == an_error("no luck")
 
     @pytest.mark.parametrize("end", [RunState.FAILED, RunState.CANCELLED])
-    async def test_it_ends_as_it_was_to_end(self, store: Store, end: RunState) -> None:
+    async def test_a_rollback_ends_in_the_state_that_its_start_names(self, store: Store, end: RunState) -> None:
         await rolling_back(store, rollback=StartRollback(end=end, error=an_error("x")))  # type: ignore[arg-type]
         lease = await claim_one(store)
 
@@ -98,8 +98,8 @@ class RollbackContract(Contract):
         run = await the_run(store)
         assert (run.state, run.rollback, run.error) == (end, None, an_error("x"))
 
-    async def test_blocked_while_undoing_it_goes_on_undoing_when_it_is_tried_again(self, store: Store) -> None:
-        """SEMANTICS, rollback: an undo not found leaves the run blocked with the rest still to do."""
+    async def test_a_run_blocked_during_a_rollback_continues_it_when_tried_again(self, store: Store) -> None:
+        """SEMANTICS, rollback: an undo that is not found leaves the run blocked with the rest still to do."""
         await rolling_back(store)
         await write(store, checkpoint_for(await claim_one(store), block(retry_at=START)))
         assert (await the_run(store)).state is RunState.BLOCKED
@@ -136,7 +136,7 @@ class RollbackContract(Contract):
     # Cancel
 
     async def test_a_cancelled_run_with_something_to_undo_rolls_back(self, store: Store) -> None:
-        """SEMANTICS, control: with undo `rolling_back` and ready, under a new token."""
+        """SEMANTICS, control: with undo, the run is `rolling_back` and ready, under a new token."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, entries=(CHARGE, a_step("other", 2)), waits=(for_message("go"),)))
 
@@ -150,7 +150,7 @@ class RollbackContract(Contract):
         assert (entry.location, entry.position, entry.error) == (ROLLBACK_LOCATION, 3, run.error)
         assert (await write(store, checkpoint_for(lease, entries=(a_step("late", 3),)))).is_lost
 
-    async def test_a_cancelled_run_rolls_back_right_after_what_was_left_of_its_history(self, store: Store) -> None:
+    async def test_the_rollback_of_a_cancelled_run_follows_its_remaining_history(self, store: Store) -> None:
         lease, other = await held(store, 2), await held(store, 1)
         await write(store, checkpoint_for(lease, entries=(CHARGE, a_step("loop/1/a", 2), a_step("loop/1/b", 3))))
 
@@ -182,8 +182,8 @@ class RollbackContract(Contract):
         assert (run.state, run.rollback) == (RunState.CANCELLED, None)
         assert await claimed_ids(store) == []
 
-    async def test_what_is_done_but_cannot_be_undone_does_not_hold_a_cancel_up(self, store: Store) -> None:
-        """SEMANTICS, control: without undo the run is `cancelled` in that transaction."""
+    async def test_a_run_whose_steps_have_no_undo_is_cancelled_at_once(self, store: Store) -> None:
+        """SEMANTICS, control: without undo, the run is `cancelled` in that transaction."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, entries=(a_step(),)))
 
@@ -201,7 +201,7 @@ class RollbackContract(Contract):
         assert (await the_run(store, 1)).state is RunState.CANCELLED
         assert (await the_run(store, 2)).state is RunState.ROLLING_BACK
 
-    async def test_a_parent_learns_of_the_end_when_it_has_come(self, store: Store) -> None:
+    async def test_a_parent_gets_the_end_of_a_child_after_its_rollback(self, store: Store) -> None:
         parent = await held(store, 1)
         child = await held(store, 2, parent_id=an_id(1))
         entries = (CHARGE, rollback_entry(ROLLBACK, 2, START))
@@ -215,7 +215,7 @@ class RollbackContract(Contract):
         assert (end.name, end.state) == (an_id(2), RunState.FAILED)
 
     async def test_a_run_may_end_as_cancelled_by_its_holder(self, store: Store) -> None:
-        """SEMANTICS, starting: max_run and max_suspend end the run as `cancelled` with the reason."""
+        """SEMANTICS, starting: `max_run` and `max_suspend` end the run as `cancelled` with the reason."""
         lease = await held(store)
         reason = ErrorRecord(type="Cancelled", message="too long")
 
@@ -224,7 +224,7 @@ class RollbackContract(Contract):
         run = await the_run(store)
         assert (run.state, run.error) == (RunState.CANCELLED, reason)
 
-    async def test_blocking_for_good_is_a_block_like_any_other(self, store: Store) -> None:
+    async def test_a_rollback_may_be_blocked_without_a_next_try(self, store: Store) -> None:
         await rolling_back(store)
         await write(store, checkpoint_for(await claim_one(store), Block(error=an_error("undo"))))
 

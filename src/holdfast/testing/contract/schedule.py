@@ -1,4 +1,4 @@
-"""Schedules: rules that make runs over time, one for each slot, whoever fires them and however often."""
+"""Contract of schedules: each slot makes one run, regardless of how many schedulers fire it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def the_schedule(store: Store, name: str = "hourly") -> Schedule:
 
 
 async def due(store: Store, limit: int = 100) -> list[Firing]:
-    """What a scheduler finds to do."""
+    """Return the firings of all due schedules, as a scheduler computes them."""
     found = await store.catalog(ListDueSchedules(limit=limit))
     return [rules.firing(schedule, found.now) for schedule in found.schedules]
 
@@ -70,12 +70,12 @@ async def runs_of(store: Store, name: str = "hourly") -> list[str]:
 
 
 class ScheduleContract(Contract):
-    """One run per slot."""
+    """A schedule makes one run per slot."""
 
     # Setting
 
-    async def test_a_schedule_is_kept_as_it_was_set(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, workers: and the store's clock says when it begins."""
+    async def test_a_schedule_is_stored_unchanged(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, workers: the store's clock sets its times."""
         wanted = Schedule(
             name="it's %",
             type=TYPE,
@@ -98,21 +98,21 @@ class ScheduleContract(Contract):
         assert await the_schedule(store, "it's %") == told
 
     @pytest.mark.parametrize("text", HOSTILE)
-    async def test_any_text_is_kept(self, store: Store, text: str) -> None:
+    async def test_a_schedule_accepts_any_text(self, store: Store, text: str) -> None:
         told = await put(store, a_schedule(text, tags={text: text}, payload='{"a":"☃ \\u0000"}'))
 
         assert await the_schedule(store, text) == told
 
     async def test_an_interval_counts_from_when_it_was_set(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, workers: the slots do not depend on when somebody looks."""
+        """SEMANTICS, workers: slots do not depend on when a scheduler looks."""
         clock.advance(7)
 
         told = await put(store, a_schedule(every=HOUR))
 
         assert told.next_at == START + 7 + HOUR
 
-    async def test_setting_it_again_as_it_is_disturbs_nothing(self, store: Store, clock: SettableClock) -> None:
-        """S6: an unchanged deploy neither moves the next slot nor resumes what a person has paused."""
+    async def test_setting_an_unchanged_schedule_changes_nothing(self, store: Store, clock: SettableClock) -> None:
+        """S6: an unchanged deploy neither moves the next slot nor resumes a paused schedule."""
         await put(store, a_schedule(payload='{"a":1,"b":2}'), a_schedule("paused"))
         await store.apply(PauseSchedules(names=["paused"], is_paused=True))
         before = [await the_schedule(store), await the_schedule(store, "paused")]
@@ -123,7 +123,7 @@ class ScheduleContract(Contract):
         assert list(told) == before
         assert [await the_schedule(store), await the_schedule(store, "paused")] == before
 
-    async def test_another_rule_begins_with_its_own_next_slot(self, store: Store, clock: SettableClock) -> None:
+    async def test_a_changed_rule_begins_with_its_own_next_slot(self, store: Store, clock: SettableClock) -> None:
         await put(store, a_schedule(every=HOUR))
         clock.advance(MINUTE)
 
@@ -132,7 +132,7 @@ class ScheduleContract(Contract):
         assert (told.created_at, told.updated_at) == (START, START + MINUTE)
         assert told.next_at == START + MINUTE + 2 * HOUR
 
-    async def test_what_else_is_changed_moves_no_slot(self, store: Store, clock: SettableClock) -> None:
+    async def test_changing_anything_but_the_rule_moves_no_slot(self, store: Store, clock: SettableClock) -> None:
         await put(store, a_schedule())
         clock.advance(MINUTE)
 
@@ -148,7 +148,7 @@ class ScheduleContract(Contract):
 
         assert (told.is_paused, told.next_at, told.every) == (True, None, 2 * HOUR)
 
-    async def test_of_several_of_one_name_the_last_counts(self, store: Store) -> None:
+    async def test_the_last_of_several_schedules_with_one_name_counts(self, store: Store) -> None:
         told = await store.apply(PutSchedules(schedules=[a_schedule(priority=1), a_schedule(priority=2)]))
 
         assert [schedule.priority for schedule in told] == [2, 2]
@@ -180,7 +180,7 @@ class ScheduleContract(Contract):
     async def test_a_schedule_is_due_when_its_slot_has_come_and_not_before(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """S7: by the store's clock; until then it is told how long to sleep."""
+        """S7: by the store's clock. The answer also says when the next slot comes."""
         await put(store, a_schedule(), a_schedule("later", every=2 * HOUR))
         clock.advance(HOUR - 1)
         early = await store.catalog(ListDueSchedules(limit=10))
@@ -211,7 +211,7 @@ class ScheduleContract(Contract):
     # Firing
 
     async def test_a_slot_becomes_a_run(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, workers: with all that the schedule says of it."""
+        """SEMANTICS, workers: the run has the payload, priority, tags and options of its schedule."""
         await put(store, a_schedule(payload='{"a":1}', priority=7, tags={"a": "b"}, options=RunOptions(max_run=DAY)))
         clock.advance(HOUR + 3)
 
@@ -227,7 +227,7 @@ class ScheduleContract(Contract):
         assert (schedule.last_slot, schedule.last_run_id) == (START + HOUR, run_id)
         assert schedule.next_at == START + 2 * HOUR
 
-    async def test_who_fires_a_slot_that_was_fired_is_told_so(self, store: Store, clock: SettableClock) -> None:
+    async def test_firing_a_slot_again_makes_no_second_run(self, store: Store, clock: SettableClock) -> None:
         """S6: a second scheduler, or a repeat after a lost answer, makes no second run."""
         await put(store, a_schedule())
         clock.advance(HOUR)
@@ -239,7 +239,7 @@ class ScheduleContract(Contract):
         assert list(again) == [Fired(is_stale=True)]
         assert len(await runs_of(store)) == 1
 
-    async def test_of_several_schedulers_one_makes_the_run(self, store: Store, clock: SettableClock) -> None:
+    async def test_only_one_of_several_schedulers_makes_the_run(self, store: Store, clock: SettableClock) -> None:
         await put(store, *(a_schedule(f"s{number}") for number in range(5)))
         clock.advance(HOUR)
         found = await due(store)
@@ -268,7 +268,7 @@ class ScheduleContract(Contract):
         assert list(await store.apply(FireSchedules(firings=found))) == [Fired(is_stale=True)]
         assert await runs_of(store) == []
 
-    async def test_each_firing_is_judged_by_itself(self, store: Store, clock: SettableClock) -> None:
+    async def test_a_stale_firing_does_not_affect_the_others(self, store: Store, clock: SettableClock) -> None:
         await put(store, a_schedule("a"), a_schedule("b"), a_schedule("c"))
         clock.advance(HOUR)
         found = await due(store)
@@ -297,7 +297,7 @@ class ScheduleContract(Contract):
         assert len(await runs_of(store)) == 1
 
     async def test_a_run_starts_later_than_its_slot_by_its_jitter(self, store: Store, clock: SettableClock) -> None:
-        """Never earlier; and the same for whoever fires it."""
+        """Never earlier, and the same for every scheduler."""
         schedule = await put(store, a_schedule(jitter=MINUTE))
         clock.advance(HOUR)
 
@@ -313,12 +313,12 @@ class ScheduleContract(Contract):
         ("catch_up", "late", "expected"),
         [
             ("one", MINUTE, [3]),
-            ("skip", MINUTE, [3]),  # within the grace the latest was not missed
+            ("skip", MINUTE, [3]),  # within the grace, no slot counts as missed
             ("skip", MINUTE + 1, []),
             ("all", MINUTE + 1, [1, 2, 3]),
         ],
     )
-    async def test_slots_that_nobody_fired_are_made_up_for_as_wished(
+    async def test_missed_slots_are_caught_up_as_the_schedule_says(
         self, store: Store, clock: SettableClock, catch_up: Any, late: Micros, expected: list[int]
     ) -> None:
         await put(store, a_schedule(catch_up=catch_up))
@@ -332,10 +332,10 @@ class ScheduleContract(Contract):
 
     # Overlap
 
-    async def test_a_slot_is_left_out_while_an_earlier_run_has_not_ended(
+    async def test_a_slot_is_skipped_while_an_earlier_run_has_not_ended(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """SEMANTICS, workers: overlap `skip`; and the schedule tells of it."""
+        """SEMANTICS, workers: overlap `skip`. The schedule counts the slots that it skipped."""
         await put(store, a_schedule(overlap="skip"))
         clock.advance(HOUR)
         (first,) = await fire_due(store)
@@ -353,8 +353,8 @@ class ScheduleContract(Contract):
         assert between.next_at == START + 3 * HOUR
         assert len(third.run_ids) == 1
 
-    async def test_a_run_that_was_triggered_counts_as_well(self, store: Store, clock: SettableClock) -> None:
-        """Both the run of a slot and one that a person wished for: while either goes on, no slot is fired."""
+    async def test_a_triggered_run_counts_as_an_overlap_too(self, store: Store, clock: SettableClock) -> None:
+        """While the run of a slot or a triggered run is alive, no slot is fired."""
         await put(store, a_schedule(overlap="skip"))
         clock.advance(HOUR)
         (first,) = await fire_due(store)
@@ -371,7 +371,7 @@ class ScheduleContract(Contract):
         assert skipped == [1, 1]
         assert len(last.run_ids) == 1
 
-    async def test_of_slots_that_are_made_up_for_only_the_first_is_run_if_they_must_not_overlap(
+    async def test_catching_up_without_overlap_runs_only_the_first_missed_slot(
         self, store: Store, clock: SettableClock
     ) -> None:
         await put(store, a_schedule(overlap="skip", catch_up="all"))
@@ -381,7 +381,7 @@ class ScheduleContract(Contract):
 
         assert (len(fired.run_ids), len(fired.skipped)) == (1, 2)
 
-    async def test_one_that_begins_to_mind_overlaps_minds_its_last_run(
+    async def test_a_schedule_changed_to_skip_overlaps_counts_its_last_run(
         self, store: Store, clock: SettableClock
     ) -> None:
         await put(store, a_schedule())
@@ -407,7 +407,7 @@ class ScheduleContract(Contract):
         assert list(await store.apply(PauseSchedules(names=["hourly"], is_paused=True))) == [False]
 
     async def test_a_resumed_schedule_goes_on_with_the_next_slot(self, store: Store, clock: SettableClock) -> None:
-        """Slots of the time in between are not made up for: somebody wished it so."""
+        """Slots during the pause are not caught up, because a person paused the schedule."""
         await put(store, a_schedule(catch_up="all"))
         await store.apply(PauseSchedules(names=["hourly"], is_paused=True))
         clock.advance(3 * HOUR + 1)
@@ -418,8 +418,8 @@ class ScheduleContract(Contract):
         assert (await the_schedule(store)).next_at == START + 4 * HOUR
         assert list(await store.apply(PauseSchedules(names=["hourly"], is_paused=False))) == [False]
 
-    async def test_a_schedule_is_triggered_once_for_each_wish(self, store: Store, clock: SettableClock) -> None:
-        """S6: under an id of the caller's, so that a repeat makes no second run. It moves no slot."""
+    async def test_a_schedule_is_triggered_once_per_run_id(self, store: Store, clock: SettableClock) -> None:
+        """S6: the caller gives the run id, so a repeat makes no second run. A trigger moves no slot."""
         await put(store, a_schedule(payload='{"a":1}', tags={"a": "b"}, jitter=HOUR))
         await store.apply(PauseSchedules(names=["hourly"], is_paused=True))
         clock.advance(1)
@@ -435,14 +435,14 @@ class ScheduleContract(Contract):
         schedule = await the_schedule(store)
         assert (schedule.last_run_id, schedule.last_slot, schedule.next_at) == (an_id(1), None, None)
 
-    async def test_a_repeated_trigger_does_not_undo_what_came_after(self, store: Store) -> None:
+    async def test_a_repeated_trigger_does_not_change_the_last_run(self, store: Store) -> None:
         await put(store, a_schedule())
         for number in (1, 2, 1):
             await store.apply(TriggerSchedule(name="hourly", run_id=an_id(number)))
 
         assert (await the_schedule(store)).last_run_id == an_id(2)
 
-    async def test_a_removed_schedule_is_gone_and_its_runs_are_not(self, store: Store, clock: SettableClock) -> None:
+    async def test_removing_a_schedule_keeps_its_runs(self, store: Store, clock: SettableClock) -> None:
         await put(store, a_schedule())
         clock.advance(HOUR)
         await fire_due(store)
@@ -453,23 +453,23 @@ class ScheduleContract(Contract):
         assert list(await store.catalog(ListSchedules())) == []
         assert len(await runs_of(store)) == 1
 
-    # Telling
+    # Hints
 
-    async def test_who_listens_is_told_that_a_schedule_was_set_or_changed(
-        self, store: Store, clock: SettableClock
-    ) -> None:
-        """And of the runs that were made; but not of what is as it was."""
+    async def test_a_new_or_changed_schedule_sends_a_hint(self, store: Store, clock: SettableClock) -> None:
+        """There are hints of new runs too, but none of a schedule that did not change."""
         hints: list[Hint] = []
         unrelated = itertools.count(90)
         leave = store.listen(hints.append)
 
         async def told() -> list[Hint]:
-            """What was told up to the end of an unrelated run: hints arrive in order."""
+            """Return the hints up to the end of an unrelated run: hints arrive in order."""
             number = next(unrelated)
             marker = an_id(number)
             await start(store, an_intent(number, type="unrelated"))
             await store.apply(Cancel(run_id=marker, id="c"))
-            await until("the end of the unrelated run is told", lambda: any(marker in hint.ended for hint in hints))
+            await until(
+                "a hint names the end of the unrelated run", lambda: any(marker in hint.ended for hint in hints)
+            )
             heard = [replace(hint, is_elsewhere=False) for hint in hints if hint != Hint(is_elsewhere=True)]
             hints.clear()
             return [hint for hint in heard if "unrelated" not in hint.ready and marker not in hint.ended]
@@ -488,7 +488,7 @@ class ScheduleContract(Contract):
         finally:
             leave()
 
-    async def test_a_run_of_another_with_the_id_of_a_slot_is_left_alone(
+    async def test_an_existing_run_with_the_id_of_a_slot_is_left_unchanged(
         self, store: Store, clock: SettableClock
     ) -> None:
         schedule = await put(store, a_schedule())

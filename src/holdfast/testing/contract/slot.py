@@ -1,4 +1,4 @@
-"""Slots: they are handed on by whoever stops, whatever makes it stop, and kept by whoever goes on."""
+"""Contract of slots: a run that stops passes its slot on, and a run that goes on keeps it."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ from holdfast.testing.contract.limit import SLOT, is_next, limit, occupied, park
 
 
 class SlotContract(Contract):
-    """Whoever gives a slot back readies the next one in the same transaction."""
+    """The transaction that gives a slot back also readies the next parked run."""
 
-    # Handing on
+    # Passing slots on
 
     @pytest.mark.parametrize(
         "next",
@@ -60,8 +60,8 @@ class SlotContract(Contract):
         ],
         ids=name_of,
     )
-    async def test_whoever_stops_hands_its_slot_on_in_the_same_transaction(self, store: Store, next: Next) -> None:
-        """SEMANTICS, limits: whoever gives a slot back readies the next one in the same transaction."""
+    async def test_a_run_that_stops_passes_its_slot_on_in_the_same_transaction(self, store: Store, next: Next) -> None:
+        """SEMANTICS, limits: the transaction that gives a slot back also readies the next parked run."""
         lease = await occupied(store)
         listening = HintRecorder(store)
 
@@ -72,10 +72,10 @@ class SlotContract(Contract):
         assert (await the_run(store)).slots == ()
         assert await is_next(store)
 
-    async def test_whoever_pauses_hands_its_slot_on(self, store: Store) -> None:
+    async def test_a_run_that_pauses_passes_its_slot_on(self, store: Store) -> None:
         lease = await occupied(store)
         await store.apply(Pause(run_id=an_id(1), id="p"))
-        assert await parked_at(store, 2) == SLOT  # it is still held, until its next standstill
+        assert await parked_at(store, 2) == SLOT  # run 1 stays held until its next standstill
 
         await write(store, checkpoint_for(lease, Release()))
 
@@ -83,14 +83,14 @@ class SlotContract(Contract):
         assert await is_next(store)
 
     @pytest.mark.parametrize("force", [True, False])
-    async def test_whoever_is_cancelled_hands_its_slot_on(self, store: Store, force: bool) -> None:  # noqa: FBT001
+    async def test_a_cancelled_run_passes_its_slot_on(self, store: Store, force: bool) -> None:  # noqa: FBT001
         await occupied(store)
 
         await store.apply(Cancel(run_id=an_id(1), id="c", force=force))
 
         assert await is_next(store)
 
-    async def test_a_run_that_has_something_to_undo_keeps_its_slot_for_that(self, store: Store) -> None:
+    async def test_a_run_that_rolls_back_keeps_its_slot(self, store: Store) -> None:
         lease = await occupied(store)
         await write(store, checkpoint_for(lease, entries=(a_step(has_undo=True),)))
 
@@ -100,7 +100,7 @@ class SlotContract(Contract):
         assert await parked_at(store, 2) == SLOT
 
     @pytest.mark.parametrize("next", [Release(), ContinueAsNew(payload="{}")], ids=name_of)
-    async def test_whoever_goes_on_at_once_keeps_its_slot(self, store: Store, next: Next) -> None:
+    async def test_a_run_that_is_ready_at_once_keeps_its_slot(self, store: Store, next: Next) -> None:
         lease = await occupied(store)
 
         await write(store, checkpoint_for(lease, next))
@@ -109,7 +109,7 @@ class SlotContract(Contract):
         assert await claimed_ids(store) == [an_id(1)]
         assert await parked_at(store, 2) == SLOT
 
-    async def test_a_wait_that_is_over_already_keeps_the_slot(self, store: Store) -> None:
+    async def test_a_suspension_that_is_due_at_once_keeps_the_slot(self, store: Store) -> None:
         lease = await occupied(store)
 
         await write(store, checkpoint_for(lease, Suspend(), waits=(for_time(START),)))
@@ -117,9 +117,7 @@ class SlotContract(Contract):
         assert await claimed_ids(store) == [an_id(1)]
 
     @pytest.mark.parametrize("how", ["pause", "cancel"])
-    async def test_a_slot_that_was_handed_on_and_not_claimed_yet_is_handed_on_again(
-        self, store: Store, how: str
-    ) -> None:
+    async def test_a_run_that_pauses_before_its_claim_passes_its_slot_on_again(self, store: Store, how: str) -> None:
         lease = await occupied(store)
         await starting(store, 3)
         await claim(store)
@@ -130,7 +128,7 @@ class SlotContract(Contract):
         assert (await the_run(store, 2)).slots == ()
         assert await is_next(store, 3)
 
-    async def test_a_batch_hands_on_as_many_as_it_gives_back(self, store: Store) -> None:
+    async def test_a_batch_passes_on_every_slot_that_it_gives_back(self, store: Store) -> None:
         await limit(store, 2)
         await starting(store, 1, 2, 3, 4, 5)
         leases = (await claim(store)).leases
@@ -139,7 +137,7 @@ class SlotContract(Contract):
 
         assert await claimed_ids(store) == [an_id(3), an_id(4)]
 
-    async def test_children_that_end_with_their_parent_hand_their_slots_on(self, store: Store) -> None:
+    async def test_children_that_end_with_their_parent_pass_their_slots_on(self, store: Store) -> None:
         parent = await held(store, 1, type="parent")
         await limit(store)
         await start(store, an_intent(2, parent_id=an_id(1), on_close="cancel"), an_intent(3))
@@ -152,10 +150,8 @@ class SlotContract(Contract):
 
     # Leases
 
-    async def test_a_lost_worker_keeps_the_slot_until_somebody_claims_its_run(
-        self, store: Store, clock: SettableClock
-    ) -> None:
-        """I9: bodies of a worker that is not dead after all count, so their slot is not given away."""
+    async def test_a_run_of_a_lost_worker_keeps_its_slot(self, store: Store, clock: SettableClock) -> None:
+        """I9: the worker may still be alive and executing bodies, so its slot is not given away."""
         await occupied(store)
         clock.advance(LEASE)
 
@@ -178,7 +174,7 @@ class SlotContract(Contract):
     # Repeats
 
     async def test_a_repeated_claim_gets_the_same_leases_and_takes_no_more_slots(self, store: Store) -> None:
-        """S6, T8."""
+        """S6, T8: a repeated claim with the same claim id gets the same leases."""
         await limit(store, 2)
         await starting(store, 1, 2, 3)
         first = await claim(store, id="claim-1", limit=1)
@@ -189,7 +185,7 @@ class SlotContract(Contract):
         assert [(one.used, one.waiting) for one in await store.stats(CountSlots())] == [(1, 0)]
         assert await claimed_ids(store) == [an_id(2)]
 
-    async def test_a_claim_that_won_nothing_is_repeated_and_parks_nobody_twice(self, store: Store) -> None:
+    async def test_a_repeated_claim_parks_no_run_twice(self, store: Store) -> None:
         await occupied(store)
         await starting(store, 3)
         await claim(store, id="claim-2", worker=OTHER_WORKER)
@@ -200,8 +196,8 @@ class SlotContract(Contract):
         assert again.leases == ()
         assert await picture_of(store, 1, 2, 3) == before
 
-    async def test_a_repeated_checkpoint_hands_nothing_on_twice(self, store: Store) -> None:
-        """S6: the answer to the first got lost."""
+    async def test_a_repeated_checkpoint_passes_no_slot_on_twice(self, store: Store) -> None:
+        """S6: the answer to the first call was lost."""
         lease = await occupied(store)
         await starting(store, 3)
         await claim(store)
@@ -216,7 +212,7 @@ class SlotContract(Contract):
 
     # Coming back
 
-    async def test_a_run_that_is_woken_needs_a_slot_again(self, store: Store) -> None:
+    async def test_a_woken_run_needs_a_slot_again(self, store: Store) -> None:
         lease = await occupied(store)
         await write(store, checkpoint_for(lease, Suspend(), waits=(for_message("go"),)))
         other = await claim_one(store)
@@ -233,8 +229,8 @@ class SlotContract(Contract):
         assert details is not None
         assert details.waits == (for_message("go"),)
 
-    async def test_what_arrives_does_not_wake_a_parked_run_but_is_there_when_it_goes_on(self, store: Store) -> None:
-        """PROMISES 5: nothing is missed because of timing."""
+    async def test_a_message_does_not_wake_a_parked_run_but_is_delivered_later(self, store: Store) -> None:
+        """PROMISES 5: no message is missed because of timing."""
         lease = await occupied(store)
         await write(store, checkpoint_for(lease, Suspend(), waits=(for_message("go"),)))
         other = await claim_one(store)
@@ -250,8 +246,8 @@ class SlotContract(Contract):
 
     # By hand
 
-    async def test_a_parked_run_is_not_woken(self, store: Store) -> None:
-        """It is awake: it would only be parked again."""
+    async def test_wake_does_nothing_to_a_parked_run(self, store: Store) -> None:
+        """A wake would not help: the run would only be parked again."""
         lease = await occupied(store)
         await write(store, checkpoint_for(lease, Suspend(), waits=(for_message("go"),)))
         await claim_one(store)
@@ -266,7 +262,7 @@ class SlotContract(Contract):
 
         assert await picture_of(store, 1, 3) == before
 
-    async def test_a_parked_run_that_is_paused_waits_for_no_slot(self, store: Store) -> None:
+    async def test_a_parked_run_that_is_paused_leaves_the_queue(self, store: Store) -> None:
         lease = await occupied(store)
         await starting(store, 3)
         await claim(store)

@@ -1,4 +1,4 @@
-"""Starting: what `create` promises."""
+"""Contract of starts: `create`."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ LEASE_REQUEST = LeaseRequest(worker=WORKER, claim_id="claim-1", lease=LEASE, pyt
 
 
 class StartContract(Contract):
-    """Runs come into being once, whole, and as they were wished for."""
+    """A start creates a run once, wholly, and as its intent says."""
 
     async def test_a_new_run_is_pending_and_ready_at_once(self, store: Store) -> None:
-        """T5: pending is ready at its start time. S7: the store's clock says when that is."""
+        """T5: a pending run is ready at its start time. S7: by the store's clock."""
         created = await store.create([an_intent(1)])
 
         assert created.now == START
@@ -57,8 +57,8 @@ class StartContract(Contract):
             ready_at=START,
         )
 
-    async def test_a_run_has_all_that_was_wished_for(self, store: Store) -> None:
-        """SEMANTICS, starting: key, priority, tags and lineage are the intent's."""
+    async def test_a_run_has_all_fields_of_its_intent(self, store: Store) -> None:
+        """SEMANTICS, starting: key, priority, tags and lineage come from the intent."""
         await start(store, an_intent(1))
         wish = an_intent(
             2,
@@ -79,7 +79,7 @@ class StartContract(Contract):
         assert (run.parent_id, run.parent_location, run.on_close) == (an_id(1), "call", "cancel")
 
     async def test_a_delay_counts_from_the_start_time_or_from_now_if_that_has_passed(self, store: Store) -> None:
-        """SEMANTICS, starting: ready_at and delay."""
+        """SEMANTICS, starting: `ready_at` and `delay`."""
         await start(
             store,
             an_intent(1, delay=5 * SECOND),
@@ -110,14 +110,14 @@ class StartContract(Contract):
         assert [run.run_id for run in created.runs] == [an_id(number) for number in numbers]
         assert await store.stats(CountRuns()) == {TYPE: {RunState.PENDING: 1_000}}
 
-    async def test_creating_nothing_creates_nothing(self, store: Store) -> None:
-        """The port: each operation is plural, so none is a number too."""
+    async def test_creating_no_runs_returns_an_empty_answer(self, store: Store) -> None:
+        """The port: each operation is plural and accepts an empty list."""
         assert (await store.create([])).runs == ()
 
     # Ids
 
-    async def test_an_id_that_exists_leaves_the_existing_run_alone(self, store: Store) -> None:
-        """SEMANTICS, starting: an id that exists never touches the existing run."""
+    async def test_a_start_with_an_existing_id_leaves_that_run_unchanged(self, store: Store) -> None:
+        """SEMANTICS, starting: a start with an id that exists never touches the existing run."""
         await start(store, an_intent(1, payload='"old"'))
         before = await store.get(an_id(1))
 
@@ -127,8 +127,8 @@ class StartContract(Contract):
         assert await store.get(an_id(1)) == before
         assert await holder_of(store, "k") is None
 
-    async def test_an_id_twice_in_one_call_is_one_run(self, store: Store) -> None:
-        """SEMANTICS, starting: an id that exists never touches the existing run, however young it is."""
+    async def test_the_same_id_twice_in_one_call_creates_one_run(self, store: Store) -> None:
+        """SEMANTICS, starting: this holds also for a run created in the same call."""
         created = await store.create([an_intent(1, payload='"first"'), an_intent(1, payload='"second"')])
 
         assert [run.created for run in created.runs] == [True, False]
@@ -136,7 +136,7 @@ class StartContract(Contract):
 
     # Keys
 
-    async def test_the_same_key_and_payload_give_the_existing_run(self, store: Store) -> None:
+    async def test_the_same_key_and_payload_return_the_existing_run(self, store: Store) -> None:
         """S1: one key makes at most one run."""
         await start(store, an_intent(1, key="k", payload='{"a":1,"b":[2]}'))
 
@@ -147,7 +147,7 @@ class StartContract(Contract):
         assert await holder_of(store, "k") == an_id(1)
 
     async def test_the_same_key_with_another_payload_or_type_is_a_conflict(self, store: Store) -> None:
-        """S1, SEMANTICS: `KeyConflict` carries the existing id."""
+        """S1, SEMANTICS: `KeyConflict` carries the id of the existing run."""
         await start(store, an_intent(1, key="k"))
 
         for stranger in (an_intent(2, key="k", payload='{"a":1}'), an_intent(2, key="k", type="other")):
@@ -158,7 +158,7 @@ class StartContract(Contract):
         assert await store.get(an_id(2)) is None
 
     async def test_a_conflict_names_its_index_and_nothing_of_the_call_is_created(self, store: Store) -> None:
-        """SEMANTICS, starting: all or nothing."""
+        """SEMANTICS, starting: a call creates all of its runs or none."""
         await start(store, an_intent(1, key="k"))
 
         with pytest.raises(KeyConflict) as refusal:
@@ -170,8 +170,8 @@ class StartContract(Contract):
         assert [details.run.id for details in await store.list(Query())] == [an_id(1)]
         assert await holder_of(store, "free") is None
 
-    async def test_a_key_twice_in_one_call_is_one_run(self, store: Store) -> None:
-        """SEMANTICS, starting: the same key twice in one call is one run."""
+    async def test_the_same_key_twice_in_one_call_creates_one_run(self, store: Store) -> None:
+        """SEMANTICS, starting: the same key twice in one call creates one run."""
         created = await store.create([an_intent(1, key="k"), an_intent(2), an_intent(3, key="k")])
 
         assert [(run.run_id, run.created) for run in created.runs] == [
@@ -182,7 +182,7 @@ class StartContract(Contract):
         assert await store.get(an_id(3)) is None
 
     async def test_a_key_twice_in_one_call_with_another_payload_is_a_conflict(self, store: Store) -> None:
-        """S1, within one call: nothing is created."""
+        """S1: also within one call, which then creates nothing."""
         with pytest.raises(KeyConflict) as refusal:
             await store.create([an_intent(1, key="k"), an_intent(2, key="k", payload="1")])
 
@@ -211,7 +211,7 @@ class StartContract(Contract):
     async def test_a_key_may_be_taken_over_after_the_end(
         self, store: Store, end: RunState, reuse: Reuse, holder: int
     ) -> None:
-        """SEMANTICS, starting: `reuse`. The old run stays, without its key."""
+        """SEMANTICS, starting: `reuse` moves the key to the new run. The old run stays, without its key."""
         if end is RunState.CANCELLED:
             await start(store, an_intent(1, key="k"))
             await store.apply(Cancel(run_id=an_id(1), id="c"))
@@ -224,7 +224,7 @@ class StartContract(Contract):
         assert await holder_of(store, "k") == an_id(holder)
         assert (await the_run(store, 1)).key == ("k" if holder == 1 else None)
 
-    async def test_a_live_run_keeps_its_key_whatever_the_reuse(self, store: Store) -> None:
+    async def test_a_live_run_keeps_its_key_even_if_a_start_may_reuse_it(self, store: Store) -> None:
         """S1: one key makes at most one live run."""
         await start(store, an_intent(1, key="k"))
 
@@ -235,7 +235,7 @@ class StartContract(Contract):
         assert [(run.run_id, run.created) for run in same.runs] == [(an_id(1), False)]
 
     async def test_a_key_taken_over_may_be_used_twice_in_that_call(self, store: Store) -> None:
-        """S1, with `reuse`: the first intent takes the key, the second finds it taken."""
+        """S1: with `reuse`, the first intent takes the key and the second one finds that run."""
         await ended(store, 1, key="k")
 
         created = await store.create(
@@ -245,15 +245,15 @@ class StartContract(Contract):
         assert [(run.run_id, run.created) for run in created.runs] == [(an_id(2), True), (an_id(2), False)]
 
     async def test_keys_are_taken_literally(self, store: Store) -> None:
-        """S1: no character of a key means anything to the store."""
+        """S1: no character of a key has a special meaning to the store."""
         keys = [*HOSTILE, "K", "k", "k "]
         await start(store, *(an_intent(number, key=key) for number, key in enumerate(keys)))
 
         assert [await holder_of(store, key) for key in keys] == [an_id(number) for number in range(len(keys))]
         assert [(await the_run(store, number)).key for number in range(len(keys))] == keys
 
-    async def test_of_concurrent_starts_with_one_key_one_creates(self, store: Store) -> None:
-        """S1, under concurrency."""
+    async def test_only_one_of_concurrent_starts_with_one_key_creates_a_run(self, store: Store) -> None:
+        """S1: also under concurrency."""
         answers = await asyncio.gather(*(store.create([an_intent(number, key="k")]) for number in range(8)))
 
         created = [run for answer in answers for run in answer.runs]
@@ -261,8 +261,8 @@ class StartContract(Contract):
         assert len({run.run_id for run in created}) == 1
         assert len(await store.list(Query())) == 1
 
-    async def test_a_refused_start_does_not_harm_the_starts_beside_it(self, store: Store) -> None:
-        """SEMANTICS, starting: callers that happen to share a commit do not share a refusal."""
+    async def test_a_refused_start_does_not_affect_concurrent_starts(self, store: Store) -> None:
+        """SEMANTICS, starting: callers may share a commit, but a refusal affects only its own caller."""
         await start(store, an_intent(1, key="k"))
 
         answers = await asyncio.gather(
@@ -278,7 +278,7 @@ class StartContract(Contract):
     # Leasing in the same commit
 
     async def test_a_run_that_is_ready_may_be_leased_to_its_creator(self, store: Store) -> None:
-        """DESIGN, group commit: a start may be created and leased in one commit."""
+        """DESIGN, group commit: one commit may create a run and lease it."""
         (created,) = (await store.create([an_intent(1)], LEASE_REQUEST)).runs
 
         assert created.lease is not None
@@ -291,14 +291,14 @@ class StartContract(Contract):
         assert await claimed_ids(store, worker="another") == []
 
     async def test_a_delayed_run_is_not_leased_to_its_creator(self, store: Store) -> None:
-        """S7: due times count for the creator too."""
+        """S7: the start time holds for the creator too."""
         (created,) = (await store.create([an_intent(1, delay=1)], LEASE_REQUEST)).runs
 
         assert (created.created, created.lease) == (True, None)
         assert (await the_run(store)).state is RunState.PENDING
 
-    async def test_an_existing_run_is_not_leased_to_whoever_starts_it_again(self, store: Store) -> None:
-        """S4: two never share a run."""
+    async def test_a_repeated_start_does_not_lease_an_existing_run(self, store: Store) -> None:
+        """S4: two workers never share a run."""
         await start(store, an_intent(1, key="k"))
         await held(store, 2)
         before = [await the_run(store, 1), await the_run(store, 2)]
@@ -308,7 +308,7 @@ class StartContract(Contract):
         assert [(run.created, run.lease) for run in created.runs] == [(False, None), (False, None)]
         assert [await the_run(store, 1), await the_run(store, 2)] == before
 
-    async def test_a_lost_answer_to_a_leasing_start_is_fetched_with_a_repeated_claim(self, store: Store) -> None:
+    async def test_a_repeated_claim_returns_the_lease_of_a_start_whose_answer_was_lost(self, store: Store) -> None:
         """S6: a lost answer is safe."""
         (created,) = (await store.create([an_intent(1)], LEASE_REQUEST)).runs
 
@@ -321,7 +321,7 @@ class StartContract(Contract):
     # Values
 
     async def test_a_payload_comes_back_as_it_was_given(self, store: Store) -> None:
-        """PROMISES: payloads are returned equal on every store."""
+        """PROMISES: every store returns payloads unchanged."""
         payload = '{"text":"Ünïcödé ☃ 🦊 \\u2028 \\"quoted\\" \\\\ %s $1","big":12345678901234567890,"f":1.5e300}'
         tags = {name: name for name in HOSTILE}
         await start(store, an_intent(1, payload=payload, tags=tags))

@@ -1,6 +1,6 @@
-"""Transfers: what leaves a store comes to another one as it was, once, and goes on there.
+"""Contract of transfers: a run leaves one store, arrives in another unchanged and once, and goes on there.
 
-The memory store is the other side: whatever a store takes from it and gives to it, it takes and gives to any.
+The memory store is the other side. A store that can exchange runs with it can exchange them with any store.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def the_dump(store: Store, number: int = 1) -> Dump:
 
 
 async def paused(store: Store, number: int = 1) -> Dump:
-    """A run that is paused, as a dump."""
+    """Pause a run and return its dump."""
     assert await store.apply(Pause(run_id=an_id(number), id=f"export:{number}", reason="exported"))
     return await the_dump(store, number)
 
@@ -88,7 +88,7 @@ async def fates(store: Store, *dumps: Dump, **options: Any) -> list[str]:
 
 
 async def a_rich_run(store: Store, number: int = 1) -> None:
-    """A run with something of everything, suspended."""
+    """Create a suspended run that has a value in every part of a dump."""
     lease = await held(
         store,
         number,
@@ -117,20 +117,20 @@ async def a_rich_run(store: Store, number: int = 1) -> None:
 
 
 async def newest(store: Store, lease: Any) -> Any:
-    """What waits in the inbox of a held run."""
+    """Return the unread arrivals of a held run."""
     return (await write(store, checkpoint_for(lease, Hold(), seen=0))).arrivals
 
 
 class ExportContract(Contract):
-    """Runs, events and dead letters move from one store to another."""
+    """Runs and schedules move from one store to another."""
 
     @pytest_asyncio.fixture
     async def other(self, clock: SettableClock) -> Store:
-        """The store on the other side."""
+        """The other store of the transfer."""
         return MemoryStore(clock=clock)
 
-    async def test_a_run_is_dumped_with_all_that_belongs_to_it(self, store: Store, other: Store) -> None:
-        """The port: `dump` gives what the model gives."""
+    async def test_a_dump_has_all_data_of_a_run(self, store: Store, other: Store) -> None:
+        """The port: `dump` returns the same as the memory store, which is the model."""
         for each in (store, other):
             await a_rich_run(each)
 
@@ -143,10 +143,10 @@ class ExportContract(Contract):
         assert [fact.event for fact in dump.audit] == ["claimed", "retried", "suspended", "paused"]
 
     @pytest.mark.parametrize("is_outward", [True, False])
-    async def test_a_run_comes_as_it_left(
+    async def test_a_restored_run_equals_its_dump(
         self, store: Store, other: Store, clock: SettableClock, *, is_outward: bool
     ) -> None:
-        """The port: `restore` writes a run as it was, so that the next dump of it is equal."""
+        """The port: `restore` writes a run unchanged, so its next dump is equal."""
         source, target = (store, other) if is_outward else (other, store)
         await a_rich_run(source)
         before = await paused(source)
@@ -163,8 +163,10 @@ class ExportContract(Contract):
         [succeed(), fail(), Finish(state=RunState.CANCELLED), block(), block(START + SECOND), Release()],
         ids=name_of,
     )
-    async def test_whatever_is_at_rest_comes_as_it_left(self, store: Store, other: Store, next: Next) -> None:
-        """The port: ends, pauses and blocks that only a person ends."""
+    async def test_a_run_at_rest_in_any_state_is_restored_unchanged(
+        self, store: Store, other: Store, next: Next
+    ) -> None:
+        """The port: runs at rest have ended, are paused, or are blocked until a person acts."""
         lease = await held(other)
         await write(other, checkpoint_for(lease, next, entries=(a_step(has_undo=True),)))
         if not await transfer_of(other).dump([an_id(1)]):
@@ -177,7 +179,7 @@ class ExportContract(Contract):
         assert await claimed_ids(store) == []
 
     async def test_only_runs_at_rest_are_dumped(self, store: Store) -> None:
-        """The port: a run that could go on where it is must not be taken elsewhere."""
+        """The port: a run that could go on in its own store must not be copied to another."""
         await held(store, 1)
         await start(store, an_intent(2))
         await suspended(store, 3, for_message("go"))
@@ -193,8 +195,10 @@ class ExportContract(Contract):
 
         assert [dump.run.id for dump in dumps] == [an_id(7), an_id(6)]
 
-    async def test_a_run_that_is_not_at_rest_is_refused_and_all_with_it(self, store: Store, other: Store) -> None:
-        """The port: raises before it writes."""
+    async def test_a_restore_with_a_run_that_is_not_at_rest_is_refused_as_a_whole(
+        self, store: Store, other: Store
+    ) -> None:
+        """The port: `restore` raises before it writes anything."""
         await ended(other, 1)
         await start(other, an_intent(2))
         good, live = await the_dump(other, 1), await paused(other, 2)
@@ -205,8 +209,8 @@ class ExportContract(Contract):
 
         assert await store.get(an_id(1)) is None
 
-    async def test_a_restored_run_goes_on(self, store: Store, other: Store) -> None:
-        """SEMANTICS, pause: resumed, it is ready; whoever claims it gets its history and what is unread."""
+    async def test_a_restored_run_can_be_resumed(self, store: Store, other: Store) -> None:
+        """SEMANTICS, pause: resume makes it ready. A claim returns its history and its unread arrivals."""
         await a_rich_run(other)
         before = await paused(other)
         await transfer_of(store).restore(a_restoration(before))
@@ -220,10 +224,10 @@ class ExportContract(Contract):
         verdict = await write(store, checkpoint_for(lease, succeed(), entries=(a_step("last", 9),)))
         assert (verdict.is_lost, verdict.is_held) == (False, False)
 
-    async def test_a_message_that_was_received_before_the_move_is_known_after_it(
+    async def test_a_message_received_before_a_move_is_not_accepted_again_after_it(
         self, store: Store, other: Store
     ) -> None:
-        """SEMANTICS, messages: a consumed id is remembered, so a repeated send is no second message."""
+        """SEMANTICS, messages: a consumed id is remembered, so a repeated send does not create a second message."""
         await a_rich_run(other)
         await transfer_of(store).restore(a_restoration(await paused(other)))
 
@@ -232,8 +236,8 @@ class ExportContract(Contract):
         assert [arrival.ref for arrival in (await the_dump(store)).inbox] == ["m2", "m3"]
         assert await store.changes(RepliesTo(messages=[(an_id(1), "m1")])) == {(an_id(1), "m1"): '"ok"'}
 
-    async def test_a_family_goes_on_together(self, store: Store, other: Store) -> None:
-        """SEMANTICS, children: links survive, so the end of a child reaches its parent."""
+    async def test_a_restored_child_reports_its_end_to_its_restored_parent(self, store: Store, other: Store) -> None:
+        """SEMANTICS, children: lineage is kept, so the end of a child reaches its parent."""
         lease = await held(other, 1)
         child = an_intent(2, parent_id=an_id(1), on_close="cancel")
         parts = {"children": (child,), "entries": (a_child(2),), "waits": (for_child(2),)}
@@ -259,7 +263,7 @@ class ExportContract(Contract):
         assert (await the_run(store, 2)).state is RunState.CANCELLED
 
     async def test_a_parked_child_gets_its_slot_after_the_move(self, store: Store, other: Store) -> None:
-        """SEMANTICS, children: of a map so many run at once, and whoever ends makes the next one ready."""
+        """SEMANTICS, children: a map limits how many children run at once. The end of one readies the next."""
         await held(other, 1)
         await start(
             other,
@@ -276,8 +280,8 @@ class ExportContract(Contract):
 
         assert await claimed_ids(store) == [an_id(3)]
 
-    async def test_a_run_that_is_there_already_stays_as_it_is(self, store: Store, other: Store) -> None:
-        """S6: a restoration may be repeated, also when the run has gone on since."""
+    async def test_restoring_an_existing_run_changes_nothing(self, store: Store, other: Store) -> None:
+        """S6: a restore may be repeated, even if the run has gone on since."""
         await suspended(other, 1, for_message("go"))
         dump = await paused(other)
         assert await fates(store, dump) == ["restored"]
@@ -289,8 +293,8 @@ class ExportContract(Contract):
 
         assert (await the_run(store)).state is RunState.SUCCEEDED
 
-    async def test_the_same_run_twice_in_one_restoration_is_one(self, store: Store, other: Store) -> None:
-        """S6: a file may hold a run twice, as two that were put together."""
+    async def test_the_same_run_twice_in_one_restore_is_one_run(self, store: Store, other: Store) -> None:
+        """S6: a file may contain a run twice, for example two files joined into one."""
         await ended(other, 1, key="k")
         await start(other, an_intent(2))
         dumps = await the_dump(other, 1), await paused(other, 2)
@@ -298,8 +302,8 @@ class ExportContract(Contract):
         assert await fates(store, *dumps, *dumps) == ["restored", "restored", "known", "known"]
 
     @pytest.mark.parametrize("how", ["resumed", "rewound", "recovered"])
-    async def test_a_run_that_has_gone_further_elsewhere_is_told_of(self, store: Store, other: Store, how: str) -> None:
-        """The port: an older copy is never taken for the newer one, nor silently kept in its place."""
+    async def test_a_newer_copy_of_an_existing_run_is_reported(self, store: Store, other: Store, how: str) -> None:
+        """The port: `restore` reports a newer copy. It neither overwrites the older run nor keeps it silently."""
         lease = await held(other)
         entries = (a_step(),)
         await write(other, checkpoint_for(lease, fail() if how != "resumed" else Suspend(), entries=entries))
@@ -319,10 +323,10 @@ class ExportContract(Contract):
 
         assert await the_dump(store) == before
 
-    async def test_another_run_with_the_same_id_is_told_of(
+    async def test_another_run_with_the_same_id_is_reported(
         self, store: Store, other: Store, clock: SettableClock
     ) -> None:
-        """SEMANTICS, run id: what exists is never touched."""
+        """SEMANTICS, run id: an existing run is never touched."""
         await ended(other, 1)
         clock.advance(1)
         await ended(store, 1)
@@ -332,8 +336,8 @@ class ExportContract(Contract):
 
         assert await the_dump(store) == before
 
-    async def test_a_key_that_belongs_to_another_run_is_refused(self, store: Store, other: Store) -> None:
-        """S1: one key makes at most one run. The others of the restoration are written."""
+    async def test_a_run_whose_key_belongs_to_another_run_is_not_restored(self, store: Store, other: Store) -> None:
+        """S1: one key makes at most one run. The other runs of the call are restored."""
         await ended(store, 1, key="k")
         for number, key in ((2, "k"), (3, "free"), (4, None)):
             await ended(other, number, key=key)
@@ -352,8 +356,10 @@ class ExportContract(Contract):
 
     # Schedules
 
-    async def test_a_schedule_goes_on_as_it_stood(self, store: Store, other: Store, clock: SettableClock) -> None:
-        """The port: with the slot that comes next, the runs that are open and what was left out."""
+    async def test_a_restored_schedule_continues_unchanged(
+        self, store: Store, other: Store, clock: SettableClock
+    ) -> None:
+        """The port: a schedule keeps its next slot, its open runs and its count of skipped slots."""
         await other.apply(
             PutSchedules(schedules=[Schedule(name="tick", type=TYPE, payload="{}", every=SECOND, overlap="skip")])
         )
@@ -371,8 +377,8 @@ class ExportContract(Contract):
         assert list(await store.catalog(ListSchedules())) == [before]
         assert (await store.catalog(ListDueSchedules(limit=10))).schedules == (before,)
 
-    async def test_a_schedule_that_is_there_stays_as_it_is(self, store: Store) -> None:
-        """S6: it may be repeated; and what was said here counts."""
+    async def test_restoring_an_existing_schedule_changes_nothing(self, store: Store) -> None:
+        """S6: a restore may be repeated. The existing schedule wins."""
         await store.apply(PutSchedules(schedules=[Schedule(name="a", type=TYPE, payload="{}", every=SECOND)]))
         before = list(await store.catalog(ListSchedules()))
         others = [Schedule(name=name, type="other", payload="1", every=SECOND, is_paused=True) for name in ("a", "b")]

@@ -1,4 +1,4 @@
-"""Types: what is known and was said of them, and that a type that is switched off is left alone."""
+"""Contract of types: their settings and offers, and disabled types."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ async def switch(store: Store, *, on: bool, type: str = TYPE) -> None:
 
 
 class TypeContract(Contract):
-    """What people say of a type stays, and a type that is switched off is not claimed."""
+    """Settings of a type persist, and runs of a disabled type are not claimed."""
 
-    # What is known
+    # Settings and offers
 
-    async def test_nothing_is_known_of_a_type_that_nobody_has_spoken_of(self, store: Store) -> None:
+    async def test_a_type_without_settings_or_offers_is_not_listed(self, store: Store) -> None:
         await start(store, an_intent(1))
 
         assert await store.catalog(ListTypes()) == []
 
-    async def test_a_change_leaves_what_it_does_not_name(self, store: Store) -> None:
+    async def test_a_change_keeps_settings_that_it_does_not_name(self, store: Store) -> None:
         rate = Rate(count=5, period=SECOND)
         await store.apply(ChangeTypes(changes=[TypeChange(name=TYPE, concurrency=3, per_key={"tenant": 2}, rate=rate)]))
         await store.apply(
@@ -68,7 +68,7 @@ class TypeContract(Contract):
             )
         ]
 
-    async def test_everything_that_was_said_can_be_taken_back(self, store: Store) -> None:
+    async def test_every_setting_of_a_type_can_be_reset(self, store: Store) -> None:
         said = TypeChange(
             name=TYPE,
             concurrency=3,
@@ -95,7 +95,7 @@ class TypeContract(Contract):
 
         assert await store.catalog(ListTypes()) == [TypeRule(name=TYPE)]
 
-    async def test_several_changes_of_one_call_are_made_in_their_order(self, store: Store) -> None:
+    async def test_several_changes_of_one_call_apply_in_order(self, store: Store) -> None:
         await store.apply(
             ChangeTypes(
                 changes=[
@@ -118,14 +118,14 @@ class TypeContract(Contract):
 
         assert await store.catalog(ListTypes()) == before
 
-    async def test_names_are_taken_literally(self, store: Store) -> None:
+    async def test_names_of_types_are_taken_literally(self, store: Store) -> None:
         await store.apply(ChangeTypes(changes=[TypeChange(name=name, description=name) for name in HOSTILE]))
 
         assert {rule.name: rule.description for rule in await store.catalog(ListTypes())} == {
             name: name for name in HOSTILE
         }
 
-    async def test_an_offer_tells_who_was_there_last_and_when(self, store: Store, clock: SettableClock) -> None:
+    async def test_an_offer_records_the_worker_and_the_time(self, store: Store, clock: SettableClock) -> None:
         """SEMANTICS, routing: the registry records type, runtime and the worker last seen."""
         await store.apply(
             OfferTypes(worker="one", offers=[TypeOffer(name=TYPE, runtime="python", description="bills")])
@@ -140,7 +140,7 @@ class TypeContract(Contract):
             TypeRule(name="z", runtime="go", seen_by="two", seen_at=START + SECOND),
         ]
 
-    async def test_an_offer_changes_nothing_that_a_person_has_said(self, store: Store) -> None:
+    async def test_an_offer_does_not_change_the_settings_of_a_person(self, store: Store) -> None:
         await store.apply(
             ChangeTypes(changes=[TypeChange(name=TYPE, is_enabled=False, concurrency=2, description="mine")])
         )
@@ -161,16 +161,16 @@ class TypeContract(Contract):
             )
         ]
 
-    async def test_a_change_keeps_who_was_seen(self, store: Store) -> None:
+    async def test_a_change_keeps_the_worker_last_seen(self, store: Store) -> None:
         await store.apply(OfferTypes(worker="one", offers=[TypeOffer(name=TYPE, runtime="python")]))
         await store.apply(ChangeTypes(changes=[TypeChange(name=TYPE, concurrency=1)]))
 
         (rule,) = await store.catalog(ListTypes())
         assert (rule.seen_by, rule.seen_at, rule.concurrency) == ("one", START, 1)
 
-    # Switched off
+    # Disabled types
 
-    async def test_a_type_that_is_switched_off_is_not_claimed(self, store: Store) -> None:
+    async def test_runs_of_a_disabled_type_are_not_claimed(self, store: Store) -> None:
         """SEMANTICS, routing: a disabled type is not claimed."""
         await start(store, an_intent(1), an_intent(2, type=OTHER_TYPE))
         await switch(store, on=False)
@@ -180,7 +180,7 @@ class TypeContract(Contract):
         assert [lease.run.id for lease in claimed.leases] == [an_id(2)]
         assert (await claim(store)).next_ready_at is None
 
-    async def test_a_type_that_is_switched_on_again_is_claimed_and_workers_are_told(self, store: Store) -> None:
+    async def test_enabling_a_type_makes_its_runs_claimable_and_sends_a_hint(self, store: Store) -> None:
         await switch(store, on=False)
         await start(store, an_intent(1))
         listening = HintRecorder(store)
@@ -191,8 +191,8 @@ class TypeContract(Contract):
         listening.stop()
         assert await claimed_ids(store) == [an_id(1)]
 
-    async def test_runs_of_a_type_that_is_switched_off_are_accepted(self, store: Store) -> None:
-        """PROMISES 1: accepted means durable; no worker need exist."""
+    async def test_runs_of_a_disabled_type_are_accepted(self, store: Store) -> None:
+        """PROMISES 1: accepted means durable, even if no worker exists."""
         await switch(store, on=False)
 
         await start(store, an_intent(1))
@@ -200,7 +200,7 @@ class TypeContract(Contract):
         assert (await the_run(store)).ready_at == START
         assert await store.stats(FindOrphans(limit=10)) == []
 
-    async def test_a_start_leases_no_run_of_a_type_that_is_switched_off(self, store: Store) -> None:
+    async def test_a_start_leases_no_run_of_a_disabled_type(self, store: Store) -> None:
         await switch(store, on=False)
         request = LeaseRequest(worker=WORKER, claim_id="c", lease=LEASE, python=PYTHON)
 
@@ -209,7 +209,7 @@ class TypeContract(Contract):
         assert [run.lease is not None for run in created.runs] == [False, True]
         assert not (await the_run(store)).is_held
 
-    async def test_whoever_has_a_run_of_a_type_that_is_switched_off_goes_on(self, store: Store) -> None:
+    async def test_the_holder_of_a_run_of_a_disabled_type_goes_on(self, store: Store) -> None:
         lease = await held(store)
 
         await switch(store, on=False)
@@ -217,7 +217,7 @@ class TypeContract(Contract):
         assert (await write(store, checkpoint_for(lease))).is_held
         assert not (await write(store, checkpoint_for(lease, succeed()))).is_lost
 
-    async def test_a_type_that_is_switched_off_hides_no_other_from_a_claim_of_limited_ones(
+    async def test_a_disabled_type_does_not_hide_others_from_a_claim_of_limited_types(
         self, store: Store, clock: SettableClock
     ) -> None:
         limited = "contract.limited.v1"
@@ -231,9 +231,7 @@ class TypeContract(Contract):
 
         assert await claimed_ids(store, types=(TYPE, OTHER_TYPE, limited), limit=2) == [an_id(10), an_id(11)]
 
-    async def test_an_expired_lease_of_a_type_that_is_switched_off_is_not_taken(
-        self, store: Store, clock: SettableClock
-    ) -> None:
+    async def test_an_expired_lease_of_a_disabled_type_is_not_claimed(self, store: Store, clock: SettableClock) -> None:
         await held(store)
         await switch(store, on=False)
         clock.advance(LEASE)
@@ -244,7 +242,7 @@ class TypeContract(Contract):
         await switch(store, on=True)
         assert (await claim_one(store, worker=OTHER_WORKER)).run.crashes == 1
 
-    async def test_a_claim_that_was_won_is_repeated_though_its_type_was_switched_off_since(self, store: Store) -> None:
+    async def test_a_repeated_claim_returns_leases_of_a_type_disabled_since(self, store: Store) -> None:
         """T8: a repeated claim with the same claim id gets the same leases."""
         await start(store, an_intent(1))
         first = await claim(store, id="claim-1")

@@ -1,5 +1,5 @@
-"""The simulation: many workers and producers in one process, on virtual time, with faults; the same each time.
+"""A deterministic simulation: many workers and producers in one process, on virtual time, with injected faults.
 
-A seed makes an `adversity`: what goes wrong. A `world` plays a `workload` under it, on an event loop of its own, and a
-`watch` holds every write against what may never break. `scenario` has `simulate`, for workflows of one's own.
+A seed determines an `adversity`: the faults of one simulation. A `world` plays a `workload` under it, on its own event
+loop. A `watch` checks every write against the invariants. `scenario` has `simulate`, which plays your workflows.
 """

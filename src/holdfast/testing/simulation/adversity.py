@@ -1,4 +1,4 @@
-"""Adversity: what goes wrong in one simulation, and how many workers there are, as plain data. A seed makes one."""
+"""Adversity: the faults and the number of workers of one simulation, as plain data. A seed determines it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import msgspec
 from holdfast.testing.simulation.network import FAULTS
 
 LOSSES_LIMIT = 5
-"""How often at most a worker is lost, or may be taken for lost."""
+"""Maximum number of faults and blows in one adversity. Each may make a worker lose its runs."""
 
 HORIZON_SECONDS = 600.0
-"""After so many seconds nothing new goes wrong."""
+"""Virtual seconds after which nothing new goes wrong."""
 
 CALLS = {
     "checkpoint": 12,
@@ -32,12 +32,12 @@ CALLS = {
     "prune": 1,
     "history": 1,
 }
-"""By the name of a call, among how many of the first calls of a process a fault chooses one. Names that stand first are
-chosen more often."""
+"""Number of a process's first calls among which a fault chooses one, by the name of the call. Faults choose the first
+names more often."""
 
 
 class Blow(msgspec.Struct, omit_defaults=True):
-    """Something that befalls a worker, or the store's clock: at some time, for so long."""
+    """A blow to a worker or to the store's clock, with its time and its duration or clock step."""
 
     at: float
     what: str
@@ -46,7 +46,7 @@ class Blow(msgspec.Struct, omit_defaults=True):
 
 
 class Fault(msgspec.Struct):
-    """What happens to one call of a worker: to its call number `number` of this name."""
+    """A fault in one call of a worker: its call number `number` of this name."""
 
     worker: int
     call: str
@@ -55,7 +55,7 @@ class Fault(msgspec.Struct):
 
 
 class Adversity(msgspec.Struct):
-    """What goes wrong. `chance` is the seed of what is left to it: how long things take, which hints get lost."""
+    """The faults of one simulation. `chance` seeds the rest: how long things take, which hints are lost."""
 
     chance: int
     workers: int = 2
@@ -69,7 +69,7 @@ class Adversity(msgspec.Struct):
 
 
 def adversity_of(seed: int) -> Adversity:
-    """What goes wrong under a seed, whatever is run."""
+    """Return the adversity of a seed. It does not depend on the workload."""
     chance = random.Random(f"adversity {seed}")
     adversity = Adversity(
         chance=seed,
@@ -98,5 +98,5 @@ def _add_blows(adversity: Adversity, chance: random.Random) -> None:
 
 
 def soon(chance: random.Random) -> float:
-    """When something begins: mostly at once, and before half of the time is over."""
+    """Return a start time: often zero or within 5 seconds, and always in the first half of the horizon."""
     return round(chance.choice([0.0, 0.0, chance.random() * 5, chance.random() * HORIZON_SECONDS / 2]), 3)

@@ -13,7 +13,7 @@ _START = instant(datetime(2030, 1, 1, tzinfo=UTC))
 
 
 class StoreClock:
-    """The store's clock: virtual time, and whatever somebody sets it to, forwards or back."""
+    """The store's clock: virtual time plus an offset. A simulation can set it forwards or back."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
@@ -21,7 +21,7 @@ class StoreClock:
         self._furthest: Micros = 0
 
     def set(self, by: Micros) -> None:
-        """Set it forwards, or back."""
+        """Set the clock forwards, or back if `by` is negative."""
         self._offset += by
         self._furthest = max(self._furthest, self._offset)
 
@@ -29,7 +29,7 @@ class StoreClock:
         return _START + round(self._loop.time() * SECOND) + self._offset
 
     def passed(self) -> Micros:
-        """The time as far as it has ever come: a clock that is set back makes nothing unhappen."""
+        """Return the time by the largest offset so far: setting the clock back does not undo that time has passed."""
         return _START + round(self._loop.time() * SECOND) + self._furthest
 
     def call_at(self, when: Micros, callback: Callable[[], object]) -> asyncio.TimerHandle:

@@ -1,8 +1,8 @@
-"""An event loop that repeats itself: virtual time, no threads, and processes that can be frozen and killed.
+"""A deterministic event loop: virtual time, no threads, and processes that can be frozen and killed.
 
-What a callback schedules belongs to the same process as the callback. A killed process does nothing any more, not even
-tidy up; a frozen one goes on later where it stood, with its timers overdue. Time passes only when nobody has anything
-to do, and then straight to what is due next.
+A callback that another callback schedules belongs to the same process. A killed process does nothing more: it does not
+even clean up. A frozen process continues later where it stopped, with its timers overdue. Time passes only when no
+callback is ready, and then jumps to the next timer.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class _Timer(asyncio.TimerHandle):
 
 
 class EndlessWork(Exception):
-    """So much was done that it will never end."""
+    """The simulation used up its limit of callbacks, or nothing is left that could happen."""
 
 
 class SimulatedLoop(RoundLoop):
-    """Runs callbacks in the order they were scheduled, each in the name of its process."""
+    """Runs callbacks in the order in which they were scheduled, each as its process."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class SimulatedLoop(RoundLoop):
     ) -> None:
         super().__init__()
         self.process: Process | None = None
-        """Whose code is running. None is the world itself: the store, and whoever directs the play."""
+        """The process whose code is running. None means the world itself, including the store."""
         self._pause = pause
         self._seconds = 0.0
         self._soon: deque[_Soon | _Timer] = deque()
@@ -95,7 +95,7 @@ class SimulatedLoop(RoundLoop):
         return handle
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
-        """Take a moment, call, and take another moment: there are no threads."""
+        """Pause, call the function, and pause again, because the simulation has no threads."""
         answer = self.create_future()
         self.call_later(self._pause(), self._execute, answer, func, args)
         return answer
@@ -103,13 +103,13 @@ class SimulatedLoop(RoundLoop):
     def _execute(self, answer: asyncio.Future[Any], function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         try:
             value = function(*args)
-        except Exception as error:  # noqa: BLE001 - it is the caller's
+        except Exception as error:  # noqa: BLE001 - the caller gets it
             self.call_later(self._pause(), settle, answer, None, error)
         else:
             self.call_later(self._pause(), settle, answer, value, None)
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
-        # What a killed process has left behind must not be collected: that would run its `finally` blocks.
+        # Keep the tasks of a killed process: collecting them as garbage would run their `finally` blocks.
         task = super().create_task(coro, **options)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -118,7 +118,7 @@ class SimulatedLoop(RoundLoop):
     # Processes
 
     def in_name_of(self, process: Process | None, delay: float, callback: Callable[..., Any], *args: Any) -> None:
-        """Call back later, as something that another process does."""
+        """Schedule a callback that belongs to the given process."""
         running, self.process = self.process, process
         try:
             self.call_later(delay, callback, *args)
@@ -126,7 +126,7 @@ class SimulatedLoop(RoundLoop):
             self.process = running
 
     def spawn(self, process: Process | None, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Begin something in a process."""
+        """Start a task in a process."""
         running, self.process = self.process, process
         try:
             return self.create_task(work)
@@ -134,17 +134,17 @@ class SimulatedLoop(RoundLoop):
             self.process = running
 
     def freeze(self, process: Process) -> None:
-        """Have a process stand still."""
+        """Freeze a process: hold its callbacks back."""
         process.is_frozen = True
 
     def thaw(self, process: Process) -> None:
-        """Let a process go on."""
+        """Let a frozen process continue with the callbacks that were held back."""
         process.is_frozen = False
         self._soon.extend(process.held_back)
         process.held_back.clear()
 
     def kill(self, process: Process) -> None:
-        """Have a process do nothing any more."""
+        """Kill a process: none of its callbacks runs again."""
         process.is_alive = False
         for told in process.on_death:
             self.in_name_of(None, 0, told)
@@ -153,18 +153,21 @@ class SimulatedLoop(RoundLoop):
     # Running
 
     def forgive(self) -> None:
-        """Let as much be done again as at the beginning."""
+        """Reset the count of callbacks to the limit."""
         self._callbacks_left = self._callback_limit
 
     def run_round(self) -> None:
-        """One round: what is due, or what is due next."""
+        """Run all callbacks that are ready. If none is, first jump to the next timer."""
         if not self._soon:
             self._seconds = max(self._seconds, self._next_due())
         while self._later and self._later[0][0] <= self._seconds:
             self._soon.append(heapq.heappop(self._later)[2])
         self._callbacks_left -= len(self._soon)
         if self._callbacks_left < 0:
-            raise EndlessWork(f"it is not over after {self._seconds:.0f} virtual seconds")
+            raise EndlessWork(
+                f"after {self._callback_limit:,} callbacks and {self._seconds:.0f} virtual seconds "
+                "the simulation has not ended"
+            )
         for _ in range(len(self._soon)):
             handle = self._soon.popleft()
             process = handle.process
@@ -183,11 +186,11 @@ class SimulatedLoop(RoundLoop):
             if not handle.cancelled() and (handle.process is None or handle.process.is_alive):
                 return when
             heapq.heappop(self._later)
-        raise EndlessWork("everybody waits, and nothing will ever happen again")
+        raise EndlessWork("every task waits, and no timer is left to wake one")
 
 
 def settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
-    """Resolve what somebody waits for, if he still does."""
+    """Resolve a future with a value or an error, unless it is done already."""
     if future.done():
         return
     if error is None:

@@ -1,4 +1,4 @@
-"""A member of the simulated world: a process with a Holdfast of its own and a worker in it, that may die any time."""
+"""A member of the simulated world: a process with its own Holdfast and worker, which may die at any time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AGAIN_SECONDS = 2.0
 
 
 class Employer(Surroundings, Protocol):
-    """What a member needs of the world it is in."""
+    """The parts of the world that a member needs."""
 
     adversity: Adversity
     workload: Workload
@@ -33,12 +33,12 @@ class Employer(Surroundings, Protocol):
     def monotonic_ns(self) -> int: ...
 
     def effort(self) -> float:
-        """How long the next body takes."""
+        """Return how many seconds the next body takes."""
         ...
 
 
 class Member(Holdfast):
-    """One process of the world: a Holdfast of its own, with a worker."""
+    """One process of the world: its own Holdfast, with a worker."""
 
     def __init__(self, world: Employer, process: Process, network: Network, slot: int) -> None:
         super().__init__("memory://", store=network.as_store)
@@ -50,7 +50,7 @@ class Member(Holdfast):
         self.include(world.registry)
 
     async def live(self) -> None:
-        """Work, as a process that is supervised: what cannot even begin is begun again."""
+        """Work like a supervised process: retry until the worker has started, then renew its leases."""
         while True:
             worker = self._new_worker(
                 name=self.process.name,
@@ -71,7 +71,8 @@ class Member(Holdfast):
                 await asyncio.sleep(AGAIN_SECONDS)
         self.worker_here = worker
         while True:
-            await self.network.leased.wait()  # nobody misses the beats of an idle worker, and there would be thousands
+            # An idle worker needs no heartbeats, and the simulation would make thousands of them.
+            await self.network.leased.wait()
             self.network.leased.clear()
             await asyncio.sleep(LEASE_SECONDS / 3)
             while worker.held_count:
@@ -80,8 +81,8 @@ class Member(Holdfast):
                 await asyncio.sleep(LEASE_SECONDS / 3)
 
     def _body(self, call: StepCall) -> Callable[..., Awaitable[Any]]:
-        """What is called instead of a body: it takes its time, and is watched."""
-        function = getattr(call.function, "original", call.function)  # tried again, it has been replaced before
+        """Return a replacement for a step body that takes virtual time and reports to the watch."""
+        function = getattr(call.function, "original", call.function)  # unwrap it: a retry finds it already replaced
 
         async def body(*args: Any) -> Any:
             info = step_info()

@@ -1,7 +1,8 @@
-"""The network: the store as one process reaches it. Calls and answers are slow, get lost, and fail.
+"""A network between one process and the store. Calls and answers are slow, get lost, and fail.
 
-A call travels, is carried out by the store, and its answer travels back. What was sent is carried out even if the
-sender is frozen or dead by then. Nothing is invented: an answer is the store's answer, or an outage.
+A call travels to the store, the store carries it out, and the answer travels back. The store carries out a call even if
+the sender is frozen or dead by then. The network never changes an answer: the sender gets the store's answer or an
+outage.
 """
 
 from __future__ import annotations
@@ -26,21 +27,27 @@ LEASE_SECONDS = 60.0
 DELAY_SECONDS = 1.5 * LEASE_SECONDS
 FREEZE_SECONDS = 2 * LEASE_SECONDS
 OUTAGE_SECONDS = 5.0
-"""So long it takes until a process knows that no answer comes."""
+"""Time until a process notices that no answer comes."""
 
 FAULTS = ("lose", "deafen", "delay", "freeze", "crash before", "crash after")
-"""What may happen to a call: it does not arrive, its answer does not, it arrives only when the lease is over, its
-sender stands still for as long before it hears the answer, its sender dies."""
+"""Faults of a call.
+
+- `lose`: The call is lost.
+- `deafen`: The answer is lost.
+- `delay`: The call arrives only after the lease has expired.
+- `freeze`: The sender freezes for longer than a lease before it gets the answer.
+- `crash before`, `crash after`: The sender dies before or after the store carries out the call.
+"""
 
 LOOKING = frozenset({"claim", "due_schedules", "ends"})
-"""What is asked again and again, and mostly answered with nothing."""
+"""Names of calls that processes repeat all the time and that mostly return nothing."""
 
 Faults = dict[tuple[str, int], str]
-"""What happens to the calls of a process, by the name of an operation and how many of them there were."""
+"""Faults of a process's calls, by the name of the call and its number among the calls of that name."""
 
 
 class Surroundings(Protocol):
-    """What a network needs of the world it is in."""
+    """The parts of the world that a network needs."""
 
     loop: SimulatedLoop
     watch: Watch
@@ -55,7 +62,7 @@ class Surroundings(Protocol):
 
 
 class Network:
-    """The way of one process to the store. Faults are planned; chance decides how long things take."""
+    """The connection of one process to the store. Faults are planned. Delays are random, from a seed."""
 
     database = None
     transfer = None
@@ -83,18 +90,18 @@ class Network:
         self._calls: Counter[str] = Counter()
         self._is_closed = False
         self.leased = asyncio.Event()
-        """Set when a run was leased to this process."""
+        """Set when a call that may lease runs to this process was carried out."""
 
     @property
     def as_store(self) -> Store:
         return cast("Store", self)
 
     def shut(self) -> None:
-        """Let nothing through any more: the play is over, and what is tidied up must not change anything."""
+        """Refuse all further calls: the simulation is over, and its clean-up must not change the store."""
         self._is_closed = True
 
     def pause(self) -> float:
-        """How long something travels: mostly no time to speak of, now and then long."""
+        """Return how many seconds a call or answer travels: mostly almost none, sometimes long."""
         return self._chance.choice((0.0, 0.001, 0.001, 0.01, self._chance.random() * self._slowness))
 
     def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
@@ -120,7 +127,7 @@ class Network:
 
     def _next_fault(self, name: str) -> str | None:
         if self._is_closed:
-            raise StoreUnavailable(f"{name}: the play is over")
+            raise StoreUnavailable(f"{name}: the simulation is over")
         self._calls[name] += 1
         fault = self._faults.pop((name, self._calls[name]), None)
         if fault == "freeze":
@@ -128,7 +135,7 @@ class Network:
         return fault
 
     def _arrive(self, answer: asyncio.Future[Any], call: StoreCall, fault: str | None) -> None:
-        """As the store: carry a call out, and send the answer back."""
+        """Act as the store: carry out a call and send the answer back."""
         value, error = self._suffer(fault, call)
         if call.name in CLAIMING:
             self._world.loop.in_name_of(self._process, 0, self.leased.set)
@@ -136,7 +143,7 @@ class Network:
         self._world.loop.in_name_of(self._process, wait, settle, answer, value, error)
 
     def _suffer(self, fault: str | None, call: StoreCall) -> tuple[Any, Exception | None]:
-        """Carry a call out as far as its fault lets it; the answer that its sender gets, if the sender lives."""
+        """Carry out a call as far as its fault allows. Return the answer that the sender gets if it is alive."""
         if fault == "crash before":
             self._world.kill(self._process)
         if fault in ("lose", "crash before"):
@@ -144,8 +151,8 @@ class Network:
             return None, StoreUnavailable(f"{call.name}: lost on the way")
         value, error = self._carry_out(call)
         if fault in ("deafen", "crash after"):
-            value, error = None, StoreUnavailable(f"{call.name}: carried out, but the answer got lost")
-            self._world.note(self._process, f"{call.name}: its answer got lost")
+            value, error = None, StoreUnavailable(f"{call.name}: carried out, but the answer was lost")
+            self._world.note(self._process, f"{call.name}: its answer was lost")
         if fault == "crash after":
             self._world.kill(self._process)
         return value, error
@@ -157,7 +164,7 @@ class Network:
         value, error = None, None
         try:
             value = _finished(getattr(self._store, call.member)(*call.args, **call.options))
-        except Exception as refusal:  # noqa: BLE001 - it is the caller's
+        except Exception as refusal:  # noqa: BLE001 - the caller gets it
             error = refusal
         told = f": {error}" if error is not None else f" {_told(name, call.args, value)}"
         self._world.note(self._process, name + told, is_news=name not in LOOKING or told != " ")
@@ -167,12 +174,12 @@ class Network:
         return value, error
 
     def renew(self, *args: Any) -> Any:
-        """The heartbeat's own way: it blocks, and is called where that takes a moment anyway."""
+        """Renew leases. This call is synchronous: workers make it in an executor, where the loop adds the pauses."""
         call = StoreCall.of("renew", *args)
         fault = self._next_fault(call.name)
-        if fault == "delay":  # nobody blocks for so long: it is given up, and arrives all the same
+        if fault == "delay":  # a blocking call cannot wait that long: the sender gives up, and the call arrives later
             self._world.loop.in_name_of(None, DELAY_SECONDS, self._carry_out, call)
-            raise StoreUnavailable("renew: no answer so far")
+            raise StoreUnavailable("renew: no answer yet")
         value, error = self._suffer(fault, call)
         if error is not None:
             raise error
@@ -189,7 +196,7 @@ class Network:
 
 
 def _finished(call: Any) -> Any:
-    """What a call of the memory store answers: it never waits."""
+    """Return the answer of a memory store call, which never waits."""
     if not asyncio.iscoroutine(call):
         return call
     try:
@@ -200,7 +207,7 @@ def _finished(call: Any) -> Any:
 
 
 def _told(name: str, args: tuple[Any, ...], value: Any) -> str:
-    """A call in a few words."""
+    """Summarise a call for the journal."""
     match name:
         case "checkpoint":
             return ", ".join(

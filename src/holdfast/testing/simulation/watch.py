@@ -1,7 +1,7 @@
-"""The watch: holds every write against the invariants I1 to I13, while a simulation goes on and when it is over.
+"""A watch that checks every write against the invariants I1 to I13, during a simulation and at its end.
 
-It looks at the state of the memory store itself before and after each operation, and trusts no answer. It knows what
-may never happen, and nothing of how holdfast keeps it from happening.
+The watch compares the state of the memory store before and after each operation, and trusts no answer. It knows what
+must never happen. It does not know how holdfast prevents it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MISFITS = frozenset({"HistoryDiverged", "WorkflowViolation"})
 
 
 class Violation(AssertionError):
-    """Something happened that may never happen. `rule` is its number."""
+    """An invariant was broken. `rule` is its number."""
 
     def __init__(self, rule: str, what: str) -> None:
         super().__init__(f"{rule}: {what}")
@@ -40,7 +40,7 @@ class Violation(AssertionError):
 
 @dataclass
 class Shadow:
-    """A run as it was after the last write, and what is remembered of its life since it was last reopened."""
+    """A run as it was after the last write, and facts about its life since it was last reopened."""
 
     run: Run
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -52,17 +52,17 @@ class Shadow:
     claimed_token: int = 0
 
     def forget(self) -> None:
-        """It was reopened: what comes now may be otherwise."""
+        """Drop the facts about a run that was reopened: it may now end and record results again."""
         self.ends = 0
         self.settled.clear()
         self.received.clear()
 
 
 class Watch:
-    """Looks at a store's state around each operation.
+    """Checks a store's state around each operation.
 
-    `now` tells the store's time, `passed` how far it has ever come: a clock that was set back makes nothing unhappen.
-    `may_misfit`: somebody may have code that does not fit what is recorded, or does what only a step may.
+    `now` is the store's time. `passed` is the furthest time so far, which setting the clock back does not reduce.
+    `may_misfit` is True if a worker may have code that diverges from the history, or that does what only a step may do.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Watch:
         self._takers: dict[str, str] = {}
         self._begun: dict[str, list[Micros]] = {}
         self.accepted: set[str] = set()
-        """The runs whose start was answered."""
+        """Ids of the runs whose start was answered."""
         self._rounds: Counter[tuple[str, int, str]] = Counter()
         self._keys: dict[tuple[str, int, str, int], str] = {}
         self._owners: dict[str, tuple[str, int, str, int]] = {}
@@ -84,16 +84,16 @@ class Watch:
         self._children: dict[tuple[str, int, str], str] = {}
         self.writes = 0
         self.bodies: Counter[tuple[str, int, str]] = Counter()
-        """How often each body was called, by run, generation and location."""
+        """Number of calls of each body, by run, generation and location."""
         self.told: dict[tuple[str, int], str] = {}
-        """By run and token, the location of the result that code was given before it did what only a step may."""
+        """Location of the last result fed to the code before it did what only a step may do, by run and token."""
         self.misfits = 0
-        """How often a run was blocked because of its code."""
+        """Number of times a run was blocked because of its code."""
 
     # Around an operation
 
     def wrote(self, name: str, args: Sequence[Any]) -> None:
-        """Compare the state with what it was before an operation of this name."""
+        """Compare the state with the state before an operation of this name."""
         self.writes += 1
         request = args[0] if name == "control" else None
         checkpoints = {one.run_id: one for one in args[0]} if name == "checkpoint" else {}
@@ -115,9 +115,10 @@ class Watch:
         self._check_queues()
 
     def stale(self, name: str, args: Sequence[Any]) -> dict[str, tuple[Any, ...]]:
-        """Before an operation: what it must not change, because who asks for it has lost the right to.
+        """Return the state that an operation must not change, because its caller has lost the lease.
 
-        If all that it is about is lost, that is everything: it makes no children, sends and publishes nothing, either.
+        If the caller has lost every run of the operation, this is the whole state: the operation must not create
+        children, send messages or publish events either.
         """
         claims: Sequence[Checkpoint | Holding] = args[0] if name == "checkpoint" else args[1] if name == "renew" else ()
         lost = [claim.run_id for claim in claims if self._is_lost(claim)]
@@ -131,11 +132,13 @@ class Watch:
         return record is not None and record.run.token != claim.token
 
     def check_stale(self, kept: dict[str, tuple[Any, ...]], name: str) -> None:
-        """After it: none of that was changed."""
+        """Check after the operation that it changed none of that state."""
         for run_id, before in kept.items():
             after = self._possessions(self._state.records[run_id]) if run_id else self._everything()
             if after != before:
-                raise Violation("I5", f"{name} under an old token changed {f'run {run_id}' if run_id else 'another'}")
+                raise Violation(
+                    "I5", f"{name} under an old token changed {f'run {run_id}' if run_id else 'other state'}"
+                )
 
     def _possessions(self, record: Record) -> tuple[Any, ...]:
         run = record.run
@@ -150,7 +153,7 @@ class Watch:
     # One run
 
     def _check_new(self, run: Run, name: str) -> None:
-        is_cancelled = run.state is RunState.CANCELLED  # its parent changed its mind in the same turn
+        is_cancelled = run.state is RunState.CANCELLED  # its parent cancelled it in the turn that started it
         slot = run.tags.get(SLOT_TAG) and f"slot {run.tags[SLOT_TAG]} of schedule {run.tags.get(NAME_TAG)}"
         for mark in (run.key and f"key {run.key}", slot):
             if mark and self._marks.setdefault(mark, run.id) != run.id:
@@ -165,7 +168,7 @@ class Watch:
         self._check_only_child(run)
 
     def _check_only_child(self, run: Run) -> None:
-        """A parent has one child at a location, unless it was taken back to before it, or the child is gone."""
+        """Check that a parent has one child per location, unless it was rewound to before it or the child is gone."""
         parent = self._state.records.get(run.parent_id or "")
         if parent is None or run.parent_location is None:
             return
@@ -176,18 +179,18 @@ class Watch:
         self._children[place] = run.id
 
     def _check_alone(self, run: Run) -> None:
-        """A run that its schedule starts only when the one before has ended."""
+        """Check that a schedule with overlap `skip` starts a run only after its previous run has ended."""
         others = [record.run for record in self._state.records.values() if record.run.tags.get("overlap") == "skip"]
         for other in others:
             if other.id != run.id and not other.state.is_end:
                 raise Violation("I9", f"{run.id} was begun before {other.id} of the same schedule had ended")
 
     def _check_gone(self, run: Run, name: str) -> None:
-        """A run may be removed when it has ended and was kept for as long as its type says."""
+        """Check that a removed run had ended and that the retention of its type was over."""
         rule = self._state.types.get(run.type) or TypeRule(name=run.type)
         kept_until = (run.finished_at or 0) + (RUN_RETENTION if rule.retention is None else rule.retention)
         if name != "prune" or run.finished_at is None or kept_until > self._passed():
-            raise Violation("I1", f"run {run.id} is gone, which was {run.state}")
+            raise Violation("I1", f"{name} removed run {run.id}, which was {run.state} and had to be kept")
         self.accepted.discard(run.id)
         self._marks.pop(f"key {run.key}", None)
 
@@ -231,25 +234,25 @@ class Watch:
             self._check_audit_of_end(after)
 
     def _check_block(self, record: Record, checkpoint: Checkpoint, block: Block) -> None:
-        """A run is blocked because of its code only while that is wrong, and what it was told before is recorded."""
+        """Check that only wrong code blocks a run, and that results fed to the code before are recorded."""
         run = record.run
         if block.error.type not in MISFITS:
             return
         self.misfits += 1
         if not self._may_misfit:
-            raise Violation("I13", f"run {run.id} is blocked though its code is the same: {block.error.message}")
+            raise Violation("I13", f"run {run.id} is blocked though its code has not changed: {block.error.message}")
         told = self.told.get((run.id, checkpoint.token))
         if told is not None and (told not in record.entries or not record.entries[told].is_settled):
-            raise Violation("I13", f"run {run.id} is blocked after {told}, of which nothing is recorded")
+            raise Violation("I13", f"run {run.id} is blocked after {told}, but the result of {told} is not recorded")
 
     def _check_audit_of_end(self, run: Run) -> None:
         events = [fact.event for fact in self._state.records[run.id].audit]
         if run.state.value not in events[-3:]:
-            raise Violation("I12", f"run {run.id} is {run.state}, and its audit ends with {events[-3:]}")
+            raise Violation("I12", f"run {run.id} is {run.state}, but its audit ends with {events[-3:]}")
 
     def _check_holder(self, shadow: Shadow, before: Run, after: Run, name: str) -> None:
         if name == "control" and before.worker is not None and after.worker is None and after.token == before.token:
-            raise Violation("I5", f"run {after.id} was taken from {before.worker}, who may still write")
+            raise Violation("I5", f"run {after.id} was taken from {before.worker}, which may still write")
         if after.worker is None or (after.worker == before.worker and after.token == before.token):
             return
         shadow.claimed_token = after.token
@@ -257,13 +260,15 @@ class Watch:
             raise Violation("I5", f"{name} gave run {after.id} to {after.worker} under token {after.token}")
         if before.ready_at is None or before.ready_at > self._now():
             when = "never" if before.ready_at is None else f"in {(before.ready_at - self._now()) / 1e6:.1f} s"
-            raise Violation("I5", f"run {after.id} was claimed, though it may be claimed {when}")
+            raise Violation("I5", f"run {after.id} was claimed, but it may be claimed {when}")
         if after.start_at > self._passed():
             raise Violation("I7", f"run {after.id} was begun {(after.start_at - self._now()) / 1e6:.1f} s too early")
         if rules.is_suspect(before):
             held = [other.run for other in self._state.records.values() if other.run.worker == after.worker]
             if sum(run.crashes >= rules.SUSPECT_CRASHES for run in held) > 1:
-                raise Violation("I11", f"{after.worker} was given {after.id}, and has another that kills workers")
+                raise Violation(
+                    "I11", f"{after.worker} was given {after.id}, and already holds another run that may kill workers"
+                )
         if before.token == 0:
             self._begun.setdefault(after.type, []).append(self._now())
 
@@ -279,7 +284,7 @@ class Watch:
         for location, was in shadow.entries.items():
             entry = record.entries.get(location)
             if entry is None and not _may_forget(location, checkpoint):
-                raise Violation("I3", f"run {run.id} has forgotten {location}")
+                raise Violation("I3", f"run {run.id} has lost its entry at {location}")
             if entry is not None and was.is_settled and entry != was and run.generation == shadow.run.generation:
                 raise Violation("I3", f"run {run.id}: the record at {location} changed from {was} to {entry}")
         positions = [entry.position for entry in record.entries.values() if entry.is_settled]
@@ -289,12 +294,12 @@ class Watch:
             if shadow.entries.get(location) == entry:
                 continue
             if entry.error is not None and entry.error.type == "CancelledError":
-                raise Violation("I2", f"run {run.id} has recorded at {location} that its worker stopped")
+                raise Violation("I2", f"run {run.id} has recorded the stop of its worker as the outcome of {location}")
             if entry.is_settled:
                 self._check_settled(shadow, run, location, entry)
 
     def _count_rounds(self, run: Run, dropped: Sequence[Entry]) -> None:
-        """A run that was reopened does again what was undone, each time under another key."""
+        """Count completed undos. A reopened run executes undone steps again, each time under another key."""
         for entry in dropped:
             if entry.kind is EntryKind.UNDO and entry.state is EntryState.DONE:
                 self._rounds[run.id, run.generation, entry.location.removeprefix(UNDO_PREFIX)] += 1
@@ -308,7 +313,7 @@ class Watch:
             for wait in shadow.waits:
                 if wait.location == location and (wait.deadline or 0) > self._passed():
                     early = ((wait.deadline or 0) - self._passed()) / 1e6
-                    raise Violation("I7", f"run {run.id}: the timer {location} rang {early:.3f} s before its time")
+                    raise Violation("I7", f"run {run.id}: the timer {location} fired {early:.3f} s too early")
 
     # Inbox
 
@@ -334,9 +339,9 @@ class Watch:
                 if arrival.is_exclusive:
                     self._check_taker(run, arrival)
             elif is_over or arrival.is_exclusive or (is_renewed and arrival.kind is not WaitKind.MESSAGE):
-                continue  # nobody will ask for it any more
+                continue  # the run can no longer ask for it, or it went back to its queue
             else:
-                raise Violation("I6", f"run {run.id} has lost {arrival.kind.value} {arrival.name} unread")
+                raise Violation("I6", f"run {run.id} has lost {arrival.kind.value} {arrival.name} before reading it")
 
     def _check_order(self, run: Run, arrival: Arrival, left: dict[int, Arrival]) -> None:
         if arrival.kind not in (WaitKind.MESSAGE, WaitKind.EVENT):
@@ -348,17 +353,17 @@ class Watch:
     def _check_taker(self, run: Run, arrival: Arrival) -> None:
         taker = self._takers.setdefault(str(arrival.ref), run.id)
         if taker != run.id:
-            raise Violation("I6", f"event {arrival.ref} of a queue was received by {taker} and {run.id}")
+            raise Violation("I6", f"queue event {arrival.ref} was received by both {taker} and {run.id}")
 
     def _check_queues(self) -> None:
-        """Nobody sleeps who waits for an event of a queue that nobody has."""
+        """Check that no run sleeps on a topic whose queue has a pending event."""
         for topic, published in self._state.events.items():
             if not any(event.state == "pending" for event in published):
                 continue
             for record in self._state.records.values():
                 is_asleep = record.run.state is RunState.SUSPENDED and record.run.ready_at is None
                 if is_asleep and any(w.kind is WaitKind.EVENT and topic in w.names for w in record.waits):
-                    raise Violation("I6", f"run {record.run.id} sleeps, though there is an event of {topic}")
+                    raise Violation("I6", f"run {record.run.id} sleeps although queue {topic} has an event for it")
 
     # Limits
 
@@ -368,11 +373,11 @@ class Watch:
             return
         held = [record.run for record in self._state.records.values() if record.run.type == type and record.run.worker]
         if rule.concurrency is not None and len(held) > rule.concurrency:
-            raise Violation("I9", f"{len(held)} runs of {type} are held, {rule.concurrency} may be")
+            raise Violation("I9", f"{len(held)} runs of {type} are held; the limit is {rule.concurrency}")
         for tag, count in rule.per_key.items():
             for key, number in Counter(run.tags.get(tag) for run in held).items():
                 if key is not None and number > count:
-                    raise Violation("I9", f"{number} runs of {type} with {tag}={key} are held, {count} may be")
+                    raise Violation("I9", f"{number} runs of {type} with {tag}={key} are held; the limit is {count}")
         self._check_parked(rule)
         if rule.rate is not None:
             begun = self._begun.get(type, [])
@@ -381,55 +386,57 @@ class Watch:
                     raise Violation("I9", f"more than {rule.rate.count} runs of {type} began in one period")
 
     def _check_parked(self, rule: TypeRule) -> None:
-        """Nobody waits while all that he needs is free. Who may begin is a matter of time where there is a rate."""
+        """Check that no run is parked while all its slots are free. Rate limits are exempt: they park runs by time."""
         for record in self._state.records.values():
             if rule.rate is not None or record.run.type != rule.name or limits.parked_at(record.waits) is None:
                 continue
             needed = limits.slots_of(rule, record.run)
             if all(len(self._state.slots.get(slot, ())) < places for slot, places in needed.items()):
-                raise Violation("I9", f"run {record.run.id} waits for a slot, though one of each is free: {needed}")
+                raise Violation("I9", f"run {record.run.id} waits for a slot although one of each is free: {needed}")
 
     # Bodies
 
     def is_holder(self, worker_id: str, info: StepInfo) -> bool:
-        """Whether a worker holds the run of a step. One that has lost it may not have heard of that yet."""
+        """Return True if a worker holds the run of a step. A worker may not know yet that it has lost the run."""
         record = self._state.records.get(info.run_id)
         return record is not None and record.run.worker == worker_id and record.run.generation == info.generation
 
     def body_begins(self, info: StepInfo, call: StepCall, *, is_stale: bool) -> None:
-        """A body is called: at the right time, not after its record, not too often, under the one key of its round."""
+        """Check a call of a body: not too early or too often, not after its record, under the one key of its round."""
         place = (info.run_id, info.generation, info.location)
         self.bodies[place] += 1
         self._check_key(place, info.idempotency_key, is_stale=is_stale)
         if info.attempt > call.options.retry.max_attempts:
-            raise Violation("I11", f"{place} is attempted {info.attempt} times")
+            raise Violation(
+                "I11", f"{place} is attempted {info.attempt} times; the limit is {call.options.retry.max_attempts}"
+            )
         if is_stale:
             return
         entry = self._state.records[info.run_id].entries.get(info.location)
         if entry is not None and entry.is_settled:
-            raise Violation("I3", f"{place} is executed, though it is recorded")
+            raise Violation("I3", f"{place} is executed although it is recorded")
         due = entry.retry_at if entry is not None and entry.state is EntryState.RETRYING else None
         if due is not None and due > self._passed():
-            raise Violation("I7", f"{place} is tried again {(due - self._passed()) / 1e6:.3f} s before its time")
+            raise Violation("I7", f"{place} is tried again {(due - self._passed()) / 1e6:.3f} s too early")
 
     def _check_key(self, place: tuple[str, int, str], key: str, *, is_stale: bool) -> None:
-        """One key for all attempts at a step until it is undone, and then another."""
+        """Check that all attempts of a step have one key until the step is undone, and then another."""
         run_id, generation, location = place
         turn = (*place, self._rounds[run_id, generation, location.removeprefix(UNDO_PREFIX)])
         owner = self._owners.setdefault(key, turn)
         if owner[:3] != place or (owner != turn and not is_stale):
             raise Violation("I10", f"{turn} has the key of {owner}")
-        # Who has lost the run may not have heard that the step was undone since.
+        # A worker that has lost the run may not know that the step was undone since.
         if not is_stale and self._keys.setdefault(turn, key) != key:
             raise Violation("I10", f"{place} was called under another key: {key}")
 
-    # In the end
+    # The final check
 
     def finish(self) -> None:
-        """Nothing is left that belongs to nobody, and what is told of runs agrees with them."""
+        """Check the final state: accepted runs exist, ended runs hold nothing, audit and owners agree with the runs."""
         for run_id in self.accepted:
             if run_id not in self._state.records:
-                raise Violation("I1", f"run {run_id} was accepted, and is not there")
+                raise Violation("I1", f"run {run_id} was accepted but does not exist")
         for run_id, record in self._state.records.items():
             self._compare(self._shadows[run_id], record, "the end", None, None)
             if record.run.state in ENDS:
@@ -438,19 +445,22 @@ class Watch:
         self._check_belongings()
 
     def _check_belongings(self) -> None:
-        """Slots, keys and events belong to runs that are there, and know of them."""
+        """Check that the owners of slots, keys and handed events exist and know of them."""
         for slot, holders in self._state.slots.items():
             for run_id in holders:
                 holder = self._state.records.get(run_id)
                 if holder is None or slot not in holder.run.slots:
-                    raise Violation("I8", f"run {run_id} is said to have a slot of {slot}, and does not know it")
+                    raise Violation("I8", f"slot {slot} names run {run_id} as a holder, but the run disagrees")
         for key, run_id in self._state.keys.items():
             if run_id not in self._state.records:
-                raise Violation("I8", f"key {key} names a run that is not there")
+                raise Violation("I8", f"key {key} names run {run_id}, which does not exist")
         for published in chain.from_iterable(self._state.events.values()):
             holder = self._state.records.get(published.holder or "")
             if published.state == "handed" and (holder is None or holder.run.state in ENDS):
-                raise Violation("I8", f"event {published.number} was handed to {published.holder}, who is gone")
+                raise Violation(
+                    "I8",
+                    f"event {published.number} was handed to {published.holder}, which has ended or does not exist",
+                )
 
     def _check_ended(self, record: Record) -> None:
         run = record.run
@@ -458,21 +468,21 @@ class Watch:
         left += ["slots"] if run.slots else []
         left += ["waits"] if record.waits else []
         if left:
-            raise Violation("I8", f"run {run.id} is {run.state}, and still has {', '.join(left)}")
+            raise Violation("I8", f"run {run.id} is {run.state} but still has {', '.join(left)}")
 
     def _check_audit(self, record: Record) -> None:
         run = record.run
         tokens = [int(fact.data["token"]) for fact in record.audit if fact.event == "claimed"]
         claimed = self._shadows[run.id].claimed_token
         if tokens != sorted(set(tokens)) or (tokens[-1] if tokens else 0) != claimed:
-            raise Violation("I12", f"run {run.id} was last claimed under token {claimed}, its audit says {tokens}")
+            raise Violation("I12", f"run {run.id} was last claimed under token {claimed}, but its audit says {tokens}")
         told = [fact.event for fact in record.audit if fact.event in {state.value for state in ENDS}]
         if run.state in ENDS and (not told or told[-1] != run.state.value):
-            raise Violation("I12", f"run {run.id} is {run.state}, and its audit says {told[-1:] or 'nothing'}")
+            raise Violation("I12", f"run {run.id} is {run.state}, but its audit says {told[-1:] or 'nothing'}")
 
 
 def _may_forget(location: str, checkpoint: Checkpoint | None) -> bool:
-    """Whether a checkpoint lets a run forget what stands at a location."""
+    """Return True if a checkpoint may remove the entry at a location."""
     if checkpoint is None:
         return False
     if isinstance(checkpoint.next, (ContinueAsNew, Finish)):

@@ -1,4 +1,4 @@
-"""A workload: what runs in a simulated world, what producers do there, and what must come of it."""
+"""A workload: the workflows of a simulated world, the actions of its producers, and the checks at its end."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ DAY_SECONDS = 86_400.0
 
 
 class Workload:
-    """What a world plays, once. The world adds workers, faults and the watch."""
+    """The content of one simulation. The world adds workers, faults and the watch."""
 
     callback_limit: int
-    """How many callbacks the event loop executes at most before the world says that the play never ends."""
+    """Maximum number of callbacks of the event loop. A simulation that needs more counts as endless."""
     may_misfit: bool
-    """Whether a worker may have code that does not fit what is recorded, or does what only a step may."""
+    """True if a worker may have code that diverges from the history, or that does what only a step may do."""
     patience_seconds = 30 * DAY_SECONDS
-    """How long runs may take to come to their ends after the play."""
+    """Maximum virtual time that runs may take to settle after `play`."""
 
     def build(self, world: World) -> Registry:
-        """The workflows. Called once, before anything happens in this world."""
+        """Return the workflows. The world calls this once, before anything happens."""
         raise NotImplementedError
 
     async def prepare(self) -> None:
         """Set rules before anything goes wrong."""
 
     async def play(self) -> None:
-        """Do what producers do."""
+        """Act as the producers: start runs, send messages, and so on."""
         raise NotImplementedError
 
     async def clock_steps_back(self) -> None:
-        """Wait until the clock of the store may be set back."""
+        """Wait until the store's clock may be set back."""
 
     def body(self, *, is_stale: bool) -> AbstractContextManager[object]:
-        """What surrounds the body of a step. A stale one belongs to a worker that has lost the run."""
+        """Return a context manager around a step body. A stale body belongs to a worker that has lost the run."""
         del is_stale
         return nullcontext()
 
     def is_settled(self, run: Run) -> bool:
-        """Whether a run has come as far as it will in the end."""
+        """Return True if a run has reached its final state in this workload."""
         return run.state.is_end
 
     def check(self) -> None:
-        """Raise a violation if something came otherwise than it must. The watch has checked its own rules by then."""
+        """Raise a violation if a result is wrong. The watch has checked its own rules by then."""

@@ -1,6 +1,6 @@
-"""The world in which a workload is played: processes with workers, blows that befall them, a watch, a journal.
+"""A simulated world that plays a workload: processes with workers, blows to them, a watch and a journal.
 
-Whatever happens follows from the adversity and the workload alone: the same two give the same journal.
+Everything follows from the adversity and the workload: the same two produce the same journal.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class World:
         )
         self.clock = StoreClock(self.loop)
         self.store = MemoryStore(clock=self.clock)
-        self.state = self.store._state  # noqa: SLF001 - it is watched from inside
+        self.state = self.store._state  # noqa: SLF001 - the watch looks inside
         self.watch = Watch(self.state, self.clock.now, self.clock.passed, may_misfit=workload.may_misfit)
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.violation: Violation | None = None
         self.members: dict[int, Member] = {}
-        """The processes that are there now, by their slots."""
+        """The current process of each slot."""
         self._digest = hashlib.sha256()
         self._everybody: list[Member] = []
         self._faults = {
@@ -63,15 +63,15 @@ class World:
         self._over = self.loop.create_future()
         self.registry = workload.build(self)
 
-    # What happens
+    # The journal and the result
 
     @property
     def digest(self) -> str:
-        """A number for the whole journal so far."""
+        """A hash of the whole journal so far."""
         return self._digest.hexdigest()[:16]
 
     def note(self, process: Process | None, what: str, *, is_news: bool = True) -> None:
-        """Write a line into the journal. What is no news is not among the last events that are told."""
+        """Write a line into the journal. Lines without news are left out of `tail`, the last events of a failure."""
         line = f"{self.loop.time():14.6f} {process.name if process else '-':<6} {what}"
         self._digest.update(line.encode())
         if is_news:
@@ -83,36 +83,36 @@ class World:
         return round(self.loop.time() * 1e9)
 
     def effort(self) -> float:
-        """How long a body takes: mostly hardly any time, rarely longer than a lease."""
+        """Return how many seconds a body takes: mostly almost none, rarely more than a lease."""
         return self.chance.choice((0.0, 0.0, 0.01, 1.0, self.chance.random() * 20, self.chance.random() * 90))
 
     @contextlib.contextmanager
     def reporting(self) -> Iterator[None]:
-        """Have a violation end the play, wherever it is noticed."""
+        """End the simulation if the block raises a violation."""
         try:
             yield
         except Violation as violation:
             self.end(violation)
 
     def end(self, violation: Violation | None) -> None:
-        """End the play, because something went wrong or all is done."""
+        """End the simulation, with a violation or because everything is done. The first violation stays."""
         self.violation = self.violation or violation
         if not self._over.done():
             self._over.set_result(None)
 
     def check_result(self) -> None:
-        """Raise what went wrong, if anything did."""
+        """Raise the violation, if there is one."""
         if self.violation is not None:
             raise self.violation
 
     def _fail(self, context: dict[str, Any]) -> None:
-        """An error that nobody has caught, of which an event loop would only write a log."""
+        """End the simulation with an uncaught error, which an event loop would only log."""
         self.end(Violation("error", f"{context.get('message')}: {context.get('exception')!r}"))
 
     # Processes
 
     def hire(self, slot: int) -> None:
-        """Have a process begin."""
+        """Start a process with a worker in a slot."""
         number = len(self._everybody)
         process = Process(f"w{slot}.{number}")
         network = Network(
@@ -132,7 +132,7 @@ class World:
         self.loop.spawn(process, member.live())
 
     def kill(self, process: Process) -> None:
-        """Have a process vanish; another takes its place soon."""
+        """Kill a process. A new one takes its slot after `RESTART_SECONDS`."""
         if not process.is_alive or self._over.done():
             return
         self.note(process, "dies")
@@ -141,13 +141,13 @@ class World:
         self.loop.in_name_of(None, RESTART_SECONDS, self.hire, member.slot)
 
     def freeze(self, process: Process, seconds: float) -> None:
-        """Have a process stand still for a while."""
-        self.note(process, f"stands still for {seconds:g} s")
+        """Freeze a process for some seconds."""
+        self.note(process, f"freezes for {seconds:g} s")
         self.loop.freeze(process)
         self.loop.in_name_of(None, seconds, self.loop.thaw, process)
 
     async def strike(self, blow: Blow) -> None:
-        """Let a blow fall."""
+        """Wait for the time of a blow and carry it out."""
         await asyncio.sleep(blow.at)
         if blow.what == "step":
             await self._set_clock(blow.seconds)
@@ -163,7 +163,7 @@ class World:
                 await self.done_in(member.process, member.worker_here.stop)
                 self.kill(member.process)
             case _:
-                pass  # to be stopped before it has begun
+                pass  # a stop that comes before the worker has started
 
     async def _set_clock(self, seconds: float) -> None:
         if seconds < 0:
@@ -172,14 +172,14 @@ class World:
         self.clock.set(round(seconds * SECOND))
 
     def done_in(self, process: Process, work: Callable[[], Awaitable[Any]]) -> asyncio.Future[Any]:
-        """Have something done by a process. None comes of it if that dies, as nobody there tells us any more."""
+        """Do some work in a process and return a future of its result: None if the process dies before it is done."""
         done = self.loop.create_future()
 
         async def carry_out() -> None:
             value, error = None, None
             try:
                 value = await work()
-            except Exception as raised:  # noqa: BLE001 - it is for who asked for it
+            except Exception as raised:  # noqa: BLE001 - the caller gets it
                 error = raised
             self.loop.in_name_of(None, 0, settle, done, value, error)
 
@@ -190,7 +190,7 @@ class World:
     # The play
 
     def play(self) -> None:
-        """Play the workload to its end; `violation` tells what went wrong."""
+        """Play the workload to its end. Afterwards, `violation` says what went wrong."""
         chance = random.Random(f"ids {self.adversity.chance}")
         before = random.getstate()
         random.seed(f"engine {self.adversity.chance}")
@@ -237,12 +237,12 @@ class World:
         self.workload.check()
 
     def calm(self) -> None:
-        """Have nothing go wrong any more but what has begun to."""
+        """Drop all faults that have not happened yet."""
         for faults in self._faults.values():
             faults.clear()
 
     def outsider(self) -> Holdfast:
-        """A Holdfast outside of all processes, to which nothing happens."""
+        """Return a Holdfast outside of all processes, which no fault affects."""
         if self._outside is None:
             network = Network(self, Process("out"), self.store, random.Random(0), faults={}, slowness=0.0, deafness=0.0)
             self._outside = _outsider(network)
@@ -250,22 +250,22 @@ class World:
         return self._outside
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        """Let time pass until something is so."""
+        """Let time pass until a condition holds. Raise a violation after the patience of the workload."""
         until = self.loop.time() + self.workload.patience_seconds
         while not is_so():
             if self.loop.time() > until:
-                raise await self.stuck("it does not come to its end.")
+                raise await self.stuck("not all runs have settled.")
             await asyncio.sleep(LOOK_SECONDS)
 
     async def stuck(self, what: str) -> Violation:
-        """The violation that runs do not come to their ends, and what they wait for."""
+        """Return the violation that runs do not end. It explains what the first three of them wait for."""
         hf = self.outsider()
         stuck = [record.run for record in self.state.records.values() if not record.run.state.is_end]
         told = [f"{run.id}: {await hf.run(run.id).explain()}" for run in stuck[:3]]
         return Violation("I1", " ".join([what, *told]))
 
     async def _tidy(self) -> None:
-        """Take everything apart, so that nothing of it is left in memory."""
+        """Stop all workers and tasks, so that nothing of this world stays in memory."""
         for member in self._everybody:
             member.network.shut()
             member.process.is_alive = True
@@ -279,7 +279,7 @@ class World:
 
 
 def _outsider(network: Network) -> Holdfast:
-    """A Holdfast that waits for ends without looking every second: there may be a month of them."""
+    """Return a Holdfast that polls for ends once an hour: polling every second would be slow over a simulated month."""
     hf = Holdfast("memory://", store=network.as_store)
     session_of(hf).make_results = lambda store: Results(store, poll_seconds=POLL / SECOND)
     return hf

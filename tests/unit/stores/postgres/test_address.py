@@ -59,11 +59,11 @@ def test_a_schema_that_would_need_quoting_is_refused(schema: str) -> None:
         ("postgresql://db/shop?colour=blue", "colour"),
         ("postgresql://db/shop?connect_timeout=soon", "connect_timeout"),
         ("mysql://db/shop", "postgresql://user:password@host:port/database"),
-        ("postgresql://db:abc/shop", "the port is a number from 1 to 65535, not 'abc'"),
-        ("postgresql://db:99999/shop", "the port is a number from 1 to 65535, not '99999'"),
-        ("postgresql://one:5432,two:0/shop", "the port is a number from 1 to 65535, not '0'"),
-        ("postgresql://db/shop?port=-1", "the port is a number from 1 to 65535, not '-1'"),
-        ("postgresql://[::1/shop", "a bracket around the host is missing; an IPv6 address is like [::1]"),
+        ("postgresql://db:abc/shop", "the port must be a number from 1 to 65535, not 'abc'"),
+        ("postgresql://db:99999/shop", "the port must be a number from 1 to 65535, not '99999'"),
+        ("postgresql://one:5432,two:0/shop", "the port must be a number from 1 to 65535, not '0'"),
+        ("postgresql://db/shop?port=-1", "the port must be a number from 1 to 65535, not '-1'"),
+        ("postgresql://[::1/shop", "lacks a bracket around the host; write an IPv6 address like [::1]"),
     ],
 )
 def test_an_unknown_option_is_refused_by_name(url: str, told: str) -> None:

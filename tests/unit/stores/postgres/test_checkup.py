@@ -99,7 +99,7 @@ def test_a_request_that_no_worker_executes_is_reported(place: Place) -> None:
     place.execute("select {schema}.emit('orders')")
     place.execute("update {schema}.requests set at = at - 3600000000")
 
-    assert "1 requests of producers in SQL are not carried out yet, the oldest for 3,6" in told(place, "requests")
+    assert "1 requests of SQL producers are not carried out yet, the oldest for 3,6" in told(place, "requests")
 
 
 def test_a_table_full_of_dead_rows_is_reported(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

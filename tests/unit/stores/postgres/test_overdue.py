@@ -42,7 +42,7 @@ async def test_a_transaction_that_the_server_ended_is_a_failed_attempt(hf: Holdf
         await ctx.tx("dawdle", dawdle, retry=Retry(max_attempts=2, initial=0.01))
 
     async with hf.worker():
-        with pytest.raises(RunFailed, match=r"failed after 2 attempts: TimeoutError: the server has ended"):
+        with pytest.raises(RunFailed, match=r"failed after 2 attempts: TimeoutError: the server ended"):
             await hf.execute(dawdler)
     with hf.connection() as connection:
         assert connection.execute("select to_regclass('never')").fetchone() == (None,)

@@ -98,7 +98,7 @@ async def test_an_async_connection_may_have_any_factories_too(store: PostgresSto
 async def test_a_transaction_that_does_not_see_the_commits_of_others_is_refused(
     store: PostgresStore, postgres_store_url: str, level: IsolationLevel
 ) -> None:
-    told = f"level of this transaction is '{level.name.lower().replace('_', ' ')}'; do this in one that is"
+    told = f"level of this transaction is '{level.name.lower().replace('_', ' ')}'; it must be 'read committed'"
     with psycopg.connect(postgres_store_url) as connection:
         connection.isolation_level = level
         for doing in (

@@ -1,4 +1,4 @@
--- The messages to locked runs, with the ids of these runs. A message names its run by id or by key.
+-- Returns the messages to locked runs, with the ids of these runs. A message names its run by id or by key.
 create function addressed_v1(messages json, locked text[]) returns table (run_id text, id text)
     {{reader}}
     as $$

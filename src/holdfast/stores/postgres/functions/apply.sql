@@ -1,4 +1,4 @@
--- Write what an operation has changed. The same transaction has locked all runs, topics and types that it is about.
+-- Write the changes of an operation. The same transaction has locked all runs, topics and types that it concerns.
 create function apply_v1(changes text, now bigint) returns void
     {{operation}}
     as $$
@@ -7,7 +7,7 @@ declare
     made bigint;
     parked text[];
 begin
-    -- Taken apart once: each access to a part of a `json` value parses all of it.
+    -- Parsed once: each access to a part of a `json` value parses the whole value.
     select *
     into c
     from json_to_record(changes::json) as c (

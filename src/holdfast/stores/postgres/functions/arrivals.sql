@@ -1,4 +1,4 @@
--- The arrivals that an operation asks for, from the inboxes of locked runs. Events are always among them.
+-- Returns the arrivals that an operation asks for, from the inboxes of locked runs. All their events are included.
 create function arrivals_v1(w json, locked text[]) returns json
     {{reader}}
     as $$

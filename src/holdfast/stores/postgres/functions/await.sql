@@ -1,4 +1,4 @@
--- Write what runs wait for. Each run's waits keep their order.
+-- Write the waits of runs. The waits of a run keep their order.
 create function await_v1(waiting json) returns void
     language plpgsql
     set search_path from current

@@ -1,5 +1,5 @@
--- Block a run that cannot be decoded, if the worker holds it, or if no worker is named and it is due. Only a person
--- can correct its row, so it is not tried again by itself.
+-- Block a run that cannot be decoded, if the worker holds it, or if no worker is named and it is due. Only a person can
+-- correct its row, so there is no next try.
 create function block_unreadable_v1(of_run text, by_worker text, reason text, at bigint) returns text
     language plpgsql
     set search_path from current

@@ -1,5 +1,5 @@
--- A run that was never claimed ends here: it has done nothing, nothing has reached it, and it neither has a slot nor
--- waits for one. For any other run a worker decides, by the rules.
+-- Cancel a run. A run that was never claimed ends here, if nothing has arrived and it neither has a slot nor waits for
+-- one. For any other run it leaves a request, and a worker decides by the rules.
 create function cancel(run_id text, reason text default 'cancelled with SQL') returns boolean
     {{producer}}
     as $$
@@ -10,7 +10,7 @@ declare
     current record;
 begin
     perform check_payload_v1('reason', to_json(why)::text, false);
-    -- Locked first: only a later statement sees what whoever had it before has written of its waits.
+    -- Locked first: only a later statement sees the waits that the previous lock holder has written.
     perform from runs as r where r.id = cancel.run_id for no key update;
     update runs as r
     set state = 'cancelled',
@@ -67,7 +67,7 @@ end
 $$;
 
 comment on function cancel is
-    'End a run as cancelled, after it has undone what it did: at once if nobody has claimed it yet, else by the next '
-    'worker. False if it had ended already.';
+    'Cancel a run: at once if no worker has claimed it yet, otherwise by the next worker, which first undoes its '
+    'steps. Returns false if the run has already ended.';
 
 revoke execute on function cancel from public;

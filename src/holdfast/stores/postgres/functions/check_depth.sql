@@ -1,4 +1,4 @@
--- Refuse a JSON text, given without its strings, that is nested too deep.
+-- Refuse a JSON text that is nested too deep. `outside` is the text without its strings.
 create function check_depth_v1(what text, outside text) returns void
     language plpgsql immutable parallel safe
     as $$

@@ -1,12 +1,12 @@
--- Refuse a number that Python would read as something else, in a JSON text without its strings. Python reads a number
--- as a double, unless it is whole. It must not become infinite that way, nor zero if it is not zero. Only long numbers
--- and large exponents can; there are rarely any.
+-- Refuse a number that Python would read as another value, in a JSON text without its strings. Python reads a number
+-- that is not whole as a double, which may become infinite, or zero although the number is not zero. Only long numbers
+-- and large exponents can have this problem, and they are rare.
 create function check_numbers_v1(what text, outside text) returns void
     language plpgsql immutable parallel safe
     as $$
 declare
     -- A number from `too_large` on is nearer to the next power of two than to the largest double. A number up to
-    -- `too_small` is nearer to zero than to the smallest one.
+    -- `too_small` is nearer to zero than to the smallest double.
     too_large constant numeric := {{too_large}};
     too_small constant numeric := {{too_small}};
     token text;
@@ -27,7 +27,7 @@ begin
         end if;
         continue when token !~ '[.eE]' or digits !~ '[1-9]';
         exponent := coalesce(substring(token from '[eE]([+-]?[0-9]+)$'), '0');
-        -- The power of ten of the first digit that is not zero. An exponent that is too long to be an integer counts as
+        -- The power of ten of the first digit that is not zero. An exponent that is too long for an integer counts as
         -- very large or very small.
         magnitude := case
                 when length(ltrim(exponent, '+-0')) > 6 then case when exponent like '-%' then -999999 else 999999 end

@@ -1,5 +1,5 @@
--- Refuse a text that Python cannot read as JSON or would read as something else, and one that is no object where an
--- object is needed. The cast to `json` accepts more than Python reads, and `jsonb` drops keys that occur twice.
+-- Refuse a text that Python cannot read as JSON or would read as another value, and a text that is not an object where
+-- an object is needed. The cast to `json` accepts more than Python does, and `jsonb` drops keys that occur twice.
 create function check_payload_v1(what text, payload text, is_object boolean) returns void
     language plpgsql immutable parallel restricted
     set search_path from current
@@ -35,7 +35,7 @@ begin
     end if;
     pairs := length(outside) - length(replace(outside, ':', ''));
     if pairs > 1 or has_surrogates then
-        -- `jsonb` refuses NUL, which Python does not.
+        -- `jsonb` refuses NUL and Python accepts it, so it is replaced here.
         plain := regexp_replace(payload, '(?<!\\)((?:\\\\)*)\\u0000', '\1\\ue000\\uf8ff\\ue000', 'g');
         begin
             plain := plain::jsonb::text;

@@ -1,17 +1,18 @@
--- Write what runs gained, and what `rules` made of them. A run is written only if it is still as the caller knew it.
+-- Write a batch of checkpoints: the new entries, and the next states that `rules` computed. A run is written only if it
+-- has not changed since the caller read it.
 --
 -- Run n is `ids[n]`, held under `tokens[n]`. `seens[n]` is the last arrival that its holder has seen. `kinds[n]` says
 -- what to check: `hold` (it gained entries only), `keep` (it stays held), `sleep` (nothing must have arrived since),
 -- `end`, or `move`. `gained` has the entries and `moved` everything else, each with the `n` of its run.
 --
--- The answer says `lost` of a run under another token. A run that nobody holds was `applied`: an earlier attempt of
--- this call let it go. Everything else that is not as expected is left untouched and answered with `other`, because it
--- takes more than one statement: the run is to pause, something arrived before it could sleep, others must be told of its
--- end, or its slot must be handed on.
+-- The verdict on a run under another token is `lost`. The verdict on a run that no worker holds is `applied`: an
+-- earlier attempt of this call released it. Any other unexpected run is not written and gets `other`, because it takes
+-- more than one statement: a pause was requested, something arrived before it could sleep, its end concerns other runs,
+-- or its slot must be passed on.
 --
--- Each run is looked up by its id, in a loop or a lateral join. Of a plain join Postgres may make one of each with each
--- as long as it believes that there are few runs. No condition names `worker` alone, or Postgres reads the whole index
--- of held runs for each run, if there were none when it last counted.
+-- Each run is looked up by its id, in a loop or a lateral join. For a plain join Postgres may compare every run with
+-- every checkpoint while it believes that there are few runs. No condition names `worker` alone. Otherwise Postgres
+-- would read the whole index of held runs for each run, if there were none when it last gathered statistics.
 create function checkpoint_v1(
     ids text[], tokens bigint[], seens bigint[], kinds text[], gained text, moved text, at bigint
 ) returns text
@@ -70,8 +71,8 @@ begin
     end if;
 
     if moved is not null then
-        -- Left to the general way: an end that others must be told of or that leaves something unread, and whatever
-        -- decides about an event of a queue.
+        -- Not written here: an end that cancels children or leaves arrivals unread, and a checkpoint of a run with a
+        -- queue event in its inbox. The shared operations decide these.
         for place in
             select distinct array_position(ids, child.parent_id)
             from runs as child
@@ -184,7 +185,7 @@ begin
     end if;
 
     if gained is not null then
-        -- An entry stays if it is settled or of a later attempt: `rules.supersedes` in SQL.
+        -- An entry is kept if it is settled or of a later attempt: `rules.supersedes` in SQL.
         insert into entries as known (
             run_id, location, kind, state, position, attempts, since, started_at, finished_at, retry_at, token,
             has_undo, ref, error, result

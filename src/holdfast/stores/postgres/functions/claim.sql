@@ -5,14 +5,13 @@
 -- 2 * (share - 1) * n - 1, so one child follows every share - 1 begun runs. The runs of both ranks form one sequence,
 -- which is merged with the new starts in the same way, by `since_new`.
 --
--- Other claimers may have locked some candidates, so it reads more of them than it wants. If they have locked all, it
--- reads four times as many. A later statement reads what the leased runs look like: only a statement that begins when
--- the lock is held sees all that the last holder has written.
+-- Other claims may have locked some candidates, so this claim reads more of them than it needs. If all are locked, it
+-- reads four times as many. A separate statement then reads the leased runs, because only a statement that begins after
+-- the lock sees everything that the last holder has written.
 --
--- Disabled types are passed over. If runs of limited types are due, nothing is leased. The answer tells which types
--- are limited and which others are to be claimed, because handing out slots takes more than one statement. A change of the
--- rules of types waits until all claims by the old rules have ended, so no run is leased past a limit that does not
--- count it.
+-- Disabled types are skipped. If runs of limited types are due, nothing is leased, because handing out slots takes more
+-- than one statement. The answer then names the limited types and the others to claim. A change of the rules of types
+-- waits until all claims under the old rules have ended, so no run is leased without being counted by a limit.
 create function claim_v1(
     claim_id text, by_worker text, offered text[], wanted integer, lease bigint, by_python text,
     may_suspect boolean, is_repeat boolean, since_new integer, since_child integer, at bigint
@@ -46,7 +45,7 @@ begin
     end if;
     if coalesce(cardinality(claimed), 0) = 0 then
         lock table types in row share mode;
-        -- Looking at four types one by one costs as much as finding out which of them are present.
+        -- Up to four types, seeking each one costs no more than finding out which of them are present.
         queued := case when cardinality(offered) > 4 then present_v1(offered) else offered end;
         select array_agg(t.name) filter (where not t.is_enabled), array_agg(t.name) filter (where t.is_enabled)
         into disabled, limited

@@ -1,4 +1,4 @@
--- The runs of types that are held or have slots.
+-- Returns the runs of types that are held or have slots.
 create function counted_v1(of_types text[]) returns text[]
     language plpgsql stable
     as $$

@@ -1,6 +1,5 @@
--- Make new runs, or none if an id or a key is taken. `leased` names a worker that gets those that are ready at once.
--- The answer names the types that are disabled or have limits: their runs are not leased here, but claimed like all
--- others.
+-- Create runs, or none if an id or a key is taken. `leased` names a worker that gets those that are ready now. The
+-- answer names the types that are disabled or have limits. Their runs are not leased here and wait for a claim.
 create function create_v1(intents text, leased text, at bigint) returns text
     {{operation}}
     as $$

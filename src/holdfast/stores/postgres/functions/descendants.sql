@@ -1,4 +1,4 @@
--- Runs, and all runs below them that are cancelled when they end.
+-- Returns runs with all their descendants that are cancelled when they end.
 create function descendants_v1(of_runs text[]) returns text[]
     {{reader}}
     as $$

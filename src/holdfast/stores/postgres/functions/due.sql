@@ -1,6 +1,6 @@
--- The due runs that a claim has to know when limits decide: of each rank the first `wanted` by priority, ready time
--- and id, and the first `suspects` of the suspects. Shares play no part here: they count only runs that get a slot,
--- and which do is not known yet.
+-- Returns the due runs that a claim within limits needs: of each rank the first `wanted` by priority, ready time and
+-- id, and the first `suspects` suspects. Shares play no part here: they count only runs that get a slot, and these are
+-- not known yet.
 create function due_v1(wanted_types text[], due timestamptz, wanted integer, suspects integer) returns table (id text)
     language plpgsql stable
     as $$

@@ -1,4 +1,4 @@
--- The due runs that a claim has to know when limits decide, to find those that cannot be read.
+-- Returns the ids of the due runs that a claim within limits needs, so that Python finds those it cannot decode.
 create function due_ids_v1(types text, wanted integer, at bigint) returns text
     {{reader}}
     as $$

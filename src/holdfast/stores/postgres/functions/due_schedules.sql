@@ -1,4 +1,4 @@
--- The first schedules that are due, after an instant and a name, and the instant at which the next one becomes due.
+-- Returns the first due schedules after an instant and a name, and the instant at which the next one becomes due.
 -- `schedules_due`
 create function due_schedules_v1(wanted integer, after_at bigint, after_name text, at bigint) returns text
     language plpgsql

@@ -1,4 +1,4 @@
--- Leave a request to publish an event.
+-- Write a request to publish an event. The next worker carries it out.
 create function emit(topic text, payload json default 'null', id text default new_id()) returns text
     {{producer}}
     as $$
@@ -21,7 +21,7 @@ end
 $$;
 
 comment on function emit is
-    'Publish an event on a topic; the next worker does. Gives back its id: emitting it again under the same one is '
-    'harmless.';
+    'Publish an event on a topic. The next worker carries this out. Returns the id of the event: emitting it again '
+    'with the same id is harmless.';
 
 revoke execute on function emit from public;

@@ -1,5 +1,5 @@
--- The events that an operation may have to know: those it emits again, those of its dead letters, those of queues that
--- locked runs have in their inboxes, the first one that each run has missed, and the first pending ones of queues.
+-- Returns the events that an operation may need: those it emits again, those of its dead letters, queue events in the
+-- inboxes of locked runs, the first event that each run has missed, and the first pending events of queues.
 create function events_v1(w json, locked text[], now bigint) returns json
     {{reader}}
     as $$

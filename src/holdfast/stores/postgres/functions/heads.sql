@@ -1,11 +1,11 @@
--- The first due runs of the lanes of some types, in no order, without a lock: of each priority and rank at least the
--- first `wanted` that are no suspects, about `spare` in total, and the first `suspects` of the suspects.
+-- Returns the first due runs of the lanes of some types, in no order and without a lock: of each priority and rank at
+-- least the first `wanted` runs that are not suspects, about `spare` in total, and the first `suspects` suspects.
 --
 -- The heads of lanes with the same priority and rank are numbered. Lane n adds at most `size + 1 - n` runs to the
 -- first `size` of them, because the n - 1 heads before it come first.
 --
--- The function is written in SQL, so that Postgres puts its text in the place of a call and plans both together once
--- per session. `runs_queue`, `runs_held`, `runs_crashed`
+-- The function is written in SQL, so that Postgres inlines a call and plans it together with the caller, once per
+-- session. `runs_queue`, `runs_held`, `runs_crashed`
 create function heads_v1(wanted_types text[], due timestamptz, wanted integer, spare integer, suspects integer)
     returns table (id text, priority smallint, rank integer, ready_at timestamptz, is_suspect boolean)
     language sql stable

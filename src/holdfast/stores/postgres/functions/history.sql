@@ -1,4 +1,4 @@
--- The entries of a run in the order in which they were settled. Those that are not settled come last.
+-- Returns the entries of a run in the order in which they were settled. Unsettled entries come last.
 create function history_v1(of_run text) returns json
     {{reader}}
     as $$

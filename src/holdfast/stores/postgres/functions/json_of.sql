@@ -1,5 +1,5 @@
--- A JSON column as JSON. A text that is no JSON, which only a person can have written, becomes a string. So whoever
--- decodes the row notices it, and all other rows can be read.
+-- Returns a JSON column as JSON. An invalid text, which only a person can have written, becomes a string. So the
+-- decoder fails for that row, and all other rows can still be read.
 create function json_of(value text) returns json
     language plpgsql immutable strict parallel restricted
     as $$

@@ -1,4 +1,4 @@
--- A text as JSON, or null if it is none, so that a row that a person has edited does not hide all other rows.
+-- Returns a text as JSON, or null if it is not valid, so that a row that a person has edited does not hide all others.
 create function json_or_null(value text) returns json
     language plpgsql immutable strict parallel restricted
     as $$

@@ -1,5 +1,5 @@
--- A run in the form that a claim gives it, in a list. `->` on the JSON would fail if there were half a surrogate pair
--- anywhere in it.
+-- Returns a run as a claim returns it, in a list. It is not taken out of the list, because `->` fails if half a
+-- surrogate pair is anywhere in the JSON.
 create function lease_of_run_v1(of_run text) returns text
     {{reader}}
     as $$

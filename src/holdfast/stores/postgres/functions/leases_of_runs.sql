@@ -1,5 +1,5 @@
--- Claimed runs with their histories and inboxes. A run has no history at its first claim, unless the claim is repeated:
--- then its holder may have written since.
+-- Returns claimed runs with their histories and inboxes. A run has no history at its first claim, unless the claim is
+-- repeated: its holder may have written since.
 create function leases_of_runs_v1(claimed text[], is_repeat boolean) returns json
     language plpgsql stable
     as $$

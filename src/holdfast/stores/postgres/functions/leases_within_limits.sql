@@ -1,5 +1,5 @@
--- The runs that a claim has leased by the rules of limits, and when the next run of the enabled types may be claimed.
--- `offered` is sorted by code point.
+-- Returns the runs that a claim has leased within limits, and the time when the next run of the enabled types may be
+-- claimed. `offered` is sorted by code point.
 create function leases_within_limits_v1(claimed text[], offered text[], by_worker text) returns text
     {{operation}}
     set enable_bitmapscan = off

@@ -1,15 +1,16 @@
--- Lock what an operation is about, and read all that it may have to know. Topics are locked first, then types with
--- limits, then runs, each kind in one order. Everything is read after the locks, so it stays true until the transaction
--- ends. Only which runs to lock is read before; if one is missing then, the operation starts over.
+-- Lock the rows that an operation concerns, and read everything that it may need. Topics are locked first, then types
+-- with limits, then runs, each kind in one order. Rows are read after they are locked, so they stay true until the
+-- transaction ends. Only the choice of the runs to lock is read before. If one turns out to be missing, the operation
+-- starts over.
 --
 -- - `endings`: runs that may end. Their descendants that end with them are loaded too, and their parents.
 -- - `renewals`: runs that may continue as new, and part with all their children.
--- - `due`: runs that may be claimed. Those that somebody else has locked are passed over.
--- - `limits`: types whose limits change. With `is_ruling` nobody can claim until the transaction ends, and it waits for
---   claims that have begun.
--- - `lifted`: types that have no limits any more. All runs that wait because of them are locked, but not loaded.
+-- - `due`: runs that may be claimed. Runs that another transaction has locked are skipped.
+-- - `limits`: types whose limits change. With `is_ruling` the transaction waits for claims that have begun, and no
+--   worker can claim until it ends.
+-- - `lifted`: types that no longer have limits. All runs that wait because of these limits are locked, but not loaded.
 --
--- What is not asked for is not looked at.
+-- Parts that are not asked for cost nothing.
 create function load_v1(request text, at bigint) returns text
     {{operation}}
     set enable_bitmapscan = off
@@ -64,7 +65,7 @@ begin
         for no key update;
     end if;
 
-    -- Which other runs are concerned.
+    -- Find the other runs that the operation concerns.
     if cardinality(endings) > 0 then
         closing := descendants_v1(endings);
         locked := locked || closing || array(
@@ -110,10 +111,10 @@ begin
         order by r.id
         for no key update;
     end if;
-    -- A run that is made only now is left out: it could not be locked in order any more.
+    -- A run that was created only now is left out, because it can no longer be locked in order.
     locked := array(select r.id from runs as r where r.id = any(locked) order by r.id for no key update);
     if w.due is not null then
-        -- Last of all, because these are locked in no order: who holds them must not wait for another lock.
+        -- Last of all, because these are locked in no order: a transaction that has them must not wait for other locks.
         locked := locked || array(
             select r.id
             from runs as r
@@ -128,8 +129,8 @@ begin
     end if;
     now := time_v1(at);
     if cardinality(closing) > 0 then
-        -- What a parent waits for matters only while it is asleep (`rules.is_asleep`). It may wait for thousands of
-        -- children, and all of its waits would be loaded again for each batch of them that ends.
+        -- The waits of a parent matter only while it is asleep (`rules.is_asleep`). A parent may wait for thousands of
+        -- children, and each batch of them that ends would load all these waits again.
         awake := array(
             select distinct parent.id
             from unnest(closing) as c (id)

@@ -1,6 +1,7 @@
 -- Lock schedules in one order, then read them, so that they stay as read until the transaction ends. With `turn`, a
--- caller that sets schedules waits for others that do: a schedule that does not exist yet cannot be locked. Without it,
--- a caller that fires them passes over those that another one has locked, because they are about to change.
+-- caller that sets schedules waits for other callers that do, because a schedule that does not exist yet cannot be
+-- locked. Without `turn`, a caller that fires schedules skips those that another transaction has locked, because they
+-- are about to change.
 create function load_schedules_v1(wanted text, class integer, turn integer) returns text
     language plpgsql
     set search_path from current

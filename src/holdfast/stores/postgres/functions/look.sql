@@ -1,4 +1,4 @@
--- What holders are told of their runs: what has arrived, and which of them are lost.
+-- Returns the verdicts on held runs: their new arrivals, and which of the runs are lost.
 create function look_v1(holdings text, at bigint) returns text
     {{operation}}
     as $$

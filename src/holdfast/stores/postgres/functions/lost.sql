@@ -1,5 +1,5 @@
--- A run, and the failed or cancelled runs below it that its recovery may reopen: the first `at_most`, from the top. It
--- locks nothing, because it only guesses what has to be loaded.
+-- Returns a run and the failed or cancelled descendants that its recovery may reopen: the first `at_most`, from the
+-- top. It locks nothing, because it only guesses which runs have to be loaded.
 create function lost_v1(of_run text, at_most integer) returns text
     {{reader}}
     as $$

@@ -1,7 +1,7 @@
--- A `timestamptz` as microseconds. Postgres replaces a call of this function by its text, which saves most of the time
--- of the call. It does so only if the function is stable like its parts, uses its argument once, and has strict parts
--- only; `least` and `greatest` are not strict. An infinite instant, which only a person can have written, becomes the
--- first or the last one.
+-- Returns a `timestamptz` as microseconds. Postgres inlines this function, which saves most of the time of a call. It
+-- inlines a function only if it is stable like its parts, uses its argument once, and has only strict parts; `least`
+-- and `greatest` are not strict. An infinite instant, which only a person can have written, becomes the first or the
+-- last instant.
 create function micros(moment timestamptz) returns bigint
     language sql stable strict parallel safe
     as $$

@@ -1,4 +1,4 @@
--- How events of a topic are delivered.
+-- Returns the delivery mode of a topic.
 create function mode_v1(of_topic text) returns text
     {{reader}}
     as $$

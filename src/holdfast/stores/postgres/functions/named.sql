@@ -1,5 +1,5 @@
--- A member of a JSON object that is put together as text. It is stable like its parts: else Postgres would not replace
--- a call by its text, and would plan it each time.
+-- Returns a member of a JSON object as text, for objects that are built as text. The function is stable like its parts.
+-- Otherwise Postgres would not inline it, and would plan it at each call.
 create function named_v1(name text, value json) returns text
     language sql stable
     as $$ select '"' || name || '":' || value $$;

@@ -1,4 +1,4 @@
--- A time-ordered UUID (version 7), like those that Python makes.
+-- Returns a time-ordered UUID (version 7), like those that Python makes.
 create function new_id() returns text
     language sql volatile parallel safe
     as $$

@@ -1,4 +1,4 @@
--- The arrivals in the inbox of a run after a number.
+-- Returns the arrivals in the inbox of a run after a number.
 create function newer_v1(of_run text, seen bigint) returns json
     {{reader}}
     as $$

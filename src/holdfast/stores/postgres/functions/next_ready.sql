@@ -1,5 +1,5 @@
--- When the next run of some types may be claimed, except for runs that the worker itself holds. The head of a lane is
--- the first of its runs to be ready. `runs_queue`, `runs_held`
+-- Returns the time when the next run of some types may be claimed, without runs that the worker itself holds. The head
+-- of a lane is its first run to become ready. `runs_queue`, `runs_held`
 create function next_ready_v1(types text[], by_worker text) returns bigint
     language plpgsql stable
     as $$

@@ -1,6 +1,6 @@
--- The first runs that wait for slots: of each queue the first `count` by priority, rank and time. The last of these has
--- a priority; of each later rank in it, the first `count` too, because the next slot may be the turn of any rank.
--- `waits_slot`
+-- Returns the first runs that wait for slots: of each queue the first `count` by priority, rank and time. In the
+-- priority of the last of these, it adds the first `count` of each later rank, because the next slot may go to any
+-- rank. `waits_slot`
 create function parked_v1(groups json) returns table (name text, after bigint, since bigint, run_id text)
     {{reader}}
     as $$

@@ -1,4 +1,4 @@
--- The runs that wait because of limits of types. `waits_slot`
+-- Returns the runs that wait because of limits of types. `waits_slot`
 create function parked_of_v1(of_types text[]) returns text[]
     language plpgsql stable
     as $$

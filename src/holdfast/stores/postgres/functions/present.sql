@@ -1,8 +1,8 @@
--- The offered types that have a queued or a held run. `offered` is sorted by code point.
+-- Returns the offered types that have a queued or a held run. `offered` is sorted by code point.
 --
 -- Each step seeks the first run whose type is the sought one or comes after it. The next step seeks the first offered
--- type after the type of that run. So the number of steps is bound by the types that are there as well as by those
--- that are offered, and an idle worker that offers a thousand types pays for one. `runs_queue`, `runs_held`
+-- type after the type of that run. So the number of steps is bounded by the types that have runs and by those that are
+-- offered. An idle worker that offers a thousand types pays for one. `runs_queue`, `runs_held`
 create function present_v1(offered text[]) returns text[]
     language plpgsql stable
     as $$

@@ -1,5 +1,5 @@
--- Prolong the leases that a worker still has, and record that it lives. A run that is being written right now is
--- `skipped`: nobody can claim it meanwhile, and one long transaction must not cost the worker all its other leases.
+-- Renew the leases that a worker still holds, and record its heartbeat. A run whose row is locked is `skipped`: no
+-- other worker can claim it meanwhile, and one long transaction must not cost the worker all its other leases.
 create function renew_v1(by_worker text, holdings text, lease bigint, at bigint) returns text
     {{operation}}
     as $$

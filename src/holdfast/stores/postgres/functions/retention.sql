@@ -1,4 +1,4 @@
--- How long events of a topic are kept.
+-- Returns the retention of events of a topic.
 create function retention_v1(of_topic text) returns bigint
     {{reader}}
     as $$

@@ -1,4 +1,4 @@
--- The rule for a topic: its own, or the rule of the closest family that covers it.
+-- Returns the rule for a topic: its own, or the rule of the closest family that covers it.
 create function rule_v1(of_topic text) returns topics
     {{reader}}
     as $$

@@ -1,4 +1,4 @@
--- Leave a request to send a message to a run.
+-- Write a request to send a message to a run. The next worker carries it out.
 create function send(run_id text, name text, payload json default 'null', id text default new_id()) returns text
     {{producer}}
     as $$
@@ -37,7 +37,7 @@ end
 $$;
 
 comment on function send is
-    'Send a message to a run that has not ended; the next worker delivers it. Gives back its id: sending it again '
-    'under the same one is harmless.';
+    'Send a message to a run that has not ended. The next worker delivers it. Returns the id of the message: sending '
+    'it again with the same id is harmless.';
 
 revoke execute on function send from public;

@@ -1,5 +1,5 @@
--- The slots of limits of types, with the runs that have them: the type's own slots, those of its rate, and those per
--- tag, whose names begin with the type's name.
+-- Returns the slots of limits of types, with the runs that have them: the slots of the type, of its rate, and per tag.
+-- The names of slots per tag begin with the name of the type.
 create function slots_v1(of_types text[]) returns table (name text, run_id text)
     language plpgsql stable
     as $$

@@ -1,4 +1,4 @@
--- A JSON array of strings as a `text[]`; empty if there is none.
+-- Returns a JSON array of strings as a `text[]`, or an empty one for null.
 create function text_array_v1(list json) returns text[]
     language plpgsql immutable
     as $$

@@ -1,4 +1,4 @@
--- Remove old facts of routine events, which happen to a run over and over; the last {{routine_kept}} are kept.
+-- Remove old audit facts of routine events, which a run repeats. The last {{routine_kept}} are kept.
 create function trim_v1(of_runs text[]) returns void
     language plpgsql
     set search_path from current

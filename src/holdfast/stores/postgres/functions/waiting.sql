@@ -1,4 +1,5 @@
--- The runs that wait for events of topics: of a queue the first ones, because only one run gets each event; else all.
+-- Returns the runs that wait for events of topics. Of a queue it returns only the first `count`, because only one run
+-- gets each event.
 create function waiting_v1(emitted json) returns table (topic text, run_id text, is_queue boolean, wanted bigint)
     {{reader}}
     as $$

@@ -1,0 +1,250 @@
+"""Records of topics, types, schedules, workers and dead letters as users see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from holdfast.core.clock import instant, micros, moment
+from holdfast.core.cron import zone_of
+from holdfast.core.model import (
+    CatchUp,
+    DeadLetter,
+    DeadReason,
+    Overlap,
+    Schedule,
+    Topic,
+    TopicMode,
+    TypeRule,
+    WorkerRecord,
+)
+from holdfast.core.schedules import UPCOMING, next_slots
+from holdfast.core.states import RunState
+from holdfast.engine.flaws import Flaws
+
+
+class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How events of a topic, or of a family of topics, are delivered and kept.
+
+    `name` is the topic, or a prefix with `*`. `mode` is `fanout` or `queue`. `retention` and `max_pending` are how long
+    and how many events are kept.
+    """
+
+    name: str
+    mode: TopicMode
+    retention: timedelta
+    max_pending: int
+
+    @classmethod
+    def of(cls, topic: Topic) -> TopicInfo:
+        return cls(
+            name=topic.name,
+            mode=topic.mode,
+            retention=timedelta(microseconds=topic.retention),
+            max_pending=topic.max_pending,
+        )
+
+
+class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules of a type of runs, and what is known about it. A limit that is None is no limit.
+
+    `enabled`, `concurrency`, `per_key`, `rate` (how many, in how long), `retention`, `description` and `runtime` are
+    the rules that `hf.types.set` sets. `name` is the type.
+    """
+
+    name: str
+    runtime: str
+    description: str
+    enabled: bool
+    concurrency: int | None
+    per_key: dict[str, int]
+    rate: tuple[int, timedelta] | None
+    retention: timedelta | None
+    last_worker: str | None
+    """The name of the worker that was last ready to execute it."""
+    last_seen_at: datetime | None
+    """When that worker was last heard of."""
+    counts: dict[RunState, int]
+    """How many of its runs are in each state."""
+    parked: int
+    """How many of its runs wait because of its limits."""
+
+    @classmethod
+    def of(
+        cls, rule: TypeRule, workers: Sequence[WorkerRecord], counts: Mapping[RunState, int], parked: int
+    ) -> TypeInfo:
+        seen = [(worker.heartbeat_at, worker.name) for worker in workers]
+        last = max([*seen, (rule.seen_at or 0, rule.seen_by)])
+        return cls(
+            name=rule.name,
+            runtime=rule.runtime,
+            description=rule.description,
+            enabled=rule.is_enabled,
+            concurrency=rule.concurrency,
+            per_key=dict(rule.per_key),
+            rate=None if rule.rate is None else (rule.rate.count, timedelta(microseconds=rule.rate.period)),
+            retention=None if rule.retention is None else timedelta(microseconds=rule.retention),
+            last_worker=last[1] or None,
+            last_seen_at=Flaws().nearest("last_seen_at", last[0]) if last[0] else None,
+            counts=dict(counts),
+            parked=parked,
+        )
+
+
+class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule at the moment when it was read.
+
+    `name`, `type`, `payload`, `cron`, `every`, `zone`, `catch_up`, `overlap`, `jitter`, `priority` and `tags` are as
+    they were put. `created_at` and `updated_at` are when it was put first, and changed last.
+    """
+
+    name: str
+    type: str
+    payload: Any
+    cron: str | None
+    every: timedelta | None
+    zone: str
+    catch_up: CatchUp
+    overlap: Overlap
+    jitter: timedelta
+    priority: int
+    tags: dict[str, str]
+    is_declared: bool
+    """Whether code declares it with `@hf.schedule`."""
+    is_paused: bool
+    """Whether it is paused."""
+    created_at: datetime
+    updated_at: datetime
+    next_at: datetime | None
+    """When it fires next. None while it is paused."""
+    last_slot: datetime | None
+    """The last time for which it started a run."""
+    last_run_id: str | None
+    """The last run that it started."""
+    skipped: int
+    """How many times it started no run because an earlier one had not ended."""
+    last_skipped_slot: datetime | None
+    """The last such time."""
+    unreadable: str | None = None
+    """Why its payload cannot be decoded, if so. The payload is None then."""
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> ScheduleInfo:
+        flaws = Flaws()
+        return cls(
+            name=schedule.name,
+            type=schedule.type,
+            payload=flaws.json("payload", schedule.payload),
+            cron=schedule.cron,
+            every=None if schedule.every is None else timedelta(microseconds=schedule.every),
+            zone=schedule.zone,
+            catch_up=schedule.catch_up,
+            overlap=schedule.overlap,
+            jitter=timedelta(microseconds=schedule.jitter),
+            priority=schedule.priority,
+            tags=schedule.tags,
+            is_declared=schedule.is_declared,
+            is_paused=schedule.is_paused,
+            created_at=flaws.nearest("created_at", schedule.created_at),
+            updated_at=flaws.nearest("updated_at", schedule.updated_at),
+            next_at=flaws.later("next_at", schedule.next_at),
+            last_slot=flaws.later("last_slot", schedule.last_slot),
+            last_run_id=schedule.last_run_id,
+            skipped=schedule.skipped,
+            last_skipped_slot=flaws.later("last_skipped_slot", schedule.last_skipped_slot),
+            unreadable=flaws.told,
+        )
+
+    @property
+    def upcoming(self) -> list[datetime]:
+        """The next five times at which it fires, in its own zone. Empty while it is paused."""
+        return self.next_times(UPCOMING)
+
+    def next_times(self, count: int) -> list[datetime]:
+        """Return the next `count` times at which it fires, in its own zone. Empty while it is paused."""
+        if self.next_at is None:
+            return []
+        first = instant(self.next_at)
+        every = None if self.every is None else micros(self.every)
+        rule = Schedule(
+            name=self.name, type=self.type, payload="", cron=self.cron, every=every, zone=self.zone, anchor=first
+        )
+        place = zone_of(self.zone)
+        return [moment(slot).astimezone(place) for slot in (first, *next_slots(rule, first, count - 1))]
+
+
+class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker that the store knows: `id`, `name`, `host`, `pid`, and the `types` that it executes.
+
+    A worker that is not alive keeps its runs until another worker takes them over. `started_at` and `heartbeat_at` are
+    when it started and was last heard of.
+    """
+
+    id: str
+    name: str
+    host: str
+    pid: int
+    types: tuple[str, ...]
+    concurrency: int
+    """How many runs it executes at once."""
+    held: int
+    """How many runs it holds now."""
+    started_at: datetime
+    heartbeat_at: datetime
+    is_alive: bool
+    """Whether its last heartbeat is recent."""
+
+    @classmethod
+    def of(cls, worker: WorkerRecord, *, held: int, is_alive: bool) -> WorkerInfo:
+        flaws = Flaws()
+        return cls(
+            id=worker.id,
+            name=worker.name,
+            host=worker.host,
+            pid=worker.pid,
+            types=worker.types,
+            concurrency=worker.concurrency,
+            held=held,
+            started_at=flaws.nearest("started_at", worker.started_at),
+            heartbeat_at=flaws.nearest("heartbeat_at", worker.heartbeat_at),
+            is_alive=is_alive,
+        )
+
+
+class DeadLetterInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An event or message that could not be delivered. An event has a `topic`, a message a `run_id` and a `name`.
+
+    `id` and `payload` are those of the event or message.
+    """
+
+    number: int
+    """Its number, for `hf.dead_letters.replay` and `purge`."""
+    id: str
+    topic: str | None
+    run_id: str | None
+    name: str | None
+    payload: Any
+    at: datetime
+    """When it was given up."""
+    reason: DeadReason
+    """Why: it was too old, there were too many, or its run ended without receiving it."""
+    unreadable: str | None = None
+    """Why its payload cannot be decoded, if so. The payload is None then."""
+
+    @classmethod
+    def of(cls, letter: DeadLetter) -> DeadLetterInfo:
+        flaws = Flaws()
+        return cls(
+            number=letter.number,
+            id=letter.id,
+            topic=letter.topic,
+            run_id=letter.run_id,
+            name=letter.name,
+            payload=flaws.json("payload", letter.payload),
+            at=flaws.nearest("at", letter.at),
+            reason=letter.reason,
+            unreadable=flaws.told,
+        )
