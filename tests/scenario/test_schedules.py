@@ -125,7 +125,8 @@ async def test_an_outage_is_waited_out(stage: Stage, caplog: pytest.LogCaptureFi
         assert await slots(h) == ["2030-01-01T01:00:00Z"]
         told = [record.getMessage() for record in caplog.records if record.name == "holdfast.scheduler"]
         assert [text.partition(" after ")[0] for text in told] == [
-            "cannot fire schedules; trying again: due_schedules: this worker has crashed",
+            "cannot fire schedules; trying again: due_schedules: this worker has crashed; "
+            "call revive() to let workers through",
             "firing schedules works again",
         ]
 
