@@ -1,4 +1,4 @@
-"""How long one thing takes, one after another, as a multiple of a bare commit of the same machine.
+"""Latency of single operations, one after another, as a multiple of a bare commit of the same machine.
 
 python -m benchmarks.latency [--store postgres] [--url URL]
 """
@@ -29,7 +29,7 @@ async def wait_for_event(ctx: Context, topic: str) -> None:
 
 
 async def events(hf: Holdfast, count: int = 10) -> list[float]:
-    """From publishing an event to the end of the suspended run that waited for it."""
+    """Measure from publishing an event to the end of the suspended run that waited for it."""
     topics = [f"topic {time.monotonic_ns()} {number}" for number in range(count)]
     runs = await hf.start_many(wait_for_event, [(topic,) for topic in topics])
     await all_suspended(hf, "wait_for_event")
@@ -42,7 +42,7 @@ async def events(hf: Holdfast, count: int = 10) -> list[float]:
 
 
 async def report(hf: Holdfast, store: MeasuredStore, what: str, measure: Work) -> None:
-    """The median, and what it is in bare commits that were timed in turns with it: the disk's speed changes."""
+    """Return the median, also in bare commits that alternate with the measurements: the disk's speed changes."""
     await measure(hf)
     took: list[float] = []
     ratios: list[float] = []

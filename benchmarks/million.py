@@ -1,4 +1,4 @@
-"""Whether a Postgres store slows down when it is full, and while somebody holds an old snapshot.
+"""Speed of a Postgres store when it is full, and while another session holds an old snapshot.
 
 python -m benchmarks.million [--url URL] [--rows 1000000] [--seconds 60] [--minutes 10]
 """
@@ -53,7 +53,7 @@ HEADS = "select id, priority, rank, ready_at from heads_v1(array['five_async'], 
 
 
 class Costs:
-    """What operations of the store took, by their names."""
+    """Durations of store operations, by their names."""
 
     def __init__(self) -> None:
         self._took: dict[str, list[float]] = {}
@@ -72,7 +72,7 @@ class Costs:
 
 
 async def operations(store: PostgresStore, costs: Costs) -> None:
-    """A batch of runs from start to end, by the operations of the store themselves."""
+    """Execute a batch of runs from start to end, by the operations of the store."""
     with costs.of(f"create {BATCH}"):
         await store.create([Intent(id=new_id(), type="five_async", payload='{"number": 1}') for _ in range(BATCH)])
     request = ClaimRequest(
@@ -102,7 +102,7 @@ async def operations(store: PostgresStore, costs: Costs) -> None:
 
 
 async def filled(store: Postgres, rows: int) -> None:
-    """The same operations on an empty and on a full database, in turns; and with plans made when it was empty."""
+    """Compare the same operations on an empty and a full database, in turns; also with plans made when it was empty."""
     with store.place() as empty_url, store.place() as full_url:
         empty, full, old = PostgresStore(empty_url), PostgresStore(full_url), PostgresStore(full_url)
         costs = {name: Costs() for name in ("empty", "full", "old plans")}
@@ -143,7 +143,7 @@ async def filled(store: Postgres, rows: int) -> None:
 
 
 def print_plan(url: str) -> None:
-    """How the heart of a claim is planned: as a statement by itself, because a function does not tell."""
+    """Return the plan of the main query of a claim, as a separate statement, because a function hides it."""
     with psycopg.connect(url, autocommit=True) as connection:
         row = connection.execute("select proconfig from pg_proc where proname = 'claim_v1'").fetchone()
         assert row is not None
@@ -155,7 +155,7 @@ def print_plan(url: str) -> None:
 
 
 async def throughput(hf: Holdfast, runs: int = 500) -> float:
-    """Steps a second."""
+    """Return steps per second."""
     started = time.perf_counter()
     handles = await hf.start_many("five_async", [{"number": number} for number in range(runs)])
     await asyncio.gather(*(handle.result() for handle in handles))
@@ -163,7 +163,7 @@ async def throughput(hf: Holdfast, runs: int = 500) -> float:
 
 
 async def pinned(store: Postgres, seconds: float) -> None:
-    """Steps a second in a database with an old snapshot pinned, in turns with one without."""
+    """Return steps per second in a database with an old snapshot pinned, in turns with one without."""
     with store.place() as free_url, store.place() as pinned_url:
         async with Holdfast(free_url) as free, Holdfast(pinned_url) as held:
             rates: list[tuple[float, float]] = []
@@ -190,7 +190,7 @@ async def pinned(store: Postgres, seconds: float) -> None:
 
 
 async def idle(store: Postgres, seconds: float) -> None:
-    """Transactions a second that a worker with nothing to do makes, all its connections together."""
+    """Return transactions per second of an idle worker, over all its connections."""
 
     def commits(connection: psycopg.Connection[Any]) -> int:
         connection.execute("select pg_stat_clear_snapshot()")
@@ -207,7 +207,7 @@ async def idle(store: Postgres, seconds: float) -> None:
                 hf.include(registry)
                 async with hf.worker():
                     await hf.execute("five_async", {"number": 0})
-                    await asyncio.sleep(12)  # counts come late
+                    await asyncio.sleep(12)  # the server reports counts with a delay
                     before, busy = commits(connection), time.process_time()
                     await asyncio.sleep(seconds)
                     made, busy = commits(connection) - before, time.process_time() - busy

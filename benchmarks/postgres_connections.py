@@ -1,9 +1,9 @@
-"""Ways to carry a statement to Postgres, compared on one store, in turns: on the event loop, or by threads alone.
+"""Two ways to send statements to Postgres, compared on one store, in turns: on the event loop, or by threads.
 
 python -m benchmarks.postgres_connections [--pairs 20] [--url URL]
 """
 
-# A way is put in the place of a private part of the store, so that both have the same store, worker and database.
+# Each way replaces a private part of the store, so that both have the same store, worker and database.
 # ruff: noqa: SLF001
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STARTS = 60
 RUNS = 200
 
 Work = Callable[[], Awaitable[int]]
-"""Does something, and says how many times."""
+"""Performs an operation and returns the number of repetitions."""
 
 
 class Threads(LoopSession):
@@ -48,7 +48,7 @@ WAYS = {"loop": LoopSession, "threads": Threads}
 
 
 class Sample(NamedTuple):
-    """Microseconds for one of what was done: on the wall, and of this process's processor time."""
+    """Microseconds per operation: elapsed, and CPU time of this process."""
 
     wall: float
     busy: float
@@ -95,7 +95,7 @@ def _look() -> Script[str]:
 
 
 async def leased(hf: Holdfast, store: PostgresStore) -> Lease:
-    """A run that is ours to write: no worker is there yet."""
+    """A run held by this process: there is no worker yet."""
     await hf.start(measures.wait_for_message)
     types = (measures.wait_for_message.type,)
     python = platform.python_version()

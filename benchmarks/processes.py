@@ -17,7 +17,7 @@ _READY = "ready"
 
 @contextmanager
 def workers(url: str, module: str, count: int, concurrency: int = 500) -> Iterator[None]:
-    """So many worker processes with the registry of a module; they work when the block begins."""
+    """Start this many worker processes with the registry of a module; they work when the block begins."""
     with ExitStack() as stack:
         started = [stack.enter_context(_worker(url, module, concurrency)) for _ in range(count)]
         for process in started:
@@ -35,7 +35,7 @@ def _worker(url: str, module: str, concurrency: int) -> Iterator[subprocess.Pope
         yield process
     finally:
         assert process.stdin is not None
-        process.stdin.close()  # the end of its input is the end of its work, also if we are killed
+        process.stdin.close()  # the end of its input ends the worker, also if this process is killed
         process.wait(30)
 
 

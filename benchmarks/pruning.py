@@ -1,4 +1,4 @@
-"""How long a claim takes while ended runs are removed, against one with nobody else at the store.
+"""Duration of a claim while ended runs are pruned, compared with one on an otherwise idle store.
 
 python -m benchmarks.pruning [--store sqlite|postgres] [--count 100000] [--elsewhere]
 """
@@ -78,7 +78,7 @@ FILL_POSTGRES = """
 
 
 def fill(url: str, count: int) -> None:
-    """Put ended runs into a store, faster than they could be run."""
+    """Insert ended runs into a store, faster than they could be executed."""
     if url.startswith("sqlite"):
         file = apsw.Connection(url.removeprefix("sqlite:///"))
         file.execute(f"begin; {FILL_SQLITE.format(count=count)}; commit")
@@ -91,7 +91,7 @@ def fill(url: str, count: int) -> None:
 
 
 async def claims(store: Store, is_over: Callable[[], bool]) -> list[float]:
-    """Claim one run after the other, at a steady pace, and end it; what each claim took, in milliseconds."""
+    """Claim and end one run after the other, at a steady pace; return the milliseconds of each claim."""
     took = []
     while not is_over():
         await store.create([Intent(id=new_id(), type=BUSY_TYPE, payload="{}", retention=3600 * SECOND)])
@@ -106,7 +106,7 @@ async def claims(store: Store, is_over: Callable[[], bool]) -> list[float]:
 
 
 async def prune(hf: Holdfast) -> tuple[int, list[float]]:
-    """Remove all there is to remove; how much, and how long each bite took, in milliseconds."""
+    """Prune everything; return the number of runs, and the milliseconds of each batch."""
     removed, took, began = 0, [], time.perf_counter()
     async for pruned in bites(session_of(hf).store):
         now = time.perf_counter()
@@ -117,7 +117,7 @@ async def prune(hf: Holdfast) -> tuple[int, list[float]]:
 
 
 async def prune_elsewhere(url: str) -> None:
-    """The same, by a process of its own."""
+    """The same, by a separate process."""
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "holdfast", "--url", url, "prune")
     await process.wait()
 

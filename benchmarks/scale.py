@@ -1,4 +1,4 @@
-"""What grows with what: long histories, many sleeping runs, two processes, an idle worker, the import.
+"""Growth of costs: long histories, many sleeping runs, two processes, an idle worker, the import.
 
 python -m benchmarks.scale [--sleeping 100000] [--entries 5000]
 """
@@ -37,7 +37,7 @@ async def quick(ctx: Context, number: int) -> int:
 
 
 async def claim_seconds(url: str, sleeping: int, count: int = 200) -> tuple[float, float, int]:
-    """A one-step run from start to result, before and after many others went to sleep; and the memory they took."""
+    """Measure a one-step run from start to result, before and after many others went to sleep; and their memory."""
     async with Holdfast(url) as hf:
         hf.include(registry)
         async with hf.worker(concurrency=500):
@@ -68,7 +68,7 @@ def memory_kib() -> int:
 
 
 def driven(workload: str, url: str, **sizes: int) -> dict[str, float]:
-    """What our driver measures in a process of its own, because memory and CPU are those of a process."""
+    """Return a measurement of our driver in a separate process, because memory and CPU are those of a process."""
     request = json.dumps({"workload": workload, "url": url, "sizes": sizes})
     figures: dict[str, float] = answer_of([sys.executable, "-m", "benchmarks.peers.holdfast", request], 600)["figures"]
     return figures

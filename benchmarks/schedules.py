@@ -1,4 +1,4 @@
-"""What a scheduler costs: a look that finds nothing due, and an idle worker, with 100 schedules and with 100,000.
+"""The cost of a scheduler: a query without due slots, and an idle worker, with 100 schedules and with 100,000.
 
 python -m benchmarks.schedules [--schedules 100000] [--url postgresql://…]
 """
@@ -26,7 +26,7 @@ IDLE_SECONDS = 10.0
 
 
 async def fill(hf: Holdfast, start: int, end: int) -> float:
-    """Set schedules that fire in the coming months; how many in a second."""
+    """Set schedules that fire in the coming months; return the number per second."""
     began = time.perf_counter()
     for first in range(start, end, BATCH):
         numbers = range(first, min(end, first + BATCH))
@@ -41,7 +41,7 @@ async def fill(hf: Holdfast, start: int, end: int) -> float:
 
 
 async def look_seconds(hf: Holdfast) -> float:
-    """A look that finds nothing due: the median."""
+    """Return the median time of a query without due slots."""
     times = []
     for _ in range(LOOKS):
         began = time.perf_counter()
@@ -51,7 +51,7 @@ async def look_seconds(hf: Holdfast) -> float:
 
 
 async def idle_share(hf: Holdfast) -> float:
-    """The share of a core that this process takes while a worker has nothing to do."""
+    """Return the share of a core that this process takes while a worker is idle."""
     async with hf.worker():
         await asyncio.sleep(1)
         began = time.process_time()
@@ -60,7 +60,7 @@ async def idle_share(hf: Holdfast) -> float:
 
 
 async def fires(hf: Holdfast, count: int) -> float:
-    """Runs made in a second, of schedules that are all due."""
+    """Return the number of runs created per second, by schedules that are all due."""
     due = [await hf.schedules.put(f"due{n}", "nobody.v1", every=1) for n in range(count)]
     await asyncio.sleep(1.1)
     found = await session_of(hf).store.catalog(ListDueSchedules(limit=len(due)))

@@ -1,4 +1,4 @@
-"""The stores that are measured: a new, empty place for each measurement, beside the bare commit of the same machine.
+"""The measured stores: a new, empty place for each measurement, and the bare commit of the same machine.
 
 with the_store("postgres") as store:
 with store.place() as url: ...
@@ -28,21 +28,21 @@ _LOG_BYTES = 8 * 1024 * 1024
 
 
 class MeasuredStore(Protocol):
-    """Where runs are kept, and what one durable commit costs there with nothing around it."""
+    """A place for runs, and the cost of one bare durable commit there."""
 
     name: str
 
     @contextmanager
     def place(self) -> Iterator[str]:
-        """The URL of an empty store, gone at the end of the block."""
+        """Return the URL of an empty store, removed at the end of the block."""
         ...
 
     def bare_commit_seconds(self, count: int = 300) -> float:
-        """The median time of one single-row transaction, as durable as the store's own."""
+        """Return the median time of one single-row transaction, as durable as the store's own."""
         ...
 
     def megabytes(self, url: str) -> float:
-        """How large a store is."""
+        """Return the size of a store."""
         ...
 
 
@@ -57,13 +57,13 @@ class SQLite:
         self._connection.execute("pragma journal_mode = wal")
         self._connection.execute("pragma synchronous = full")
         self._connection.execute("create table entry (id integer primary key, value text)")
-        # Commits into a log that still grows take twice as long; the limit is what they take from then on.
+        # Commits into a growing log take twice as long; the limit is the time after that.
         self._connection.execute("insert into entry (value) values (zeroblob(?))", (_LOG_BYTES,))
         self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
 
     @contextmanager
     def place(self) -> Iterator[str]:
-        with tempfile.TemporaryDirectory(dir=self._folder) as folder:  # gone at once: a full store is large
+        with tempfile.TemporaryDirectory(dir=self._folder) as folder:  # removed at once: a full store is large
             yield f"sqlite:///{folder}/bench.db"
 
     def bare_commit_seconds(self, count: int = 300) -> float:
@@ -122,7 +122,7 @@ def the_sqlite() -> Iterator[SQLite]:
 
 @contextmanager
 def the_postgres(url: str | None = None) -> Iterator[Postgres]:
-    """A server to measure: that of `url`, or a private one."""
+    """Return a server to measure: that of `url`, or a private one."""
     with ExitStack() as stack:
         store = Postgres(url or stack.enter_context(PostgresServer()).url)
         stack.callback(store.close)
@@ -131,7 +131,7 @@ def the_postgres(url: str | None = None) -> Iterator[Postgres]:
 
 @contextmanager
 def the_store(name: str, url: str | None = None) -> Iterator[MeasuredStore]:
-    """A store to measure, by its name."""
+    """Return a store to measure, by its name."""
     with the_sqlite() if name == "sqlite" else the_postgres(url) as store:
         yield store
 
@@ -142,7 +142,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen(given: argparse.Namespace) -> Iterator[MeasuredStore]:
-    """The stores that were asked for, one after the other."""
+    """Yield the requested stores, one after the other."""
     for name in given.store or NAMES:
         with the_store(name, given.url) as store:
             print(f"\n{name}: a bare commit takes {store.bare_commit_seconds() * 1e3:.2f} ms", flush=True)

@@ -1,4 +1,4 @@
-"""Tasks a second: thousands are enqueued while nobody works, then one worker runs them all.
+"""Tasks per second: thousands are enqueued without a worker, then one worker runs them all.
 
 python -m benchmarks.tasks [--store postgres] [--url URL] [--count 10000] [--concurrency 500] [--repeat 3]
 """
@@ -29,7 +29,7 @@ async def double_on_loop(number: int) -> int:
 
 
 class Figures(NamedTuple):
-    """What one measurement found: rates in tasks a second, CPU microseconds of the loop's thread per task."""
+    """One measurement: rates in tasks per second, CPU microseconds of the loop's thread per task."""
 
     enqueued: float
     executed: float

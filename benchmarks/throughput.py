@@ -1,4 +1,4 @@
-"""Durable steps a second: many five-step workflows at once, in one process and by worker processes.
+"""Durable steps per second: many five-step workflows at once, in one process and by worker processes.
 
 python -m benchmarks.throughput [--store postgres] [--url URL] [--runs 2000] [--concurrency 500]
 """
@@ -45,11 +45,11 @@ async def five_sync(ctx: Context, number: int) -> int:
 
 
 async def in_process(url: str, workflow: str, runs: int, concurrency: int) -> tuple[float, float]:
-    """Steps a second from the first start to the last result, and CPU microseconds of the loop's thread per step."""
+    """Return steps per second from the first start to the last result, and CPU microseconds of the loop per step."""
     async with Holdfast(url) as hf:
         hf.include(registry)
         async with hf.worker(concurrency=concurrency):
-            await hf.execute(workflow, {"number": 0})  # everything that happens once
+            await hf.execute(workflow, {"number": 0})  # warm up
             started, busy = time.perf_counter(), time.thread_time()
             handles = await hf.start_many(workflow, [{"number": number} for number in range(runs)])
             results = await asyncio.gather(*(handle.result() for handle in handles))
@@ -59,7 +59,7 @@ async def in_process(url: str, workflow: str, runs: int, concurrency: int) -> tu
 
 
 async def by_processes(url: str, processes: int, runs: int, concurrency: int) -> float:
-    """Steps a second from the first start to the last end, when others do the work."""
+    """Return steps per second from the first start to the last end, executed by other processes."""
     async with Holdfast(url) as hf:
         hf.include(registry)
         await session_of(hf).open()
@@ -73,7 +73,7 @@ async def by_processes(url: str, processes: int, runs: int, concurrency: int) ->
 
 
 async def start_many(url: str, count: int) -> float:
-    """Runs a second that one call starts."""
+    """Return the number of runs per second that one call starts."""
     async with Holdfast(url) as hf:
         hf.include(registry)
         await hf.start_many("five_async", [{"number": 0}])

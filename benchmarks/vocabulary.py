@@ -1,4 +1,4 @@
-"""What the larger words cost: a loop's iteration, a join, a map over children; and whether it grows.
+"""The cost of larger operations: a loop's iteration, a join, a map over children; and their growth.
 
 python -m benchmarks.vocabulary [--store postgres] [--iterations 100000] [--children 10000]
 """
@@ -70,7 +70,7 @@ async def seconds(work: Callable[[], Any]) -> float:
 
 
 async def loop_ratio(hf: Holdfast, count: int = 1_000) -> float:
-    """An iteration of one step, as a multiple of a step in a plain sequence; the two take turns."""
+    """Measure an iteration of one step, as a multiple of a step in a plain sequence; the two take turns."""
     looped = straight = 0.0
     for _ in range(3):
         straight += await seconds(lambda: hf.execute(sequence, count))
@@ -79,7 +79,7 @@ async def loop_ratio(hf: Holdfast, count: int = 1_000) -> float:
 
 
 async def join_ratio(hf: Holdfast, width: int = 1_000) -> float:
-    """A join of many steps, as a multiple of as many runs of one step each that share their commits."""
+    """Measure a join of many steps, as a multiple of as many runs of one step each that share their commits."""
     joined = shared = 0.0
     for _ in range(3):
         runs = await hf.start_many(one, [(number,) for number in range(width)])
@@ -89,7 +89,7 @@ async def join_ratio(hf: Holdfast, width: int = 1_000) -> float:
 
 
 async def resume_seconds(url: str, iterations: int) -> float:
-    """From waking a run in the midst of a long loop, in a fresh worker, to the end of the iteration."""
+    """Measure from waking a run in the middle of a long loop, in a fresh worker, to the end of the iteration."""
     async with Holdfast(url) as hf:
         hf.include(registry)
         async with hf.worker():

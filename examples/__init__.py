@@ -1,5 +1,5 @@
-"""Small programs that use holdfast the way an application would. Each runs by itself: `python -m examples.checkout`.
+"""Small programs that use holdfast as an application would. Each one runs alone: `python -m examples.checkout`.
 
-They keep their runs in `$HOLDFAST_URL`, else in `holdfast.db` of the current directory. Each has an `hf`, so
-`holdfast worker examples.checkout:hf` executes its workflows in another process.
+The runs are stored in `$HOLDFAST_URL`, or in `holdfast.db` in the current directory if the variable is not set. Each
+example defines `hf`, so `holdfast worker examples.checkout:hf` executes its workflows in another process.
 """

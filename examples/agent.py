@@ -1,10 +1,10 @@
-"""An AI agent: a model chooses tools, tools run as steps, a person confirms what costs money.
+"""An AI agent: a model chooses tools, tools run as steps, and a person confirms actions that cost money.
 
-Each answer of the model and each tool call is recorded once. After a crash the conversation goes on where it
-stood: no token is paid for twice, no flight is booked twice. The conversation is the state of a durable loop, so it
-may go on for as long as it likes. The model here is a fake; nothing uses the network.
+Each model answer and each tool call is recorded once. After a crash the conversation continues from its last record: no
+token is paid for twice, no flight is booked twice. The conversation is the state of a durable loop, so its length is
+not limited. The model here is a fake, and nothing uses the network.
 
-python -m examples.agent
+Run it: python -m examples.agent
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model says: a text, or tools it wants to have called."""
+    """The answer of a model: a text, or a list of tool calls."""
 
     text: str = ""
     calls: list[ToolCall] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Message:
 
 @hf.step(retry=Retry(max_attempts=5, initial=1, max_delay=60), timeout=120, retry_timeout=True)
 async def ask_model(conversation: list[Message]) -> Answer:
-    """Stands for a call of a language model."""
+    """Simulate a call to a language model."""
     turn = sum(message.role == "assistant" for message in conversation)
     if turn == 0:
         return Answer(calls=[ToolCall("weather", "Lisbon"), ToolCall("find_flight", "Lisbon")])
@@ -61,7 +61,7 @@ async def find_flight(city: str) -> str:
 
 
 async def book_flight(flight: str) -> str:
-    # The airline is given the key, so that an attempt after a crash books nothing new.
+    # A real airline client would pass the idempotency key, so that a retry after a crash books no second flight.
     return f"{flight} is booked ({'key given' if step_info().idempotency_key else 'no key'})"
 
 
@@ -74,7 +74,7 @@ NEEDS_CONFIRMATION = {"book_flight"}
 
 
 async def use(ctx: Context, call: ToolCall) -> Message:
-    """One tool call. What goes wrong is told to the model, which may have another idea."""
+    """Execute one tool call. A failure becomes a message, so the model can choose another tool."""
     if call.tool in NEEDS_CONFIRMATION:
         ctx.set_value("confirm", f"{call.tool}({call.argument})")
         try:
@@ -91,14 +91,14 @@ async def use(ctx: Context, call: ToolCall) -> Message:
 
 
 async def converse(ctx: Context, conversation: list[Message]) -> Continue[list[Message]] | Break[str]:
-    """One turn of the conversation: the model answers, and the tools it wants are called side by side."""
+    """One turn of the conversation: the model answers, and the tools it chose run concurrently."""
     if sum(message.role == "assistant" for message in conversation) == TURN_LIMIT:
         return Break("I gave up")
     answer = await ask_model(conversation)
     if not answer.calls:
         return Break(answer.text)
     asked = Message("assistant", ", ".join(f"{call.tool}({call.argument})" for call in answer.calls))
-    # A scope for each call: two calls of one tool cannot be mistaken for each other.
+    # Each call has its own scope. Two calls of the same tool therefore have different locations in the history.
     found = await ctx.join("tools", {f"call {n}": _using(call) for n, call in enumerate(answer.calls, start=1)})
     return Continue([*conversation, asked, *found.values()])
 

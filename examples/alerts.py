@@ -1,8 +1,9 @@
-"""Hooks: somebody is told when runs fail, at most once for each type in a while, and the work never waits for it.
+"""Hooks: alert people when runs fail, at most once per hour and type, without delaying the work.
 
-A hook is best effort: it is called after the fact, in the process that wrote it. What must happen belongs in a step.
+A hook is best effort: the process that commits a change calls it after the commit. An effect that must happen belongs
+in a step.
 
-python -m examples.alerts
+Run it: python -m examples.alerts
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ alerted_at: dict[str, datetime] = {}
 
 @hf.on("run.failed", "run.blocked")
 async def alert(signal: Signal) -> None:
-    """Tell the people on duty; of a type of which they know already, only count."""
+    """Alert the people on duty. If they already know about this type, only count the failure."""
     name = signal.type or "?"
     failures[name] += 1
     last = alerted_at.get(name)
@@ -33,7 +34,7 @@ async def alert(signal: Signal) -> None:
 
 @hf.on("step.retried")
 def note(signal: Signal) -> None:
-    """A plain function may block: it has a thread of its own."""
+    """Print a retry. A plain function runs in its own thread, so it may block."""
     print(f"  {signal.location} failed with {signal.error}, attempt {signal.attempt}")
 
 

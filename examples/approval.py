@@ -1,8 +1,8 @@
-"""A person has to approve something, is reminded, and in the end somebody else is asked. Waiting costs nothing.
+"""An approval: a person is asked, then reminded, then their superior is asked. Waiting uses no resources.
 
-While it waits, a run is a row in the store: no task, no thread. Two days are two tenths of a second here.
+A waiting run is a row in the store: it has no task and no thread. Two days are 0.2 seconds here.
 
-python -m examples.approval
+Run it: python -m examples.approval
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def notify(person: str, text: str) -> None:
 
 
 async def ask(ctx: Context, document: str, person: str, patience: timedelta) -> Decision | None:
-    """Ask one person and remind them; None if they take no notice."""
+    """Ask one person and send reminders. Return None if the person does not answer."""
     await notify(person, f"please approve {document}")
     for reminder in range(1, REMINDERS + 2):
         try:
@@ -44,14 +44,14 @@ async def ask(ctx: Context, document: str, person: str, patience: timedelta) -> 
 
 @hf.workflow("office.approval.v2")
 async def approval(ctx: Context, document: str, people: list[str], patience: timedelta) -> str:
-    *most, last = people  # each is the superior of the one before
+    *most, last = people  # each person is the superior of the previous one
     for person in most:
         if decision := await ask(ctx, document, person, patience):
             break
         ctx.set_value("escalated_from", person)
     else:
         await notify(last, f"please approve {document}, nobody else does")
-        decision = await ctx.receive("decision", type=Decision)  # as long as it takes
+        decision = await ctx.receive("decision", type=Decision)  # no timeout: wait as long as it takes
     return f"{document}: {'approved' if decision.is_approved else 'refused'} by {decision.by}"
 
 

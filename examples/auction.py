@@ -1,9 +1,9 @@
-"""An auction: bids are messages, collected until a deadline that a late bid puts off.
+"""An auction: bids are messages, collected until a deadline that a late bid postpones.
 
-Messages are kept in order and received once, however many come at a time, and also while no worker runs. An hour is a
-second here.
+Messages are stored in order and received exactly once, also those that arrive together or while no worker runs. An hour
+is one second here.
 
-python -m examples.auction
+Run it: python -m examples.auction
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Auction:
 
 
 async def collect(ctx: Context, auction: Auction) -> Continue[Auction] | Break[Auction]:
-    """One bid, or the end."""
+    """Wait for one bid, or for the end of the auction."""
     try:
         bid = await ctx.receive("bid", type=Bid, timeout=auction.ends_at - ctx.now())
     except WaitTimeout:
         return Break(auction)
     auction = replace(auction, bids=auction.bids + 1)
     if auction.best is None or bid.cents > auction.best.cents:
-        # Whoever bids in the last minutes gives the others time to answer.
+        # A bid shortly before the end postpones it, so that other bidders can answer.
         auction = replace(auction, best=bid, ends_at=max(auction.ends_at, ctx.now() + HOUR / 4))
         ctx.set_value("best", bid)
     ctx.set_value("bids", auction.bids)
@@ -59,12 +59,12 @@ async def sell(ctx: Context, lot: str, length: timedelta) -> str:
     auction = await ctx.loop("bids", collect, Auction(lot, ctx.now() + length))
     if auction.best is None:
         return f"{lot} was not sold"
-    ctx.emit("auction.sold", lot)  # whoever waits for it hears of it
+    ctx.emit("auction.sold", lot)  # every run that waits for this event receives it
     return f"{await send_invoice(lot, auction.best)}, {auction.bids} bids"
 
 
 async def bid(lot_key: str, by: str, cents: int) -> None:
-    """What a route of the web site would do."""
+    """Send a bid, as a route of a web site would."""
     try:
         await hf.run(key=lot_key).send("bid", Bid(by, cents))
     except RunFinished:
@@ -76,7 +76,7 @@ async def main() -> None:
     async with hf:
         run = await hf.start(sell, "the painting", HOUR, key=lot_key)
         for name, cents in (("ada", 100_00), ("bob", 120_00), ("cora", 110_00)):
-            await bid(lot_key, name, cents)  # no worker runs yet: the bids are kept
+            await bid(lot_key, name, cents)  # no worker runs yet: the store keeps the bids
         async with hf.worker():
             while await run.value("bids", 0) < 3:
                 await asyncio.sleep(0.01)

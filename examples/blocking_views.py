@@ -1,9 +1,9 @@
-"""Views that block, as those of Flask or Django: many threads of a web server start runs and ask for them.
+"""Blocking views, as in Flask or Django: many threads of a web server start runs and wait for their results.
 
-`hf.sync` is `hf` for code without an event loop. The worker is another program, `holdfast worker shop:hf`; to show
-all in one, it lives in a thread here.
+`hf.sync` is the version of `hf` for code without an event loop. The worker is usually a separate process, `holdfast
+worker shop:hf`. This example runs it in a thread, so that one program shows everything.
 
-python -m examples.blocking_views
+Run it: python -m examples.blocking_views
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def worker() -> Iterator[None]:
 
 def customer(number: str) -> tuple[int, str]:
     post_order(number, f"{number[-1]} cups")
-    post_order(number, f"{number[-1]} cups")  # clicked twice
+    post_order(number, f"{number[-1]} cups")  # the customer clicked twice
     post_payment(number, "visa")
     return get_order(number)
 

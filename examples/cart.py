@@ -1,9 +1,9 @@
-"""A shopping cart that answers: requests change it and ask about it, and each gets a reply.
+"""A shopping cart that answers: requests change it or query it, and each request gets a reply.
 
-The run is the cart. It serves one request after the other, so two clicks at once cannot spoil it. A request that
-is sent again with the same `id`, because its answer got lost on the way, changes nothing and gets the same reply.
+The run is the cart. It serves one request at a time, so two simultaneous clicks cannot corrupt it. If an answer was
+lost, the client sends the request again with the same `id`: the cart does not change, and the reply is the same.
 
-python -m examples.cart
+Run it: python -m examples.cart
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def charge(cents: int) -> str:
 
 
 async def serve(ctx: Context, cart: Cart) -> Continue[Cart] | Break[str]:
-    """One request."""
+    """Serve one request."""
     try:
         request = await ctx.receive_message(["add", "show", "pay"], timeout=timedelta(days=7))
     except WaitTimeout:
@@ -50,7 +50,7 @@ async def serve(ctx: Context, cart: Cart) -> Continue[Cart] | Break[str]:
             request.reply(cart.goods)
         case _:  # "pay"
             receipt = await charge(cart.cents)
-            request.reply(receipt)  # with the checkpoint that ends the run
+            request.reply(receipt)  # sent by the checkpoint that ends the run
             return Break(receipt)
     return Continue(cart)
 
@@ -64,7 +64,7 @@ async def main() -> None:
     key = f"cart-{uuid4().hex[:6]}"
     async with hf, hf.worker():
         await hf.start(shop, key=key)
-        cart = hf.run(key=key)  # what a web session has: the key of its cart
+        cart = hf.run(key=key)  # a web session stores only the key of its cart
         print(await cart.request("add", "tea"))
         print(await cart.request("add", "yacht"))
         print(await cart.request("add", "pot", id=f"{key}-click-3"))

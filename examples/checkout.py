@@ -1,6 +1,6 @@
-"""An order: a person approves it if it is large, then it is paid, then a child run ships it.
+"""An order: a person approves it if it is large, a step charges the card, and a child run ships it.
 
-python -m examples.checkout
+Run it: python -m examples.checkout
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Receipt:
 @hf.step(retry=Retry(max_attempts=5), timeout=10)
 async def charge(order: Order) -> str:
     if order.card == "stolen":
-        raise Fatal("the bank refuses this card")  # not worth another attempt
-    # The key is the same on every attempt, so the bank charges the card once however often this body runs.
+        raise Fatal("the bank refuses this card")  # Fatal: a retry would not help
+    # The key is the same on every attempt, so the bank charges the card once, even if this body runs again.
     return await ask_bank(order.card, order.cents, idempotency_key=step_info().idempotency_key)
 
 
 async def ask_bank(card: str, cents: int, *, idempotency_key: str) -> str:
-    """Stands for the client of a payment provider."""
+    """Simulate the client of a payment provider."""
     assert idempotency_key.endswith(":charge")
     return f"{cents / 100:.2f} from {card}"
 
@@ -54,7 +54,7 @@ def print_label(order_id: str) -> str:
 @hf.workflow("shop.shipping.v1")
 async def shipping(ctx: Context, order_id: str) -> str:
     label = await print_label(order_id)
-    await ctx.sleep(timedelta(milliseconds=200))  # until the courier comes
+    await ctx.sleep(timedelta(milliseconds=200))  # wait for the courier
     return label
 
 

@@ -1,6 +1,6 @@
-"""Money moves exactly once: the transfer and its record are one transaction, however often the worker dies.
+"""Money moves exactly once: the transfer and its record commit in one transaction, even if workers crash.
 
-python -m examples.exactly_once
+Run it: python -m examples.exactly_once
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCHEMA = """
 
 
 def book(connection: apsw.Connection, name: str, cents: int) -> int:
-    """Change a balance and keep a line about it. If one of them fails, neither is done."""
+    """Change a balance and log the booking, both in one transaction."""
     connection.execute("update account set cents = cents + ? where name = ?", (cents, name))
     connection.execute("insert into booking values (?, ?, ?)", (name, cents, step_info().idempotency_key))
     return int(connection.execute("select cents from account where name = ?", (name,)).get)
@@ -34,20 +34,20 @@ async def transfer(ctx: Context, sender: str, receiver: str, cents: int) -> str:
         await ctx.tx("take", book, sender, -cents)
     except StepFailed as failure:
         return f"refused: {failure.message}"
-    await ctx.sleep(0.1)  # a slow bank; the money is neither here nor there, and on record
+    await ctx.sleep(0.1)  # a slow bank: the money has left one account, and the record says so
     await ctx.tx("give", book, receiver, cents)
     return "moved"
 
 
 async def open_account(name: str, cents: int) -> None:
-    """The account and the run that greets its owner: both, or none."""
+    """Create an account and the run that greets its owner, in one transaction."""
     with hf.connection() as connection:
         connection.execute("insert into account values (?, ?)", (name, cents))
         await hf.start_in(connection, greet, name, key=f"greet:{name}")
 
 
 async def close_account(name: str) -> None:
-    """The account is gone exactly if its owner hears of it."""
+    """Delete an account and notify its run, in one transaction."""
     with hf.connection() as connection:
         connection.execute("delete from account where name = ?", (name,))
         await hf.send_in(connection, hf.run(key=f"greet:{name}"), "closed")

@@ -1,9 +1,10 @@
-"""A long task that tells how far it is, stops when it is cancelled, and goes on from where it was when it failed.
+"""A long task that reports progress, stops when it is cancelled, and resumes where a failed attempt stopped.
 
-Its first parameter is a `TaskContext`. `ctx.progress(…)` may be called for every row: few values a second are written,
-and anyone can follow them. `ctx.is_cancelled` is how a plain function hears that nobody waits for it any more.
+Its first parameter is a `TaskContext`. The task may call `ctx.progress(…)` for every row: holdfast writes only a few
+values per second, and any process can read them. A plain function checks `ctx.is_cancelled` to notice that its result
+is no longer needed.
 
-python -m examples.export
+Run it: python -m examples.export
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ ROWS = 300
 hf = Holdfast()
 
 
-# By default it would be tried again after one minute, and then after four.
+# The default retries after one minute and then after four. This example retries sooner.
 @hf.task("shop.export.v1", retry=Retry(max_attempts=3, delay=lambda attempt: 0.2 * attempt))
 def export(ctx: TaskContext, folder: str, rows: int) -> int:
-    """Write one line for each row; what an earlier attempt has written is kept."""
+    """Write one line for each row, and keep the lines that an earlier attempt wrote."""
     path = Path(folder) / ctx.idempotency_key.replace(":", "-")  # the same on every attempt
     done = len(path.read_text().splitlines()) if path.exists() else 0
     with path.open("a") as file:
@@ -32,7 +33,7 @@ def export(ctx: TaskContext, folder: str, rows: int) -> int:
                 break
             if row == rows // 2 and ctx.attempt == 1:
                 raise ConnectionError("the database has restarted")
-            time.sleep(0.002)  # the work
+            time.sleep(0.002)  # simulates work
             file.write(f"row {row}\n")
             file.flush()
             ctx.progress({"rows": row + 1, "of": rows})
@@ -43,9 +44,9 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with hf, hf.worker():
             endless = await hf.start(export, folder, 1_000_000)
-            while (told := await endless.value("progress")) is None:
+            while (progress := await endless.value("progress")) is None:
                 await asyncio.sleep(0.05)
-            print(f"{told['rows']} of {told['of']:,} rows; nobody needs that many")
+            print(f"{progress['rows']} of {progress['of']:,} rows; nobody needs that many")
             await endless.cancel("too many rows")
             try:
                 await endless.result()

@@ -1,9 +1,9 @@
-"""Limits: a provider that bears three calls at a time and ten a second, and customers who get a fair share of that.
+"""Limits: a provider allows three calls at once and ten per second, and each customer gets a fair share.
 
-The limits are kept in the store, for all workers there are: here two of them, which know nothing of each other. Runs
-beyond a limit are parked, and go on in their order.
+The store enforces the limits across all workers. Here are two workers, independent of each other. Runs beyond a limit
+are parked and continue in their order.
 
-python -m examples.limits
+Run it: python -m examples.limits
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ most: Counter[str] = Counter()
 
 @hf.task("mail.send.v1")
 async def send(customer: str, number: int) -> str:
-    """Hands a mail to the provider."""
+    """Hand a mail to the provider."""
     busy.update(["provider", customer])
     for name in ("provider", customer):
         most[name] = max(most[name], busy[name])
@@ -47,10 +47,10 @@ async def main() -> None:
             sent = await asyncio.gather(*(run.result() for run in runs))
         seconds = (datetime.now(UTC) - began).total_seconds()
 
-    assert len(set(sent)) == MAILS, "each of these, whatever an earlier call has left in the store"
+    assert len(set(sent)) == MAILS, "each mail is sent exactly once"
     assert most["provider"] <= AT_ONCE
     assert most["big"] <= PER_CUSTOMER
-    assert seconds >= (MAILS - 1) // A_SECOND, "a rate is kept"
+    assert seconds >= (MAILS - 1) // A_SECOND, "the rate limit holds"
     print(f"{MAILS} mails, at most {AT_ONCE} at once and {PER_CUSTOMER} for one customer, {A_SECOND} a second")
 
 

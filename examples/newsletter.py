@@ -1,9 +1,9 @@
-"""A newsletter to thousands: a child run for each letter, so many at a time, and a report of those that came back.
+"""A newsletter to thousands of readers: one child run per letter, 50 at once, and a report of the failures.
 
-`ctx.map` starts the children of a batch at once and wakes this run once for each batch, not once for each letter. A
-letter that cannot be delivered fails alone. After a crash nobody gets a letter again that is recorded as sent.
+`ctx.map` starts the children of a batch together. It wakes this run once per batch, not once per letter. A letter that
+cannot be delivered fails alone. After a crash, a letter that is recorded as sent is not sent again.
 
-python -m examples.newsletter
+Run it: python -m examples.newsletter
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Report:
 
 @hf.task("letters.deliver.v1")
 async def deliver(issue: str, address: str) -> str:
-    """A task is retried by itself: three attempts, minutes apart. `Fatal` says that there is no point."""
+    """Deliver one letter. A task has three attempts, minutes apart; `Fatal` ends it without another attempt."""
     if address.startswith("gone"):
         raise Fatal(f"{address} does not exist")
     return f"{issue} to {address}"
@@ -47,14 +47,14 @@ async def newsletter(ctx: Context, issue: str, addresses: list[str]) -> Report:
         try:
             sent = len(await ctx.map(deliver, [(issue, address) for address in batch], limit=AT_ONCE))
             returned = []
-        except JoinFailed as failure:  # some failed, and all have ended
+        except JoinFailed as failure:  # some children failed; all have ended
             sent = len(failure.results)
             returned = [batch[index] for index in failure.errors]
         report = Report(report.sent + sent, report.returned + returned)
         ctx.set_value("progress", report.total)
         return Continue(report)
 
-    # A loop rather than a `for`: what it recorded of old batches is pruned, and is not replayed either.
+    # A durable loop instead of `for`: it prunes the records of old batches, so they are not replayed.
     return await ctx.loop("batches", send_batch, Report(0, []), keep=1, every=1)
 
 

@@ -1,6 +1,6 @@
-"""A nightly report: one step per shop, all at once, by plain `asyncio.gather`. One shop is always broken.
+"""A nightly report: one step per shop, all at once, with plain `asyncio.gather`. One shop always fails.
 
-python -m examples.nightly_report
+Run it: python -m examples.nightly_report
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def publish(report: Report) -> str:
 @hf.workflow("reports.nightly.v1")
 async def nightly_report(ctx: Context, shops: list[str]) -> str:
     ctx.logger.info("asking %d shops", len(shops))
-    # After a crash, shops that have answered are not asked again.
+    # After a crash, the shops that have already answered are not asked again.
     answers = await asyncio.gather(*(fetch_sales(shop) for shop in shops), return_exceptions=True)
     total, missing = 0, []
     for shop, answer in zip(shops, answers, strict=True):

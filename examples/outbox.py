@@ -1,6 +1,8 @@
-"""An order and the run that fulfils it are one transaction, whoever places it: Python or plain SQL. Needs Postgres.
+"""A transactional outbox: an order and its run are created in one transaction, from Python or from plain SQL.
 
-HOLDFAST_URL=postgresql://… python -m examples.outbox
+Needs Postgres.
+
+Run it: HOLDFAST_URL=postgresql://… python -m examples.outbox
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ SCHEMA = """
 
 PLACE = "insert into shop_order (number, item) values (%s, %s)"
 
-# What a program in another language says, in its own transaction. No worker needs to be running.
+# The statement that a program in another language executes in its own transaction. No worker needs to be running.
 INTENT = """
     insert into holdfast.intent (type, payload, idempotency_key)
     values ('shop.fulfil.v1', json_build_object('number', %(number)s::text), 'order:' || %(number)s)
@@ -37,7 +39,7 @@ INTENT = """
 
 
 def pack(connection: psycopg.Connection[Any], number: str) -> int:
-    """Written in the transaction that records this step: an order has one parcel, however often a worker dies."""
+    """Count a parcel in the transaction that records this step: one parcel per order, even if workers crash."""
     statement = "update shop_order set parcels = parcels + 1 where number = %s returning parcels"
     found = connection.execute(statement, (number,)).fetchone()
     assert found is not None, "there is no run without its order"
@@ -52,7 +54,7 @@ async def fulfil(ctx: Context, number: str) -> str:
 
 
 async def place_order(number: str, item: str, *, is_card_good: bool = True) -> None:
-    """The order, its run and the payment's message: all of them, or none."""
+    """Create the order, its run and the payment message in one transaction."""
     async with await psycopg.AsyncConnection.connect(os.environ["HOLDFAST_URL"]) as connection:
         await connection.execute(PLACE, (number, item))
         run = await hf.start_in(connection, fulfil, number, key=f"order:{number}")
@@ -62,11 +64,11 @@ async def place_order(number: str, item: str, *, is_card_good: bool = True) -> N
 
 
 def place_order_elsewhere(number: str, item: str) -> None:
-    """As above, by somebody who has never heard of holdfast's Python side."""
+    """Place an order with SQL only, as a program without holdfast's Python package would."""
     with psycopg.connect(os.environ["HOLDFAST_URL"]) as connection:
         connection.execute(PLACE, (number, item))
         connection.execute(INTENT, {"number": number})
-        connection.execute(INTENT, {"number": number})  # twice is once: the key is known
+        connection.execute(INTENT, {"number": number})  # the key already exists, so this creates no second run
         found = connection.execute("select id from holdfast.intent where idempotency_key = %s", (f"order:{number}",))
         connection.execute("select holdfast.send(%s, 'paid')", found.fetchone())
 

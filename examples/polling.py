@@ -1,9 +1,9 @@
-"""Polling a system that calls nobody back: it is asked again and again, less and less often.
+"""Polling a system without callbacks: the workflow asks repeatedly, at growing intervals.
 
-`ctx.loop` keeps its state, not its past: what old rounds recorded is pruned, so a job may be watched for weeks.
-A minute is a hundredth of a second here.
+`ctx.loop` keeps its state, not its past: it prunes the records of old rounds, so a job can be watched for weeks. A
+minute is a hundredth of a second here.
 
-python -m examples.polling
+Run it: python -m examples.polling
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ hf = Holdfast()
 
 
 class RenderFarm:
-    """Stands for somebody else's service: the seventh time it is asked, the film is ready."""
+    """Simulate an external service: the film is ready at the seventh query."""
 
     def __init__(self) -> None:
         self.times_asked = 0
@@ -49,7 +49,7 @@ async def ask(job: str) -> str:
 
 @dataclass(frozen=True)
 class Watch:
-    """All that one round tells the next. A variable outside of the body would be forgotten when the run resumes."""
+    """The state that one round passes to the next. A variable outside the body would be lost when the run resumes."""
 
     job: str
     give_up_at: datetime
@@ -63,7 +63,7 @@ async def watch(ctx: Context, state: Watch) -> Continue[Watch] | Break[str]:
         return Break(f"{status} after {state.rounds} rounds")
     if ctx.now() >= state.give_up_at:
         return Break("given up")
-    await ctx.sleep(state.pause * ctx.random.uniform(0.9, 1.1))  # the same on every replay, another one in each round
+    await ctx.sleep(state.pause * ctx.random.uniform(0.9, 1.1))  # the same on every replay, different in each round
     return Continue(Watch(state.job, state.give_up_at, min(2 * state.pause, LONGEST), state.rounds + 1))
 
 

@@ -1,6 +1,6 @@
-"""Reminders: a task in code that runs every second, a schedule that a program sets, and one that is triggered by hand.
+"""Schedules: one declared in code that fires every second, and one set by a program and triggered by hand.
 
-python -m examples.reminders
+Run it: python -m examples.reminders
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A subscription: charged month after month, for years, by one run that begins anew each month.
+"""A subscription, charged every month for years: one run that starts over each month.
 
-`continue_as_new` drops the history so far and keeps the id, the key and the messages that are not read yet. So a run
-of ten years is as small and as quick to resume as one of a month. A month is a tenth of a second here.
+`continue_as_new` drops the history and keeps the id, the key and the unread messages. A run that lasts ten years is
+therefore as small and as quick to resume as one that lasts a month. A month is a tenth of a second here.
 
-python -m examples.subscription
+Run it: python -m examples.subscription
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ async def subscribe(ctx: Context, subscription: Subscription) -> str:
     ctx.set_value("paid_cents", paid)
     while True:
         try:
-            wish, cents = await ctx.receive(["change_plan", "cancel"], timeout=month_ends - ctx.now())
+            name, cents = await ctx.receive(["change_plan", "cancel"], timeout=month_ends - ctx.now())
         except WaitTimeout:
             return await ctx.continue_as_new(subscription)
-        if wish == "cancel":
+        if name == "cancel":
             return f"{subscription.customer} paid {paid / 100:.2f}"
         subscription = replace(subscription, monthly_cents=cents)
 

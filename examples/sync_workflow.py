@@ -1,8 +1,8 @@
-"""A workflow without `async`: a plain function that blocks, sleeps and waits for people, and holds no thread meanwhile.
+"""A workflow without `async`: a plain function that sleeps and waits for people without holding a thread.
 
 Needs the extra: pip install holdfast[sync]
 
-python -m examples.sync_workflow
+Run it: python -m examples.sync_workflow
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ hf = Holdfast()
 
 @dataclass
 class Order:
-    """What a customer wants."""
+    """An order of a customer."""
 
     number: int
     card: str
@@ -27,7 +27,7 @@ class Order:
 
 @hf.step
 def charge(card: str, cents: int) -> str:
-    return f"{cents} from {card}"  # any blocking library: a step body has a thread
+    return f"{cents} from {card}"  # a step body runs in a thread, so it may use any blocking library
 
 
 @hf.step

@@ -1,9 +1,9 @@
-"""A trip: flight, hotel and car come from three companies. Whatever ends the trip, what was booked is given back.
+"""A saga: flight, hotel and car come from three companies, and every failure cancels the bookings already made.
 
-Each booking names its reversal with `undo=`. If the run fails or is cancelled, the reversals are called with what
-the bookings returned, the last one first. They are recorded and retried like steps, and survive crashes.
+Each booking names its compensation with `undo=`. If the run fails or is cancelled, holdfast calls the undo functions in
+reverse order, each with the result of its booking. They are recorded and retried like steps, and survive crashes.
 
-python -m examples.trip
+Run it: python -m examples.trip
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from holdfast import Context, Fatal, Holdfast, RunCancelled, RunFailed
 
 hf = Holdfast()
 
-books: list[str] = []  # stands for the books of the three companies
+books: list[str] = []  # simulates the books of the three companies
 
 
 async def give_back(booking: str) -> None:
-    # May be called again after a crash: what is not in the books any more is no error.
+    # An undo may run again after a crash, so a booking that is already gone is not an error.
     if booking in books:
         books.remove(booking)
     print(f"    gave back {booking}")
 
 
 async def book(booking: str) -> str:
-    """Stands for the client of a company; a real one is given `step_info().idempotency_key`."""
+    """Simulate the client of a company; a real one would pass `step_info().idempotency_key`."""
     books.append(booking)
     print(f"    booked {booking}")
     return booking
@@ -53,7 +53,7 @@ async def book_car(city: str) -> str:
 async def trip(ctx: Context, city: str) -> list[str]:
     booked = [await book_flight(city), await book_hotel(city), await book_car(city)]
     ctx.set_value("is_booked", value=True)
-    await ctx.receive("paid", timeout=timedelta(days=3))  # a time-out is an error, too: all is given back
+    await ctx.receive("paid", timeout=timedelta(days=3))  # a timeout is an error too: it undoes all bookings
     return booked
 
 

@@ -1,9 +1,9 @@
-"""Inside a web application: the worker lives as long as the app does, and requests start runs.
+"""A worker inside a web application: it lives as long as the app, and requests start runs.
 
-`lifespan` is what Starlette and FastAPI take as it is: `FastAPI(lifespan=lifespan)`. To show it without either,
-`App` below enters it, handles three requests and leaves it.
+Starlette and FastAPI accept `lifespan` unchanged: `FastAPI(lifespan=lifespan)`. This example needs neither: `main`
+enters `lifespan`, handles three requests and leaves it.
 
-python -m examples.web_app
+Run it: python -m examples.web_app
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class App:
 
 @asynccontextmanager
 async def lifespan(app: App) -> AsyncIterator[None]:
-    # A deploy stops the app: running steps get their grace, the rest goes on in the next process.
+    # A deploy stops the app: running steps get five seconds to finish, and the next process continues the rest.
     async with hf, hf.worker(concurrency=50, grace_seconds=5):
         app.hf = hf
         yield
 
 
 async def post_image(image: str, request_id: str) -> dict[str, Any]:
-    """`POST /images`. The request's id as key: a client that repeats it after a time-out gets the same run."""
+    """`POST /images`. The request id is the key: a client that repeats a request after a timeout gets the same run."""
     run = await hf.start(thumbnails, image, key=request_id)
     return {"status": 202, "id": run.id, "created": run.created}
 

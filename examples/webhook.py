@@ -1,6 +1,6 @@
 """A webhook finds its run by key: the payment provider knows the order, not the run.
 
-python -m examples.webhook
+Run it: python -m examples.webhook
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ async def sale(ctx: Context, order_id: str, cents: int) -> str:
 
 
 async def on_webhook(order_id: str, delivery_id: str, cents: int) -> int:
-    """What a route of a web framework would do; the answer is the HTTP status.
+    """Handle a delivery, as a route of a web framework would; return the HTTP status.
 
-    Providers deliver at least once. The delivery's own id makes the second copy no message at all.
+    Providers deliver at least once. The delivery id is the message id, so a second copy is ignored.
     """
     try:
         await hf.run(key=f"order:{order_id}").send("paid", Paid(cents), id=delivery_id)
     except RunNotFound:
         return 404
     except RunFinished:
-        return 200  # a late copy; nothing is waiting for it any more
+        return 200  # a late copy; no run waits for it
     return 202
 
 

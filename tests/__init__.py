@@ -1,5 +1,5 @@
-"""What holdfast promises, said in sentences that run.
+"""The promises of holdfast as executable tests.
 
-`unit` mirrors `src`; `contract` holds what every store must answer alike; `scenario` drives the whole
-application; `crash` ends processes; `architecture` keeps the shape of the code itself.
+`unit` mirrors `src`. `contract` has the tests that every store must pass. `scenario` drives the whole application.
+`crash` ends processes. `architecture` checks the structure of the code itself.
 """

@@ -1,6 +1,6 @@
-"""What every test has: property tests without a stopwatch, and a real Postgres for those that ask for one.
+"""Setup of every test: property tests without a deadline, and a real Postgres for those that ask for one.
 
-Fixtures that users may want too live in `holdfast.testing.plugin`, which pytest loads by itself.
+Fixtures for users are in `holdfast.testing.plugin`, which pytest loads by itself.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("tests.plugin.environment", "tests.plugin.tiers", "tests.plugin.summary")
 
-# No deadline: a slow machine is not a bug, and a test that hangs meets the guard of every test.
+# No deadline: a slow machine is not a bug, and the guard ends a test that hangs.
 settings.register_profile("short", deadline=None, print_blob=True, max_examples=40)
 settings.register_profile("long", settings.get_profile("short"), max_examples=400)
 
-# For `make mutants`, where a bug is known to be there: the same examples each time, and the first that fails will do.
+# For `make mutants`, with a known bug: the same examples each time, and no shrinking of the first failure.
 settings.register_profile(
     "mutants", deadline=None, print_blob=False, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate]
 )
@@ -29,12 +29,12 @@ settings.register_profile(
 
 @pytest.fixture(scope="session")
 def postgres_databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
-    """Databases on the Postgres that all workers of pytest share."""
+    """Databases on the Postgres server that all workers of pytest share."""
     from tests.postgres import Databases, shared_url
 
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent  # each worker has its own below the one of them all
+        folder = folder.parent  # each worker has its own below the common one
     with shared_url(folder) as url, Databases(url) as databases:
         _note_server(url)
         yield databases
@@ -62,7 +62,7 @@ def postgres_url(postgres_databases: Databases) -> Iterator[str]:
 
 @pytest.fixture
 def postgres_store_url(postgres_databases: Databases) -> Iterator[str]:
-    """A database with the schema of a store and nothing in it, for this test only."""
+    """A database with the schema of a store and no rows, for this test only."""
     with postgres_databases.lend(is_migrated=True) as url:
         yield url
 
@@ -77,5 +77,5 @@ def _own_postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def postgres_server(_own_postgres: PostgresServer) -> PostgresServer:
-    """A server for this test alone, which it may stop, restart and kill; its databases are left by earlier ones."""
+    """A server for this test alone, which it may stop, restart and kill; earlier tests leave their databases on it."""
     return _own_postgres.start() if _own_postgres.pid is None else _own_postgres

@@ -1,4 +1,4 @@
-"""How long a test lasts by design, which the guard of every test adds to what it grants."""
+"""The intended duration of a test, which the guard of every test adds to its limit."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pytest
 from holdfast.testing.patience import GUARD_SECONDS
 
 _GUARD_SECONDS = 1.25 * GUARD_SECONDS
-"""So that a wait inside the test ends first, and tells what it was for. As `timeout` in pyproject.toml."""
+"""Longer than waits inside the test, so that those end first and name their condition. See pyproject.toml."""
 _SLOWER = 20
-"""How many times slower a machine may be whose processors are used by other programs too."""
+"""Factor by which a machine may be slower when other programs use its processors."""
 
 
 def lasting(seconds: float) -> pytest.MarkDecorator:
-    """Mark a test that takes so many seconds on a quiet machine."""
+    """Mark a test that takes this many seconds on a quiet machine."""
     return pytest.mark.timeout(_GUARD_SECONDS + _SLOWER * seconds)

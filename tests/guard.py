@@ -1,10 +1,10 @@
 """The guard: ends a server of the tests when the last process that uses it has gone, even by SIGKILL.
 
 A user of the server holds a shared lock on the file `users` in its folder. The guard waits in the background for the
-exclusive one, which the system grants when the last of them has ended, however it did. Then it runs a command that
-stops the server and removes the folder. Whoever holds the lock may do both earlier.
+exclusive one, which the system grants when the last user has ended, however it did. Then it runs a command that stops
+the server and removes the folder. A process that holds the lock may do both earlier.
 
-It is run as a script, by a Python that need not find holdfast: it imports the standard library only.
+It runs as a script, by a Python that need not find holdfast: it imports the standard library only.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import IO, Any
 
 _STOP_SECONDS = 240.0
-"""As `patience.GUARD_SECONDS`, which cannot be imported here."""
+"""Equal to `patience.GUARD_SECONDS`, which cannot be imported here."""
 
 
 def set_guard(folder: Path, stop: Sequence[str], *, user: int | None = None) -> None:
-    """Have the server in `folder` stopped by a command, as some user, and the folder removed after its last use."""
+    """Stop the server in `folder` by a command, as some user, and remove the folder after its last use."""
     subprocess.run(
         [sys.executable, "-I", "-S", __file__, str(folder), json.dumps(list(stop)), json.dumps(user)],
         cwd="/",
@@ -36,12 +36,12 @@ def set_guard(folder: Path, stop: Sequence[str], *, user: int | None = None) -> 
 
 
 def as_user(user: int | None) -> dict[str, Any]:
-    """What `subprocess` has to be told to run something as this user; None is whoever asks."""
+    """Return the options of `subprocess` that run a command as this user; None is the current one."""
     return {} if user is None else {"user": user, "group": pwd.getpwuid(user).pw_gid, "extra_groups": []}
 
 
 def use(folder: Path) -> IO[bytes] | None:
-    """Hold a guarded folder until the file is closed; None if it has no users any more and is being removed."""
+    """Hold a guarded folder until the file is closed. Return None if it has no users and is being removed."""
     path = folder / "users"
     try:
         file = path.open("rb")
@@ -64,14 +64,14 @@ def _wait_and_stop(folder: str, stop: list[str], user: int | None) -> None:
     except FileNotFoundError:
         return
     fcntl.flock(file, fcntl.LOCK_EX)
-    # It may have been stopped and removed before, or not listen to anybody.
+    # It may have been stopped and removed before, or may not respond.
     with suppress(OSError, subprocess.TimeoutExpired):
         subprocess.run(stop, cwd="/", timeout=_STOP_SECONDS, check=False, **as_user(user))
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _go_into_background() -> None:
-    """Leave the parent, its terminal and its streams, so that neither waits for us nor takes us with it."""
+    """Detach from the parent, its terminal and its streams, so that neither waits for this process nor ends it."""
     if os.fork():
         os._exit(0)
     os.setsid()

@@ -1,13 +1,13 @@
-"""A proxy that breaks connections as it is told to: it cuts, refuses, delays or swallows, and heals.
+"""A proxy that breaks connections on command: it cuts, refuses, delays or swallows, and heals.
 
     with FaultProxy("127.0.0.1", 5432) as proxy:
         connect(proxy.host, proxy.port)
         proxy.cut()                       # every connection breaks, now
-        proxy.black_hole()                # connections stay, and nothing arrives any more
+        proxy.black_hole()                # connections stay, but nothing arrives
         proxy.heal()
 
-It works in a thread of its own. Each method returns when what it asks for is the case. It knows nothing of what it
-carries; a `Tap` does, if there is one: see `tests.postgres.proxy`.
+It works in its own thread. Each method returns when its effect is in place. It does not interpret the traffic; a `Tap`
+does, if there is one: see `tests.postgres.proxy`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class TapVerdict:
-    """What becomes of some bytes: pass these on, give those back to the sender, and then, perhaps, end the connection.
+    """A decision about some bytes: forward these, send those back, and then, perhaps, end the connection.
 
-    A connection that is cut ends with an error for the client. The server still gets what was passed on before.
+    A cut connection ends with an error for the client. The server still gets what was forwarded before.
     """
 
     forward: bytes = b""
@@ -41,7 +41,7 @@ class TapVerdict:
 
 
 class Tap:
-    """Reads along on one connection, and may decide what passes. This one lets everything pass."""
+    """Reads the traffic of one connection, and may decide what passes. This one lets everything pass."""
 
     def from_client(self, data: bytes) -> TapVerdict:
         return TapVerdict(data)
@@ -51,14 +51,14 @@ class Tap:
 
 
 class FaultProxy:
-    """Between clients and one server. Use it as a context manager, or `start` and `close` it."""
+    """A proxy between clients and one server. Use it as a context manager, or `start` and `close` it."""
 
     def __init__(self, host: str, port: int, *, tap: Callable[[], Tap] = Tap) -> None:
         self.host = "127.0.0.1"
         self.port = 0
-        """Where clients connect; known when it has been started."""
+        """The address for clients; known after the start."""
         self.accepted = 0
-        """How many connections clients have made so far."""
+        """Number of connections that clients have made so far."""
         self._target = (host, port)
         self._tap = tap
         self._loop = asyncio.new_event_loop()
@@ -71,32 +71,32 @@ class FaultProxy:
     # Faults
 
     def cut(self) -> int:
-        """Reset every connection, on both sides. New ones are taken. How many there were."""
+        """Reset every connection, on both sides, and return their number. New ones are accepted."""
         return self._do(self._cut())
 
     def refuse(self) -> None:
-        """Refuse new connections, as a host without the server does. Those that exist stay."""
+        """Refuse new connections, as a host without the server does. Existing ones stay."""
         self._do(self._stop_listening())
 
     def delay(self, *, to_server: float = 0.0, to_client: float = 0.0) -> None:
-        """Have everything arrive this many seconds later, from now on."""
+        """Delay all traffic by this many seconds, from now on."""
         self._do(self._change(to_server, to_client, is_flowing=self._weather.flowing.is_set()))
 
     def black_hole(self) -> None:
-        """Take what is sent and new connections, deliver nothing, close nothing. What was taken arrives on `heal`."""
+        """Accept data and connections, deliver nothing, close nothing. The data arrives on `heal`."""
         self._do(self._change(self._weather.to_server, self._weather.to_client, is_flowing=False))
 
     def heal(self) -> None:
-        """End all of the above, and take connections again."""
+        """End all of the above, and accept connections again."""
         self._do(self._change(0.0, 0.0, is_flowing=True))
         self._do(self._listen())
 
     @property
     def connections(self) -> int:
-        """How many connections there are right now."""
+        """Number of current connections."""
         return len(self._links)
 
-    # Its life
+    # Lifecycle
 
     def start(self) -> Self:
         self._thread.start()
@@ -104,7 +104,7 @@ class FaultProxy:
         return self
 
     def close(self) -> None:
-        """Cut everything, and give the port back."""
+        """Cut everything, and release the port."""
         if not self._thread.is_alive():
             return
         self._do(self._end())
@@ -184,7 +184,7 @@ class FaultProxy:
 
 
 class _Weather:
-    """What holds for all connections of a proxy."""
+    """The common state of all connections of a proxy."""
 
     def __init__(self) -> None:
         self.to_server = 0.0
@@ -209,7 +209,7 @@ class _Side:
 
 
 class _Link:
-    """A client's connection and ours to the server, with bytes under way between them."""
+    """A client's connection and its connection to the server, with bytes under way between them."""
 
     def __init__(self, client: _Side, server: _Side, tap: Tap, weather: _Weather) -> None:
         self._client = client
@@ -219,13 +219,13 @@ class _Link:
         self._pumps: list[asyncio.Task[None]] = []
 
     def cut(self) -> None:
-        """An error for both sides, at once."""
+        """Close both sides at once with an error."""
         self._client.reset()
         self._server.reset()
         self._stop()
 
     def _end(self, how: Literal["close", "cut"]) -> None:
-        """Deliver to the server what was passed on, and to the client too unless it is cut."""
+        """Deliver to the server what was forwarded, and to the client too unless it is cut."""
         self._server.writer.close()
         if how == "cut":
             self._client.reset()
@@ -238,7 +238,7 @@ class _Link:
             pump.cancel()
 
     async def carry(self) -> None:
-        """Until one side has closed and the other was told, or the connection is cut."""
+        """Forward until one side has closed and the other knows, or the connection is cut."""
         up: asyncio.Queue[tuple[float, TapVerdict]] = asyncio.Queue()
         down: asyncio.Queue[tuple[float, TapVerdict]] = asyncio.Queue()
         self._pumps = [
@@ -263,7 +263,7 @@ class _Link:
         queue: asyncio.Queue[tuple[float, TapVerdict]],
         delay: Callable[[], float],
     ) -> None:
-        """Take what comes, also while nothing is delivered."""
+        """Read incoming data, also while nothing is delivered."""
         clock = asyncio.get_running_loop().time
         verdict = TapVerdict()
         while verdict.end == "no":
@@ -276,7 +276,7 @@ class _Link:
             await queue.put((clock() + delay(), verdict))
 
     async def _write(self, queue: asyncio.Queue[tuple[float, TapVerdict]], side: _Side, sender: _Side) -> None:
-        """Deliver it when it is time."""
+        """Deliver data when it is due."""
         clock = asyncio.get_running_loop().time
         while True:
             due, verdict = await queue.get()

@@ -1,6 +1,6 @@
-"""A stage: where scenarios play. One store of some kind, one clock that only the test moves, harnesses on both.
+"""A stage for scenarios: one store of some kind, one clock that only the test moves, and harnesses on both.
 
-Each harness is a process of its own, as it were: another one on the same stage finds what the first has left.
+Each harness stands for a process: another one on the same stage finds the data of the first.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ STORE_KINDS = ("sqlite", "postgres")
 """The real stores: an SQLite file; a database."""
 
 DATABASE_KINDS = ("sqlite", "sqlite replay", "postgres")
-"""Those in which users can keep tables of their own."""
+"""The stores in which users can keep their own tables."""
 
-SLOWNESS = "kept the worker's loop"
-"""What a worker logs of code that takes longer than it should."""
+SLOWNESS = "blocked the worker's loop"
+"""The log text of a worker about code that takes longer than it should."""
 
 IMPATIENCE_SECONDS = 0.03
-"""How long to wait for a body that is known not to end by itself."""
+"""Time to wait for a body that is known not to end by itself."""
 
 
 class Stage:
-    """A store and a clock that outlive the harnesses on them. `url` is that of a database, for those who need one."""
+    """A store and a clock that outlive the harnesses on them. `url` is that of a database, if needed."""
 
     def __init__(self, kind: str, folder: Path, url: str = "") -> None:
         self.kind = kind
@@ -50,7 +50,7 @@ class Stage:
 
     @property
     def url(self) -> str:
-        """Of the Postgres database, if this stage has one."""
+        """The URL of the Postgres database, if this stage has one."""
         return self._url
 
     @property
@@ -60,11 +60,11 @@ class Stage:
 
     @property
     def is_replaying(self) -> bool:
-        """Whether every run is replayed after each of its checkpoints."""
+        """True if every run is replayed after each of its checkpoints."""
         return self.kind.endswith("replay")
 
     def store(self) -> Store:
-        """The store, as a process that begins has it: not open yet."""
+        """The store as a new process has it: not open yet."""
         match self.kind.partition(" ")[0]:
             case "sqlite":
                 from holdfast.stores.sqlite import SqliteStore
@@ -84,7 +84,7 @@ class Stage:
         wrap: Callable[[Store], Store] | None = None,
         has_endless_bodies: bool = False,
     ) -> Harness:
-        """A harness for what is registered in `source`; `wrap` puts something between it and the store."""
+        """A harness for everything registered in `source`; `wrap` puts a wrapper around the store."""
         store = self.store()
         return Harness(
             source,
@@ -96,13 +96,13 @@ class Stage:
 
 
 def url_for(kind: str, request: pytest.FixtureRequest) -> str:
-    """The URL of the database that a stage of this kind plays on, for the time of the test; empty if it has none."""
+    """The URL of the database of a stage of this kind, during the test; empty if it has none."""
     return str(request.getfixturevalue("postgres_store_url")) if kind.startswith("postgres") else ""
 
 
 @contextmanager
 def lent(kind: str, databases: Databases | None) -> Iterator[str]:
-    """Likewise, for a part of a test."""
+    """The same, for a part of a test."""
     if not kind.startswith("postgres"):
         yield ""
         return
@@ -112,21 +112,21 @@ def lent(kind: str, databases: Databases | None) -> Iterator[str]:
 
 
 def told(entries: Sequence[EntryInfo]) -> list[str]:
-    """A history as a few words an entry: `charge step done`."""
+    """A history as a few words per entry: `charge step done`."""
     return [f"{entry.location} {entry.kind.value} {entry.state.value}" for entry in entries]
 
 
 async def facts(run: RunHandle[Any]) -> list[str]:
-    """The history of a run in few words."""
+    """Return the history of a run in few words."""
     return told(await run.history())
 
 
 def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged as a warning or worse."""
+    """Return the log records of warnings and worse."""
     records = [record for record in caplog.records if record.levelno >= logging.WARNING]
     return [record.getMessage() for record in records if not is_of_slowness(record)]
 
 
 def is_of_slowness(record: logging.LogRecord) -> bool:
-    """Whether it tells that code took long, which it does on a machine that is busy with other things."""
+    """True if the record is about slow code, which is normal on a busy machine."""
     return SLOWNESS in record.getMessage()

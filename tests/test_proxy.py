@@ -1,4 +1,4 @@
-"""The fault proxy before a server that sends back what it gets."""
+"""The fault proxy in front of an echo server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.testing.patience import GUARD_SECONDS, wait_until
 from tests.proxy import FaultProxy
 
 MOMENT_SECONDS = 0.1
-"""How long to see that nothing comes."""
+"""Time to wait to see that nothing comes."""
 
 
 class Echo(socketserver.BaseRequestHandler):
@@ -51,7 +51,7 @@ def connect(proxy: FaultProxy) -> Iterator[Callable[[], socket.socket]]:
 Connect = Callable[[], socket.socket]
 
 
-def test_what_is_sent_arrives_in_order_both_ways(connect: Connect) -> None:
+def test_data_arrives_in_order_both_ways(connect: Connect) -> None:
     client = connect()
     sent = bytes(range(256)) * 4_000
 
@@ -60,7 +60,7 @@ def test_what_is_sent_arrives_in_order_both_ways(connect: Connect) -> None:
     assert _received(client, len(sent)) == sent
 
 
-def test_an_end_is_passed_on(proxy: FaultProxy, connect: Connect) -> None:
+def test_an_end_of_stream_is_forwarded(proxy: FaultProxy, connect: Connect) -> None:
     client = connect()
     assert _echoed(client, b"hello") == b"hello"
 
@@ -70,7 +70,9 @@ def test_an_end_is_passed_on(proxy: FaultProxy, connect: Connect) -> None:
     wait_until("the proxy has no connections", lambda: proxy.connections == 0)
 
 
-def test_a_cut_is_an_error_for_every_client_and_new_ones_are_taken(proxy: FaultProxy, connect: Connect) -> None:
+def test_a_cut_is_an_error_for_every_client_and_new_connections_are_accepted(
+    proxy: FaultProxy, connect: Connect
+) -> None:
     clients = [connect(), connect()]
     for client in clients:
         _echoed(client, b"hello")
@@ -84,7 +86,7 @@ def test_a_cut_is_an_error_for_every_client_and_new_ones_are_taken(proxy: FaultP
     assert proxy.accepted == 3
 
 
-def test_a_refusing_proxy_takes_no_new_connection_until_healed(proxy: FaultProxy, connect: Connect) -> None:
+def test_a_refusing_proxy_accepts_no_connection_until_healed(proxy: FaultProxy, connect: Connect) -> None:
     early = connect()
     _echoed(early, b"hello")
 
@@ -97,7 +99,7 @@ def test_a_refusing_proxy_takes_no_new_connection_until_healed(proxy: FaultProxy
     assert _echoed(connect(), b"again") == b"again"
 
 
-def test_a_delay_holds_what_is_sent_back_for_that_long(proxy: FaultProxy, connect: Connect) -> None:
+def test_a_delay_holds_data_back_for_that_long(proxy: FaultProxy, connect: Connect) -> None:
     client = connect()
     proxy.delay(to_server=0.1, to_client=0.2)
     began = time.monotonic()
@@ -107,7 +109,7 @@ def test_a_delay_holds_what_is_sent_back_for_that_long(proxy: FaultProxy, connec
     assert time.monotonic() - began >= 0.3
 
 
-def test_a_black_hole_takes_everything_and_delivers_nothing_until_healed(proxy: FaultProxy, connect: Connect) -> None:
+def test_a_black_hole_accepts_everything_and_delivers_nothing_until_healed(proxy: FaultProxy, connect: Connect) -> None:
     early = connect()
     _echoed(early, b"hello")
     proxy.black_hole()
@@ -135,14 +137,14 @@ def test_a_black_hole_can_be_cut(proxy: FaultProxy, connect: Connect) -> None:
         client.recv(1)
 
 
-def test_a_server_that_is_not_there_is_an_error_for_the_client() -> None:
+def test_a_missing_server_is_an_error_for_the_client() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         with FaultProxy(*unused.getsockname()) as proxy, pytest.raises(ConnectionResetError):
             _first_byte(proxy)
 
 
-def test_a_closed_proxy_is_gone_with_its_connections(connect: Connect, proxy: FaultProxy) -> None:
+def test_a_closed_proxy_and_its_connections_are_gone(connect: Connect, proxy: FaultProxy) -> None:
     client = connect()
     _echoed(client, b"hello")
 

@@ -1,4 +1,4 @@
-"""Count what operations cost, and compare it with the stored baseline, or with another commit.
+"""Count the cost of operations, and compare it with the stored baseline, or with another commit.
 
 python -m benchmarks.instructions [--only step,claim] [--store sqlite] [--base REV] [--update] [--json]
 """
@@ -60,7 +60,7 @@ class Command:
         return WORSE if comparison.is_worse(rows) else 0
 
     def _base(self) -> str | None:
-        """The commit to compare with; None if that is the stored baseline."""
+        """The commit to compare with; None for the stored baseline."""
         if self._given.base is not None:
             return commits.commit_named(self._given.base)
         if self._is_stored_build or self._given.update:
@@ -73,7 +73,7 @@ class Command:
         return base
 
     def _measured(self, base: str | None) -> tuple[Figures, Figures]:
-        """Figures from before, and those of now."""
+        """The earlier and the current figures."""
         here = [Job(operation, store, commits.PROJECT / "src") for operation, store in self._given.chosen]
         with ExitStack() as stack:
             there: list[Job] = []
@@ -112,7 +112,7 @@ def _check(outcome: Outcome) -> None:
 
 
 class Progress:
-    """A line for each part that is done."""
+    """Print a line for each finished part."""
 
     def __init__(self, total: int) -> None:
         self._total = total

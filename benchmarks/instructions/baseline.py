@@ -1,6 +1,6 @@
-"""The baseline: figures that were accepted, and the build they were measured with.
+"""The baseline: accepted figures, and the build they were measured with.
 
-There is one build in it. Figures of a second build would be of older code as soon as the first is stored anew.
+It contains one build. Figures of a second build would be of older code as soon as the first is stored again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PATH = Path(__file__).with_name("baseline.json")
 
 
 class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """As it is stored: figures by operation, store and measure."""
+    """The stored format: figures by operation, store and measure."""
 
     build: Build
     figures: dict[str, dict[str, dict[Measure, float]]]
@@ -30,7 +30,7 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load(path: Path) -> Baseline | None:
-    """What is stored; None if nothing is."""
+    """Return the stored baseline, or None."""
     return msgspec.json.decode(path.read_bytes(), type=Baseline) if path.exists() else None
 
 

@@ -1,4 +1,4 @@
-"""The build: everything beside our own code that figures depend on. Figures of two builds cannot be compared."""
+"""The build: everything besides our own code that figures depend on. Figures of two builds cannot be compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Build = dict[str, str]
 
 
 def this_build(counter: str, postgres: str) -> Build:
-    """What counts here, by the name of the counter and the version of the Postgres server."""
+    """Return the current build, with the name of the counter and the version of the Postgres server."""
     python = f"{platform.python_implementation()} {platform.python_version()}"
     return {
         "python": f"{python} ({', '.join(platform.python_build())})",
@@ -27,7 +27,7 @@ def this_build(counter: str, postgres: str) -> Build:
 
 
 def differences(stored: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What differs between two builds, each in a few words."""
+    """Return the differences between two builds, each in a few words."""
     names = [*now, *(name for name in stored if name not in now)]
     return [
         f"{name} {now.get(name, 'unknown')} instead of {stored.get(name, 'unknown')}"

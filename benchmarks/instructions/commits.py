@@ -1,4 +1,4 @@
-"""Commits: the source of another one, in a temporary worktree."""
+"""The source of another commit, in a temporary worktree."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PROJECT = Path(__file__).parents[2]
 
 
 def commit_named(name: str) -> str:
-    """The full id of a commit."""
+    """Return the full id of a commit."""
     return _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", trouble=f"there is no commit {name!r}")
 
 
 def last_change_of(path: Path) -> str:
-    """The commit that last changed a file."""
+    """Return the commit that last changed a file."""
     found = _git("log", "-1", "--format=%H", "--", str(path), trouble="the history cannot be read")
     if not found:
         raise CannotMeasure(f"no commit has changed {path.name} yet; name the one to compare with: --base REV")
@@ -28,7 +28,7 @@ def last_change_of(path: Path) -> str:
 
 @contextmanager
 def checked_out(commit: str) -> Iterator[Path]:
-    """A folder with the files of a commit, gone at the end of the block."""
+    """A folder with the files of a commit, removed at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="holdfast-base-") as folder:
         tree = Path(folder) / "tree"
         _git("worktree", "add", "--detach", str(tree), commit, trouble=f"{commit} cannot be checked out")

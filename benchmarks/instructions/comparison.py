@@ -1,4 +1,4 @@
-"""The comparison of figures with those from before, and the table that shows it."""
+"""The comparison of figures with earlier ones, and its table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMES = {operation.name: operation.title for operation in OPERATIONS}
 
 @dataclass(frozen=True)
 class Row:
-    """One figure, beside what it was."""
+    """One figure, with its earlier value."""
 
     subject: Subject
     measure: Measure
@@ -28,7 +28,7 @@ class Row:
 
     @property
     def change(self) -> float | None:
-        """By what part of what it was it has grown; None if that cannot be told."""
+        """Return its relative growth; None if that cannot be computed."""
         if self.before is None:
             return None
         if self.before == self.now:
@@ -56,7 +56,7 @@ class Row:
 
 
 def compared(before: Figures, now: Figures) -> list[Row]:
-    """A row for each figure there is now."""
+    """Return a row for each current figure."""
     return [
         Row(subject, measure, before.get(subject, {}).get(measure), found[measure])
         for subject, found in now.items()
@@ -69,7 +69,7 @@ def is_worse(rows: Sequence[Row]) -> bool:
 
 
 def table(rows: Sequence[Row], before: str) -> str:
-    """For the terminal; `before` says what the figures are compared with."""
+    """Return the table for the terminal; `before` names the earlier figures."""
     cells = [[before if name == "before" else name for name in _COLUMNS], *map(_cells, rows)]
     widths = [max(len(row[place]) for row in cells) for place in range(len(_COLUMNS))]
     return "\n".join(_lines(cells, widths))
@@ -98,7 +98,7 @@ def _lines(cells: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[st
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """The verdict on all of it, in a line."""
+    """Return the overall verdict, in a line."""
     counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in ("WORSE", "better", "same", "new")}
     told = ", ".join(f"{count} {verdict.lower()}" for verdict, count in counts.items() if count)
     return f"{len(rows)} figures: {told} (a change of up to {TOLERANCE:.0%} counts as the same)"

@@ -1,6 +1,6 @@
-"""Counters of instructions: callgrind, or `perf stat` where callgrind is missing and the processor counts for us.
+"""Counters of instructions: callgrind, or `perf stat` if callgrind is missing and the processor counts.
 
-Callgrind comes first: it gives the same figures on every machine of a kind, whatever else the machine does.
+Callgrind is preferred: it gives the same figures on every machine of a kind, regardless of its load.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Protocol
 _LIMIT_SECONDS = 3_600
 _TOTAL = re.compile(r"^totals: (\d+)", re.MULTILINE)
 _MARK = "ctermid"
-"""The function by whose calls the workload marks its sections; nothing else calls it."""
+"""The function whose calls mark the sections of the workload; nothing else calls it."""
 
 
 class CannotMeasure(Exception):
@@ -25,7 +25,7 @@ class CannotMeasure(Exception):
 
 
 class Command(Protocol):
-    """The command line of the workload for sections of some sizes."""
+    """Return the command line of the workload for sections of these sizes."""
 
     def __call__(self, meter: str, sizes: Sequence[int], *more: str) -> list[str]: ...
 
@@ -51,12 +51,12 @@ class Callgrind:
         profile = folder / "callgrind.out"
         options = ["--tool=callgrind", "--quiet", f"--dump-before={_MARK}", f"--callgrind-out-file={profile}"]
         run([self._valgrind, *options, *command("callgrind", sizes)], folder, environment)
-        # Part 1 is all before the first section, 2 the section, 3 what is between two of them, and so on.
+        # Part 1 is everything before the first section, 2 the section, 3 the code between two sections, and so on.
         return [part_total(profile.with_name(f"{profile.name}.{2 * number}")) for number in range(1, len(sizes) + 1)]
 
 
 class Perf:
-    """One process for each section: `perf stat` counts while the workload says so."""
+    """One process for each section: `perf stat` counts while the workload enables it."""
 
     def __init__(self, perf: str) -> None:
         self._perf = perf
@@ -66,7 +66,7 @@ class Perf:
         return [self._section(command, size, folder, environment) for size in sizes]
 
     def works(self, folder: Path) -> bool:
-        """Whether this processor, or whoever stands between it and us, counts instructions."""
+        """True if this processor, or its hypervisor, counts instructions."""
         report = folder / "perf.out"
         command = [self._perf, *self._options(report), "--", sys.executable, "-c", ""]
         done = subprocess.run(command, capture_output=True, check=False)
@@ -94,7 +94,7 @@ class Perf:
 
 
 def find_counter(folder: Path) -> Counter:
-    """The counter of this machine; it may use the folder to find out.
+    """Return the counter of this machine; it may use the folder for a trial.
 
     Raises:
         CannotMeasure: There is none.
@@ -109,7 +109,7 @@ def find_counter(folder: Path) -> Counter:
 
 
 def part_total(part: Path) -> int:
-    """The instructions in one part of a profile of callgrind."""
+    """Return the instructions in one part of a callgrind profile."""
     found = _TOTAL.search(part.read_text()) if part.exists() else None
     if found is None:
         raise CannotMeasure(f"callgrind wrote no {part.name}: it did not see the calls of {_MARK} that mark sections")
@@ -117,7 +117,7 @@ def part_total(part: Path) -> int:
 
 
 def perf_total(report: Path) -> int | None:
-    """The number in a report of `perf stat`; None if there is none, as of an event that is not supported."""
+    """Return the number in a report of `perf stat`; None if there is none, as for an unsupported event."""
     for line in report.read_text().splitlines() if report.exists() else ():
         number, _, rest = line.partition(",")
         if "instructions" in rest:
@@ -126,7 +126,7 @@ def perf_total(report: Path) -> int | None:
 
 
 def run(command: Sequence[str], folder: Path, environment: Mapping[str, str], pass_fds: Sequence[int] = ()) -> str:
-    """Run a program in the folder and return what it prints."""
+    """Run a program in the folder and return its output."""
     try:
         done = subprocess.run(
             command,

@@ -1,4 +1,4 @@
-"""Figures: what is measured of which operation on which store."""
+"""Figures: the measures of an operation on a store."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ TITLES: Mapping[Measure, str] = {
     "wal_bytes": "WAL bytes",
 }
 DIGITS: Mapping[Measure, int] = {"instructions": 0, "calls": 1, "statements": 3, "wal_bytes": 0}
-"""To so many decimal places a figure is rounded; what is beyond them is no difference."""
+"""Number of decimal places of a figure; smaller differences do not count."""
 
 STORES = ("sqlite", "postgres")
 
 
 @dataclass(frozen=True)
 class Operation:
-    """Something that is measured, and how often it is performed in the shorter of its two sections.
+    """A measured operation, and the number of repetitions in the shorter of its two sections.
 
-    `unit` says how many of what is counted are in one of what is performed.
+    `unit` is the number of counted items per repetition.
     """
 
     name: str
@@ -38,12 +38,12 @@ class Operation:
         return self.size, 2 * self.size
 
     def per_operation(self, short: float, long: float, measure: Measure) -> float:
-        """One operation's share in what the longer section has more than the shorter one."""
+        """Return the cost of one operation: the extra cost of the longer section, divided by its extra operations."""
         return round((long - short) / (self.size * self.unit), DIGITS[measure]) + 0.0  # never -0.0
 
 
-# As small as possible, because valgrind is slow. On SQLite a section must write less than 2,000 pages: then the store
-# copies its log back, in a thread, beside the work that is counted.
+# As small as possible, because valgrind is slow. On SQLite a section must write less than 2,000 pages: beyond that the
+# store copies its log back, in a thread, beside the counted work.
 OPERATIONS = (
     Operation("step", "a step in five-step workflows", 40, unit=5),
     Operation("lone-step", "a lone step", 100),
@@ -65,7 +65,7 @@ Figures = dict[Subject, dict[Measure, float]]
 
 
 def chosen(only: str | None, stores: Sequence[str] | None) -> list[tuple[Operation, str]]:
-    """The operations that are named, with commas between them, on the stores that are named; by default all.
+    """Return the named operations, separated by commas, on the named stores; by default all.
 
     Raises:
         ValueError: There is no such operation.

@@ -1,4 +1,4 @@
-"""The measurement: runs the workload in processes of their own, for each operation, store and source."""
+"""The measurement: runs the workload in separate processes, for each operation, store and source."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.postgres import Databases, PostgresServer
 
 WORKLOAD = Path(__file__).with_name("workload.py")
 
-# Only the client is counted. What the server writes depends on nothing but what it is told: no pages in full after a
-# checkpoint, no vacuum in between. Each statement is logged, to be counted.
+# Only the client is counted. The writes of the server depend only on its statements: no full pages after a checkpoint,
+# no vacuum in between. Each statement is logged, to be counted.
 _SERVER_SETTINGS = {
     "fsync": "off",
     "full_page_writes": "off",
@@ -31,12 +31,12 @@ _SERVER_SETTINGS = {
 _FOREIGN = ("HOLDFAST", "PG", "PYTHON", "VALGRIND")
 
 PARTS = 2
-"""Each job is measured in so many processes, one after the other."""
+"""Number of processes in which each job is measured, one after the other."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One operation on one store, measured with the engine from one folder of sources, which has a name."""
+    """One operation on one store, measured with the engine from one named folder of sources."""
 
     operation: Operation
     store: str
@@ -53,7 +53,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a job: figures, or what went wrong."""
+    """The result of a job: figures, or an error."""
 
     job: Job
     figures: Mapping[Measure, float]
@@ -61,7 +61,7 @@ class Outcome:
 
 
 class Measurement:
-    """Measures jobs. `told` is called with a line about each part as soon as it is done."""
+    """Measures jobs. `told` is called with a line about each finished part."""
 
     def __init__(self, counter: Counter, server: PostgresServer | None, told: Callable[[str], None]) -> None:
         self._counter = counter
@@ -69,9 +69,9 @@ class Measurement:
         self._told = told
 
     def measure(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Every job, in two parts: what is counted in plain processes, and instructions."""
+        """Measure every job in two parts: counts in plain processes, and instructions."""
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            # One after the other: the server's log and its position belong to all who use it.
+            # One after the other: all processes share the server's log and its position.
             counts = [self._part(job, self._counts, "calls, statements and WAL bytes") for job in jobs]
             instructions = pool.map(lambda job: self._part(job, self._instructions, "instructions"), jobs)
             return [_joined(job, *parts) for job, *parts in zip(jobs, counts, instructions, strict=True)]
@@ -79,7 +79,7 @@ class Measurement:
     def _part(
         self, job: Job, part: Callable[[Job, Path, str], dict[Measure, float]], done: str
     ) -> dict[Measure, float] | str:
-        """The figures, or what went wrong."""
+        """Return the figures, or the error."""
         try:
             with self._place(job) as (folder, url):
                 found = part(job, folder, url)
@@ -107,7 +107,7 @@ class Measurement:
 
     @contextmanager
     def _place(self, job: Job) -> Iterator[tuple[Path, str]]:
-        """A folder to work in, and the URL of an empty store."""
+        """A working folder, and the URL of an empty store."""
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-instructions-")))
             if job.store == "sqlite":
@@ -119,12 +119,12 @@ class Measurement:
 
 
 def private_server() -> PostgresServer:
-    """A server to measure on, not started yet."""
+    """Return a server to measure on, not started yet."""
     return PostgresServer(settings=_SERVER_SETTINGS)
 
 
 def figures_of(outcomes: Sequence[Outcome]) -> Figures:
-    """What was measured; a job that failed has no figures."""
+    """Return the measured figures; a job that failed has none."""
     return {outcome.job.subject: dict(outcome.figures) for outcome in outcomes if outcome.error is None}
 
 
@@ -143,6 +143,6 @@ def _command(job: Job, url: str, meter: str, sizes: Sequence[int], *more: str) -
 
 
 def _environment(source: Path, folder: Path) -> dict[str, str]:
-    """That of this process, without what could change the engine or the interpreter."""
+    """Return the environment of this process, without variables that could change the engine or the interpreter."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
     return {**kept, "HOME": str(folder), "PYTHONHASHSEED": "0", "PYTHONPATH": str(source)}

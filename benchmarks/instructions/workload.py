@@ -2,9 +2,9 @@
 
 python -P workload.py step --url URL --sizes 40 80 --meter counts
 
-It stands alone and calls only the public API, so it also runs on the source of another commit. The one exception is
-the store's `claim`, which no public function performs alone. Whatever makes two runs differ is fixed here: time,
-randomness, garbage collection and the threads that wait for time to pass.
+It stands alone and calls only the public API, so it also runs on the source of another commit. The one exception is the
+store's `claim`, which no public function performs alone. All sources of variation are fixed here: time, randomness,
+garbage collection and the threads that wait for time to pass.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, get_type_hints
 
-# The clock advances by this with each operation: enough that no limit on things per second is met, and so little that
-# nothing periodic becomes due within a section.
+# The clock advances by this with each operation: enough to stay below all limits per second, and too little for
+# anything periodic to become due within a section.
 _TICK_SECONDS = 0.002
 _EARLY_SECONDS = 1_900_000_000.0
 _LONG_SECONDS = 120.0
@@ -42,14 +42,14 @@ _ROUND_SECONDS = 0.01
 
 
 class EndlessQueue(queue.SimpleQueue[Any]):
-    """A queue whose readers wait until something comes, because no time passes meanwhile."""
+    """A queue whose readers wait without a timeout, because no time passes meanwhile."""
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:  # noqa: FBT001, FBT002 - as it is there
         return super().get(block)
 
 
 class EndlessSelector(selectors.DefaultSelector):
-    """Likewise for the event loop. It also counts what came, which tells when nothing comes any more."""
+    """The same for the event loop. It also counts items, which shows when no more come."""
 
     events = 0
 
@@ -60,10 +60,10 @@ class EndlessSelector(selectors.DefaultSelector):
 
 
 class World:
-    """Time and randomness. They change when the workload says so, and never by themselves.
+    """Time and randomness. They change only on command.
 
-    The engine decides by the clock: a store whose commits are quick is used on the event loop, a slow one from a
-    thread. Under valgrind everything is slow. The replacements are C functions, so they add no Python calls.
+    The engine decides by the clock: a store with quick commits is used on the event loop, a slow one from a thread.
+    Under valgrind everything is slow. The replacements are C functions, so they add no Python calls.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class World:
         self.tick()
 
     def fix(self) -> None:
-        """Put it in place of the real one. Before the engine is imported, which takes some of it at import."""
+        """Replace the real ones. This happens before the engine is imported, which binds some of them at import."""
         for name in ("time", "monotonic", "perf_counter"):
             setattr(time, name, functools.partial(operator.getitem, self._seconds, 0))
             setattr(time, f"{name}_ns", functools.partial(operator.getitem, self._nanoseconds, 0))
@@ -86,10 +86,10 @@ class World:
         for owner, name, replacement in fixed:
             setattr(owner, name, replacement)
         random.seed(0)
-        sys.setswitchinterval(1_000)  # threads take turns only where one of them waits
+        sys.setswitchinterval(1_000)  # threads switch only where one of them waits
 
     def tick(self, seconds: float = _TICK_SECONDS) -> None:
-        """Let time pass, and chance begin anew: ids are those of their instant, whatever was drawn before."""
+        """Let time pass and reset randomness: ids then depend only on their instant."""
         self._seconds[0] += seconds
         self._nanoseconds[0] = round(self._seconds[0] * 1e9)
         self._chance.seek(0)
@@ -104,7 +104,7 @@ from holdfast import Context, Holdfast, Registry  # noqa: E402 - likewise
 
 
 def store_of(hf: Holdfast) -> Any:
-    """The store of a Holdfast, also of an older revision that the workload is compared with."""
+    """Return the store of a Holdfast, also of an older revision that the workload is compared with."""
     return hf._session.store if hasattr(hf, "_session") else hf.store  # type: ignore[attr-defined]  # noqa: SLF001
 
 
@@ -112,7 +112,7 @@ STEPS = 5
 _LEASE_SECONDS = 86_400.0
 _CONCURRENCY = 20
 _COMMITS = 40
-"""After so many the SQLite store has allocated its log, which it does once."""
+"""Number of operations after which the SQLite store has allocated its log, which it does once."""
 
 registry = Registry()
 
@@ -143,7 +143,7 @@ async def steps_and_message(ctx: Context, count: int) -> int:
 
 
 class Operation(ABC):
-    """Something that is performed again and again. What `prepare` does is not counted."""
+    """An operation that is repeated. `prepare` is not counted."""
 
     has_worker = True
 
@@ -151,14 +151,14 @@ class Operation(ABC):
         self.hf = hf
 
     async def prepare(self, sizes: Sequence[int]) -> None:
-        """Make what `perform` needs, for all sizes with which it will be called."""
+        """Create what `perform` needs, for all sizes it will be called with."""
         return
 
     @abstractmethod
     async def perform(self, size: int) -> None: ...
 
     async def start_waiting(self, counts: Sequence[int]) -> list[Any]:
-        """Runs that wait for a message after so many steps, and have left the worker's memory."""
+        """Create runs that wait for a message after this many steps, and have left the worker's memory."""
         world.tick()
         runs = await self.hf.start_many(steps_and_message, [(count,) for count in counts])
         while [run async for run in self.hf.list(type=steps_and_message.type, state=["pending", "running"], limit=1)]:
@@ -184,7 +184,7 @@ class LoneStep(Operation):
 
 
 class Start(Operation):
-    """A run is created; nobody works."""
+    """Creation of a run without a worker."""
 
     has_worker = False
 
@@ -192,11 +192,11 @@ class Start(Operation):
         for _ in range(size):
             world.tick()
             await self.hf.start(steps, STEPS)
-            await asyncio.sleep(0)  # of two in one round of the loop the second would go to a thread
+            await asyncio.sleep(0)  # the second of two in one round of the loop would go to a thread
 
 
 class Message(Operation):
-    """A message to a suspended run: sent, claimed, received, and the end of the run told."""
+    """A message to a suspended run: sent, claimed, received, until the end of the run is known."""
 
     async def prepare(self, sizes: Sequence[int]) -> None:
         self._runs = iter(await self.start_waiting([0] * sum(sizes)))
@@ -236,7 +236,7 @@ class Claim(Operation):
 
 
 class Replay(Operation):
-    """An entry of a history that a worker loads and replays to go on with the run."""
+    """An entry of a history that a worker loads and replays to continue the run."""
 
     async def prepare(self, sizes: Sequence[int]) -> None:
         self._runs = {size: (await self.start_waiting([size]))[0] for size in sizes}
@@ -261,7 +261,7 @@ OPERATIONS: dict[str, type[Operation]] = {
 
 
 class Meter(Protocol):
-    """Counts what happens between `begin` and `end`, which is called as soon as a section is over."""
+    """Counts between `begin` and `end`; `end` is called as soon as a section is over."""
 
     def begin(self) -> None: ...
 
@@ -269,7 +269,7 @@ class Meter(Protocol):
 
 
 class CallgrindMeter:
-    """Has callgrind write down what it counted so far, and start from zero: it watches for calls of `ctermid`."""
+    """Lets callgrind write its counts and start from zero: it watches for calls of `ctermid`."""
 
     def begin(self) -> None:
         os.ctermid()
@@ -279,7 +279,7 @@ class CallgrindMeter:
 
 
 class PerfMeter:
-    """Has `perf stat` count only within sections, over the file descriptors of its option `--control`."""
+    """Lets `perf stat` count only within sections, over the file descriptors of its option `--control`."""
 
     def __init__(self, control: int, acknowledged: int) -> None:
         self._control = control
@@ -297,7 +297,7 @@ class PerfMeter:
 
 
 class CountsMeter:
-    """Counts Python calls of all threads, and whatever `read` tells of the store."""
+    """Counts Python calls of all threads, and the numbers that `read` returns about the store."""
 
     def __init__(self, read: Callable[[], dict[str, int]]) -> None:
         self.sections: list[dict[str, int]] = []
@@ -319,7 +319,7 @@ class CountsMeter:
 
 
 class SqliteCounts(apsw.VFS):
-    """Counts statements, and bytes written to the log. The log is allocated ahead, so its size tells nothing."""
+    """Counts statements, and bytes written to the log. The log is preallocated, so its size says nothing."""
 
     def __init__(self) -> None:
         self._below = apsw.vfs_names()[0]
@@ -357,7 +357,7 @@ class _Log(apsw.VFSFile):
 
 
 def count_postgres(url: str, log: Path) -> Callable[[], dict[str, int]]:
-    """Statements that reach the server, by its log, and how far its write-ahead log has grown."""
+    """Return a function that counts statements, from the server's log, and bytes of the write-ahead log."""
     import psycopg
 
     position = "select pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
@@ -396,17 +396,17 @@ async def measure(url: str, name: str, sizes: Sequence[int], meter: Meter, selec
         gc.disable()
         for size in sizes:
             await settle()
-            world.tick(_LONG_SECONDS)  # whatever is due becomes so now, and timers that were taken back are forgotten
+            world.tick(_LONG_SECONDS)  # fire what is due now, and drop cancelled timers
             _empty_log(url)
             await settle()
             meter.begin()
             await operation.perform(size)
             if operation.has_worker:
-                await worker.run_until_idle()  # its last look at the queue belongs to the section
+                await worker.run_until_idle()  # its last read of the queue belongs to the section
             meter.end()
         if isinstance(meter, CountsMeter):
             print(json.dumps(meter.sections), flush=True)
-        os._exit(0)  # nothing is left to learn from an orderly end, which takes valgrind a while
+        os._exit(0)  # an orderly end adds nothing, and takes valgrind a while
 
 
 async def _warm_up(hf: Holdfast) -> None:
@@ -417,7 +417,7 @@ async def _warm_up(hf: Holdfast) -> None:
 
 
 async def _settle(selector: EndlessSelector) -> None:
-    """Wait until nothing has come for a while, and no other thread has used the processor or wants to."""
+    """Wait until nothing has come for a while, and no other thread uses the processor or wants to."""
     quiet, before = 0, (0, 0.0)
     while quiet < _QUIET_ROUNDS:
         await asyncio.sleep(0)
@@ -428,19 +428,19 @@ async def _settle(selector: EndlessSelector) -> None:
 
 
 def _is_another_thread_busy() -> bool:
-    """Whether one runs, is kept from running by other processes, or waits for the disk; where the system tells."""
+    """True if a thread runs, waits for the processor, or waits for the disk; where the system shows it."""
     stats = [path.read_text() for path in Path("/proc/self/task").glob("*/stat")]
     states = [stat.rpartition(")")[2].split()[0] for stat in stats if int(stat.split()[0]) != os.getpid()]
     return any(state != "S" for state in states)
 
 
 def _without_hints(url: str) -> str:
-    """On Postgres a thread tells other processes what happened, as often as real time allows: nothing to count."""
+    """Disable the hint thread of Postgres, whose work depends on real time."""
     return url if url.startswith("sqlite:") else f"{url}&hints=off"
 
 
 def _empty_log(url: str) -> None:
-    """Copy the log of SQLite back, so that its store has no reason to do so within the section, beside the work."""
+    """Copy the log of SQLite back, so that the store does not do it within the section, beside the work."""
     if url.startswith("sqlite:"):
         connection = apsw.Connection(url.removeprefix("sqlite:///"))
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)

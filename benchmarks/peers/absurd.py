@@ -125,7 +125,7 @@ def work(url: str, count: int, queue: str = QUEUE, tasks: Callable[[Absurd], Non
 
 
 class Client:
-    """A producer with a connection of its own."""
+    """A producer with its own connection."""
 
     def __init__(self, url: str) -> None:
         self.app = Absurd(url, queue_name=QUEUE)
@@ -147,7 +147,7 @@ class Client:
 
 
 def with_workers(count: int, measure: Callable[[Client, Request], Figures]) -> Workload:
-    """A workload beside workers that have done everything they do once."""
+    """A workload beside warmed-up workers."""
 
     def go(request: Request) -> Figures:
         prepare(request.url)
@@ -177,7 +177,7 @@ def tasks(client: Client, request: Request) -> Figures:
 
 
 def step(client: Client, request: Request) -> Figures:
-    """Timed inside the task, so that nothing of claiming it is counted; the first one is left out."""
+    """Measure inside the task, so that claiming it does not count; the first one is left out."""
     client.execute("many_steps", count=request["steps"])
     return {"seconds": client.execute("many_steps", count=request["steps"]) / request["steps"]}
 
@@ -190,7 +190,7 @@ def message(client: Client, request: Request) -> Figures:
     waiting = [
         (client.spawn("wait_for_event", event=f"go {number}"), f"go {number}") for number in range(request["runs"] + 1)
     ]
-    time.sleep(2)  # until all of them wait
+    time.sleep(2)  # wait until all of them wait
 
     def go() -> None:
         task, event = waiting.pop()
@@ -251,7 +251,7 @@ def history(client: Client, request: Request) -> Figures:
 
 
 def resume(request: Request) -> Figures:
-    """In a process that has never seen the task, from the start of the worker to the end of the task."""
+    """Measure from the start of a worker in a fresh process to the end of the task."""
     client = Client(request.url)
     with psycopg.connect(request.url) as connection:
         found = connection.execute("select task_id from absurd.t_bench where task_name = 'long_history'").fetchone()

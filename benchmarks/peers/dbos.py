@@ -70,7 +70,7 @@ def one_step(number: int) -> int:
 
 @DBOS.workflow()
 def double(number: int) -> int:
-    """A task: a workflow without steps, the cheapest durable function there is in DBOS."""
+    """A task: a workflow without steps, the cheapest durable function in DBOS."""
     return number * 2
 
 
@@ -121,7 +121,7 @@ def system_url(url: str) -> str:
 def launch(request: Request) -> None:
     config: DBOSConfig = {
         "name": "bench",
-        "application_version": "1",  # recovery is for runs of the same version
+        "application_version": "1",  # recovery applies to runs of the same version
         "system_database_url": system_url(request.url),
         "log_level": "ERROR",
         "sys_db_pool_size": POOL,
@@ -132,7 +132,7 @@ def launch(request: Request) -> None:
 
 
 def launched(measure: Callable[[Request], Figures]) -> Workload:
-    """A workload in a process that has done everything it does once."""
+    """A workload in a warmed-up process."""
 
     def go(request: Request) -> Figures:
         launch(request)
@@ -168,7 +168,7 @@ def start(request: Request) -> Figures:
 
 def message(request: Request) -> Figures:
     handles = [DBOS.start_workflow(wait_for_message) for _ in range(request["runs"] + 1)]
-    time.sleep(1)  # until all of them wait
+    time.sleep(1)  # wait until all of them wait
 
     def go() -> None:
         handle = handles.pop()
@@ -220,7 +220,7 @@ def history(request: Request) -> Figures:
 
 
 def resume(request: Request) -> Figures:
-    """After the process died: from the launch of a new one, which recovers what was pending, to the end of the run."""
+    """After a crash: measure from the launch of a new process, which recovers pending runs, to the end of the run."""
     DBOSClient(system_database_url=system_url(request.url)).send("long", "on", "go")
     started = time.perf_counter()
     launch(request)

@@ -1,12 +1,13 @@
-"""What a driver is: a program that reads one request, does one workload on one engine, and writes what it measured.
+"""A driver: a program that reads one request, runs one workload on one engine, and writes the measured figures.
 
     python -m benchmarks.peers.dbos '{"workload": "step", "url": "sqlite:////tmp/a.db", "sizes": {"steps": 100}}'
 
-The answer is one line, `@ {"figures": {"seconds": 0.0021}}` or `@ {"error": "…"}`; whatever else an engine prints is
-ignored. Figures are in seconds, bytes, shares or things a second. The workload `about` is answered for every driver:
-which workloads it has, the versions it uses, and how its engine is set up.
+The answer is one line, `@ {"figures": {"seconds": 0.0021}}` or `@ {"error": "…"}`; all other output of an engine is
+ignored. Figures are in seconds, bytes, shares or items per second. Every driver answers the workload `about`: its
+workloads, the versions it uses, and the setup of its engine.
 
-Nothing here knows an engine, and only the standard library is imported: this runs in the environments of all of them.
+Nothing here depends on an engine, and only the standard library is imported: this runs in the environments of all of
+them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True)
 class Request:
-    """What to measure, in which (empty) store, and how much of it."""
+    """The workload, its (empty) store, and its sizes."""
 
     workload: str
     url: str
@@ -46,7 +47,7 @@ Workload = Callable[[Request], Figures]
 
 @dataclass(frozen=True)
 class Driver:
-    """What one engine can be asked to do, and how it is set up: its author should agree with every word."""
+    """The workloads of one engine, and its setup: its author should agree with every word."""
 
     packages: tuple[str, ...]
     setup: str
@@ -57,43 +58,43 @@ class Driver:
         return {"versions": versions, "setup": " ".join(self.setup.split()), "workloads": list(self.workloads)}
 
     def answer(self, argument: str) -> str:
-        """The line that answers one request."""
+        """Return the line that answers one request."""
         try:
             request = Request(**json.loads(argument))
             if request.workload == "about":
                 return MARK + json.dumps({"about": self.about()})
             return MARK + json.dumps({"figures": self.workloads[request.workload](request)})
-        except Exception as error:  # noqa: BLE001 - whatever it is, the coordinator reports it
+        except Exception as error:  # noqa: BLE001 - the coordinator reports every error
             traceback.print_exc()
             text = " ".join(str(error).split())
             return MARK + json.dumps({"error": f"{type(error).__name__}: {text}"[:300]})
 
     def main(self) -> None:
-        """Answer the request in the arguments, and leave at once: an engine's threads may not want to end."""
+        """Answer the request in the arguments, and exit at once: an engine's threads may not want to end."""
         print(self.answer(sys.argv[1]), flush=True)
         sys.stderr.flush()
         os._exit(0)
 
 
 def timed(work: Callable[[], object], count: int) -> Figures:
-    """The median of one thing after another, the first of them left out: it does what happens only once."""
+    """Return the median of repeated calls, without the first: it includes one-time costs."""
     work()
     return {"seconds": statistics.median(seconds(work) for _ in range(count))}
 
 
 async def timed_async(work: Callable[[], Awaitable[object]], count: int) -> Figures:
-    """Likewise, for an engine with an event loop."""
+    """The same, for an engine with an event loop."""
     await work()
     return {"seconds": statistics.median([await seconds_async(work()) for _ in range(count)])}
 
 
 def per_step(work: Callable[[], object], steps: int) -> Figures:
-    """One step of a run, the first run left out."""
+    """Return the time of one step of a run, without the first run."""
     return {"seconds": timed(work, 1)["seconds"] / steps}
 
 
 async def per_step_async(work: Callable[[], Awaitable[object]], steps: int) -> Figures:
-    """Likewise, for an engine with an event loop."""
+    """The same, for an engine with an event loop."""
     return {"seconds": (await timed_async(work, 1))["seconds"] / steps}
 
 
@@ -110,12 +111,12 @@ async def seconds_async(work: Awaitable[object]) -> float:
 
 
 def lateness(late: list[float]) -> Figures:
-    """How late timers fired."""
+    """Return how late timers fired."""
     return {"seconds": statistics.median(late), "worst": max(late)}
 
 
 def idle(duration: float, *processes: int) -> Figures:
-    """The share of a core that this process and others take while nothing happens, and their memory. Blocks."""
+    """Return the share of a core of idle processes, including this one, and their memory. Blocks."""
     everyone = (os.getpid(), *processes)
     time.sleep(1)
     before = sum(map(_cpu_seconds, everyone))
@@ -128,8 +129,8 @@ def importing(statement: str) -> Workload:
     """The workload that measures what an import adds to the start of the interpreter."""
 
     def measure(request: Request) -> Figures:
-        _start_seconds(statement)  # which compiles it
-        # In turns, so that a moment of load hits both.
+        _start_seconds(statement)  # compiles it
+        # In turns, so that a moment of load affects both.
         took = [(_start_seconds("pass"), _start_seconds(statement)) for _ in range(request["count"])]
         return {"seconds": max(0.0, statistics.median(full - bare for bare, full in took))}
 
@@ -149,7 +150,7 @@ def _cpu_seconds(process: int) -> float:
 
 
 def _start_seconds(statement: str) -> float:
-    """CPU seconds: an import does nothing but compute, and others may use the cores meanwhile."""
+    """CPU seconds: an import only computes, and other programs may use the cores meanwhile."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", statement], check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

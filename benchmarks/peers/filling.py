@@ -1,8 +1,7 @@
-"""Fills a store with finished runs: the rows of one real run, copied in the database itself.
+"""Fill a store with finished runs: the rows of one real run, copied inside the database.
 
-Runs in the environments of engines that keep their runs in SQL tables. It never looks at what a row means: an
-identifier gets the number of the copy appended, or is hashed with it if it is a UUID, so the rows of a copy belong
-together.
+Runs in the environments of engines that keep their runs in SQL tables. It does not interpret rows: an identifier gets
+the number of the copy appended, or is hashed with it if it is a UUID, so the rows of a copy belong together.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 Tables = Mapping[str, tuple[str, ...]]
-"""The tables of one run, each with those of its columns that hold identifiers."""
+"""The tables of one run, each with its identifier columns."""
 
 
 def fill(url: str, tables: Tables, copies: int) -> None:
-    """Copy every row that is there so many times. Nobody else may use the store."""
+    """Copy every existing row this many times. No other process may use the store."""
     if url.startswith("sqlite:///"):
         _fill_sqlite(url.removeprefix("sqlite:///"), tables, copies)
     else:

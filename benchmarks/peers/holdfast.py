@@ -85,7 +85,7 @@ async def clock() -> float:
 
 @registry.workflow
 async def sleeper(ctx: Context, milliseconds: int) -> float:
-    """How late it woke, in seconds; both instants are read in steps, so that replay keeps them."""
+    """Return how late it woke, in seconds; both instants are read in steps, so that replay keeps them."""
     asleep_at = await clock()
     await ctx.sleep(milliseconds / 1000)
     return await clock() - asleep_at - milliseconds / 1000
@@ -162,7 +162,7 @@ async def history(hf: Holdfast, request: Request) -> Figures:
 
 
 def resume(request: Request) -> Figures:
-    """In a process that has never seen the run, from the start of the worker to the end of the run."""
+    """Measure from the start of a worker in a fresh process to the end of the run."""
 
     async def go() -> Figures:
         async with Holdfast(request.url) as hf:
@@ -206,7 +206,7 @@ async def _all_suspended(hf: Holdfast, type: str) -> None:
 
 
 def working(measure: Callable[[Holdfast, Request], Awaitable[Figures]]) -> Workload:
-    """A workload beside a worker that has done everything it does once."""
+    """A workload beside a warmed-up worker."""
     return opened(measure, is_working=True)
 
 
@@ -242,5 +242,5 @@ WORKLOADS: dict[str, Any] = {
 }
 
 if __name__ == "__main__":
-    gc.set_threshold(20_000, 20, 20)  # as `holdfast worker` does, which is not imported: it has a command line to bring
+    gc.set_threshold(20_000, 20, 20)  # as `holdfast worker` does, which is not imported: it would load a command line
     Driver(("holdfast", "apsw", "psycopg"), SETUP, WORKLOADS).main()

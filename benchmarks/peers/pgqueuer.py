@@ -23,7 +23,7 @@ SETUP = f"""
 
 
 class Jobs:
-    """The application, and what its only entrypoint has done."""
+    """The application, and the record of its only entrypoint."""
 
     def __init__(self, pool: asyncpg.Pool) -> None:
         self.app = PgQueuer.from_asyncpg_pool(pool)
@@ -74,7 +74,7 @@ async def at_rest(jobs: Jobs, request: Request) -> Figures:
 
 def opened(measure: Callable[[Jobs, Request], Awaitable[Figures]], *, is_working: bool = True) -> Workload:
     async def go(request: Request) -> Figures:
-        url = request.url.partition("?")[0]  # asyncpg knows none of libpq's options
+        url = request.url.partition("?")[0]  # asyncpg supports none of libpq's options
         async with asyncpg.create_pool(url, min_size=2, max_size=POOL) as pool:
             jobs = Jobs(pool)
             await jobs.queries.install()

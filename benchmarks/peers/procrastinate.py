@@ -21,7 +21,7 @@ SETUP = f"""
 
 
 class Jobs:
-    """The application, and what its only task has done."""
+    """The application, and the record of its only task."""
 
     def __init__(self, url: str) -> None:
         self.app = App(connector=PsycopgConnector(conninfo=url, min_size=4, max_size=CONCURRENCY))

@@ -243,7 +243,7 @@ async def message(client: Client, request: Request) -> Figures:
         (number, asyncio.create_task(client.call(f"/waiter/{number}/wait_for_message", number)))
         for number in range(request["runs"] + 1)
     ]
-    await asyncio.sleep(1)  # until all of them wait
+    await asyncio.sleep(1)  # wait until all of them wait
 
     async def go() -> None:
         number, result = waiting.pop()
@@ -266,7 +266,7 @@ async def timers(client: Client, request: Request) -> Figures:
 
 
 async def enqueue(client: Client, request: Request) -> Figures:
-    """Delayed by an hour, so that nobody works on them meanwhile."""
+    """Delayed by an hour, so that they are not executed meanwhile."""
     one = await timed_async(lambda: client.call("/bench/double/send?delay=1h", 1), request["count"])
     took = await seconds_async(client.call("/bench/send_doubles", request["bulk"]))
     return {"single": 1 / one["seconds"], "bulk": request["bulk"] / took}

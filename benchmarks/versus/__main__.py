@@ -26,7 +26,7 @@ from benchmarks.versus.results import About, Results
 from benchmarks.versus.workloads import Workload, workloads_named
 
 COMMITTED = PROJECT / "benchmarks"
-"""Where the results of a whole run are written, to be kept."""
+"""Folder for the results of a whole run."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -50,12 +50,12 @@ def main(arguments: list[str] | None = None) -> None:
     console.print(report.table(results))
     console.print(report.verdicts(results))
     if len(cells) < len(plan) and given.output == COMMITTED:
-        given.output = ENVIRONMENTS  # broken off: what was measured wholly stays as it is
+        given.output = ENVIRONMENTS  # interrupted: complete earlier results stay unchanged
     write(results, given.output, console)
 
 
 def installed(engines: Sequence[Engine], console: Console) -> tuple[dict[str, Path], dict[str, About]]:
-    """The interpreters of the peers; and of those that cannot be installed, why."""
+    """Return the interpreters of the peers, and the errors of those that cannot be installed."""
     pythons: dict[str, Path] = {}
     failed: dict[str, About] = {}
     for engine in engines:
@@ -83,7 +83,7 @@ def planned(
     is_quick: bool,
     rounds: int | None = None,
 ) -> Iterator[tuple[Workload, Engine, int]]:
-    """One engine after another in each round, so that noise hits all alike; each round begins with another one."""
+    """Yield one engine after another in each round, so that noise affects all alike; each round starts with another."""
     for workload in workloads:
         asked = [engine for engine in engines if engine.is_ours or not workload.ours_only]
         able = [engine for engine in asked if set(workload.requests) <= set(about[engine.name].workloads)]
@@ -94,7 +94,7 @@ def planned(
 
 
 def measured(measurer: Measurer, plan: Sequence[tuple[Workload, Engine, int]], console: Console) -> list[Cell]:
-    """One after another, with a line about each. Who breaks it off gets what there is."""
+    """Measure one after another, with a line about each. An interrupt returns the results so far."""
     cells: list[Cell] = []
     started = time.monotonic()
     try:

@@ -1,4 +1,4 @@
-"""Measures one workload on one engine, once: a driver in a process of its own, with a time limit."""
+"""Measure one workload on one engine, once: a driver in a separate process, with a time limit."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _BARE_COMMITS = 40
 
 
 class DriverFailed(Exception):
-    """A driver gave no figures; the text says why, in a line."""
+    """A driver returned no figures; the text says why, in a line."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What one measurement found, beside the bare commits that were timed right before and after it."""
+    """One measurement, with the bare commits that were timed right before and after it."""
 
     workload: str
     engine: str
@@ -43,14 +43,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Measurer:
-    """Has the stores; knows how to call drivers."""
+    """Has the stores, and calls drivers."""
 
     stores: Mapping[str, MeasuredStore]
     pythons: Mapping[str, Path]
     is_quick: bool
 
     def cell(self, workload: Workload, engine: Engine, round: int) -> Cell:
-        """In a new, empty store. Never fails: an error is a result, too."""
+        """Measure in a new, empty store. Never raises: an error is a result, too."""
         figures: dict[str, float] = {}
         error = None
         bare = self.bare_seconds(engine.place)
@@ -67,7 +67,7 @@ class Measurer:
         return Cell(workload.name, engine.name, round, {} if error else figures, bare, error)
 
     def about(self, engine: Engine) -> dict[str, Any]:
-        """What the driver of an engine can do, and how it is set up."""
+        """Return the workloads of an engine's driver, and its setup."""
         found: dict[str, Any] = self.ask(engine.peer, {"workload": "about", "url": "", "sizes": {}}, 60)["about"]
         return found
 
@@ -75,7 +75,7 @@ class Measurer:
         return self.stores["postgres" if place == "postgres" else "sqlite"].bare_commit_seconds(_BARE_COMMITS)
 
     def ask(self, peer: str, request: Mapping[str, object], limit_seconds: float) -> dict[str, Any]:
-        """The answer of a driver in a new process, of which nothing is left afterwards."""
+        """Return the answer of a driver in a new process, which leaves nothing behind."""
         command = [str(self.pythons[peer]), "-m", f"benchmarks.peers.{peer}", json.dumps(request)]
         return answer_of(command, limit_seconds)
 
@@ -86,8 +86,8 @@ class Measurer:
 
 
 def answer_of(command: list[str], limit_seconds: float) -> dict[str, Any]:
-    """What a driver answers, or `DriverFailed`."""
-    # What it starts, such as a server, belongs to its session, and ends with it.
+    """Return the answer of a driver, or raise `DriverFailed`."""
+    # Its child processes, such as a server, belong to its session, and end with it.
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -115,7 +115,7 @@ def answer_of(command: list[str], limit_seconds: float) -> dict[str, Any]:
 
 
 def _environment(python: str) -> dict[str, str]:
-    """Our own drivers see what we see; those of peers only the drivers, which are below the working directory."""
+    """Return the environment. Our own drivers import everything; those of peers only see the drivers themselves."""
     path = os.pathsep.join(sys.path) if python == sys.executable else str(PROJECT)
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**kept, "PYTHONPATH": path}  # an import is measured as users have it, compiled
+    return {**kept, "PYTHONPATH": path}  # an import is measured compiled, as users have it

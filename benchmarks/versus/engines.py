@@ -1,4 +1,4 @@
-"""Who is measured: an engine on a store."""
+"""The measured engines, each on a store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Place = Literal["sqlite", "postgres", "folder"]
-"""Where an engine keeps its runs: a SQLite file, a Postgres database, or files of its own."""
+"""The storage of an engine: an SQLite file, a Postgres database, or its own files."""
 
 OURSELVES = "holdfast"
 
@@ -41,7 +41,7 @@ ENGINES = (
 
 
 def engines_named(names: str | None) -> tuple[Engine, ...]:
-    """Those of a list with commas; all of them if there is none."""
+    """Return the engines of a comma-separated list; all of them if it is empty."""
     if names is None:
         return ENGINES
     known = {engine.name: engine for engine in ENGINES}

@@ -1,7 +1,7 @@
-"""Installs each peer into an environment of its own, from locked and hashed requirements.
+"""Install each peer into its own environment, from locked and hashed requirements.
 
-An environment is made once and kept under `.bench/`, until its requirements change. Everything comes from the package
-registries of PyPI and npm.
+An environment is created once and kept under `.bench/`, until its requirements change. Everything comes from the
+package registries of PyPI and npm.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class NotInstalled(Exception):
 
 
 def python_of(peer: str) -> Path:
-    """The interpreter that has the peer; installs what is missing."""
+    """Return the interpreter that has the peer; install what is missing."""
     if peer == OURSELVES:
         return Path(sys.executable)
     folder = ENVIRONMENTS / peer

@@ -1,4 +1,4 @@
-"""What the machine is on which things were measured."""
+"""A description of the measured machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psycopg
 
 
 def facts(postgres_url: str) -> dict[str, str]:
-    """In the order in which they are shown."""
+    """Return the facts about the machine, in the order in which they are shown."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": f"{os.cpu_count()} cores ({_processor()}), {_gigabytes()} GB of memory, {platform.system()}",

@@ -1,4 +1,4 @@
-"""How a number is written, for people: in a unit of its size, with as many digits as it deserves."""
+"""Format numbers for people: in a suitable unit, with meaningful digits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ NOTHING = "–"
 
 
 def shown(value: float | None, unit: Unit) -> str:
-    """A figure, or a dash where there is none."""
+    """Return a figure, or a dash if there is none."""
     if value is None:
         return NOTHING
     match unit:
@@ -23,7 +23,7 @@ def shown(value: float | None, unit: Unit) -> str:
 
 
 def times(ratio: float | None) -> str:
-    """A ratio, or nothing."""
+    """Return a ratio, or an empty string."""
     return "" if ratio is None else f"{_digits(ratio)}×"
 
 

@@ -1,4 +1,4 @@
-"""Draws how many times faster holdfast is than each peer, as SVG, from what was measured."""
+"""Draw how many times faster holdfast is than each peer, as SVG."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Bar:
 
 
 def drawing(results: Results) -> str:
-    """The whole picture."""
+    """Return the whole picture."""
     groups = list(_groups(results))
     bars = [bar for _, group in groups for bar in group]
     low, high = _range(bars)
@@ -68,7 +68,7 @@ def _groups(results: Results) -> Iterator[tuple[str, list[_Bar]]]:
 
 
 def _range(bars: list[_Bar]) -> tuple[float, float]:
-    """From the smallest, if that is below 1, to a power of ten above all."""
+    """Return the axis range: from the smallest ratio, if that is below 1, to a power of ten above all."""
     ratios = [1.0, 10.0, *(bar.ratio for bar in bars)]
     return min(ratios) * 0.9, 10.0 ** math.ceil(math.log10(max(ratios)))
 

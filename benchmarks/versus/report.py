@@ -1,4 +1,4 @@
-"""Writes results down: a page in Markdown, and a table for the terminal."""
+"""Write results: a page in Markdown, and a table for the terminal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _VERDICTS = {True: "met", False: "**not met**", None: "not measured"}
 
 
 def page(results: Results) -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join(
         [
             "# Results of the benchmarks",
@@ -69,7 +69,7 @@ def page(results: Results) -> str:
 
 
 def table(results: Results) -> Table:
-    """The figures, for the terminal."""
+    """Return the figures, for the terminal."""
     made = Table(title="median, and how many times better holdfast is")
     made.add_column("")
     for engine in results.engines:
@@ -80,7 +80,7 @@ def table(results: Results) -> Table:
 
 
 def verdicts(results: Results) -> Table:
-    """The targets, for the terminal."""
+    """Return the targets, for the terminal."""
     made = Table(title="targets")
     for column in ("what we want", "measured", ""):
         made.add_column(column)

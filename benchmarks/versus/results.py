@@ -1,4 +1,4 @@
-"""Medians and ratios of what was measured. Pure: it neither measures nor prints."""
+"""Medians and ratios of measurements. Pure: it neither measures nor prints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.versus.workloads import Figure, Workload
 
 @dataclass(frozen=True)
 class About:
-    """What an engine was, and how it was set up; or why it could not take part."""
+    """The versions and setup of an engine, or why it could not take part."""
 
     versions: str = ""
     setup: str = ""
@@ -23,7 +23,7 @@ class About:
 
 @dataclass(frozen=True)
 class Target:
-    """What we want to reach, and what was measured."""
+    """A target of the project, and its measurement."""
 
     text: str
     measured: str
@@ -40,14 +40,14 @@ class Results:
     about: Mapping[str, About]
     cells: Sequence[Cell]
     facts: Mapping[str, str]
-    """About the machine and the run, in the order in which they are shown."""
+    """Facts about the machine and the run, in the order in which they are shown."""
 
     def median(self, workload: Workload, figure: Figure, engine: Engine) -> float | None:
         found = [cell.figures[figure.key] for cell in self.measured(workload, engine) if figure.key in cell.figures]
         return statistics.median(found) if found else None
 
     def ratio(self, workload: Workload, figure: Figure, peer: Engine) -> float | None:
-        """How many times better ours is than the peer: the median over rounds in which both were measured."""
+        """Return how many times better ours is than the peer: the median over rounds in which both were measured."""
         ours = {cell.round: cell.figures for cell in self.cells_of(workload, peer.counterpart)}
         ratios = []
         for cell in self.measured(workload, peer):
@@ -57,7 +57,7 @@ class Results:
         return statistics.median(ratios) if ratios else None
 
     def in_commits(self, workload: Workload, figure: Figure, engine: Engine) -> float | None:
-        """A time in bare commits of the moment, or a rate as things per bare commit."""
+        """A time in bare commits of the moment, or a rate as items per bare commit."""
         cells = [cell for cell in self.measured(workload, engine) if figure.key in cell.figures]
         values = [
             cell.figures[figure.key] * cell.bare_seconds
@@ -68,7 +68,7 @@ class Results:
         return statistics.median(values) if values else None
 
     def error(self, workload: Workload, engine: Engine) -> str | None:
-        """Why there is no figure, if something went wrong every time."""
+        """Return why there is no figure, if every measurement failed."""
         cells = self.cells_of(workload, engine.name)
         return cells[-1].error if cells and all(cell.error for cell in cells) else None
 
@@ -79,14 +79,14 @@ class Results:
         return [cell for cell in self.cells if cell.workload == workload.name and cell.engine == engine]
 
     def bare_seconds(self, place: str) -> float | None:
-        """The median bare commit over the whole run."""
+        """Return the median bare commit over the whole run."""
         names = {engine.name for engine in self.engines if engine.place == place}
         found = [cell.bare_seconds for cell in self.cells if cell.engine in names]
         return statistics.median(found) if found else None
 
 
 def targets(results: Results) -> list[Target]:
-    """What the project wants to reach, against what was measured."""
+    """Return the targets of the project with their measurements."""
     return [
         *_throughput(results, "dbos", 30),
         *_throughput(results, "absurd", 10),

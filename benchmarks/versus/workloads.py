@@ -1,4 +1,4 @@
-"""What is asked of every engine, and how much of it.
+"""The workloads for every engine, and their sizes.
 
 Rates are measured over fewer runs where an engine is slower (`peers`), so that each measurement takes a few seconds.
 """
@@ -12,12 +12,12 @@ from typing import Literal
 Unit = Literal["a second", "seconds", "of a core", "bytes"]
 
 MOST = "a second"
-"""The unit of which more is better; of all others, less is."""
+"""The unit for which more is better; for all others, less is."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One number a workload gives: a row of the tables."""
+    """One number of a workload: a row of the tables."""
 
     key: str
     title: str
@@ -30,7 +30,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Workload:
-    """One thing that is measured. Its stages are requests to the driver, each in a new process, in the same store."""
+    """One workload. Its stages are requests to the driver, each in a new process, in the same store."""
 
     name: str
     figures: tuple[Figure, ...]
@@ -148,7 +148,7 @@ WORKLOADS = (
 
 
 def workloads_named(names: str | None, *, is_quick: bool) -> tuple[Workload, ...]:
-    """Those of a list with commas; else all of the form."""
+    """Return the workloads of a comma-separated list; by default all of the form."""
     known = {workload.name: workload for workload in WORKLOADS}
     if names is None:
         return tuple(one for one in WORKLOADS if one.is_in_quick or not is_quick)

@@ -1,4 +1,4 @@
-"""`import holdfast` is light: no driver, no renderer, nothing a program may not need."""
+"""`import holdfast` is light: it loads no driver, no renderer, and nothing else that a program may not need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ HEAVY_MODULES = {"apsw", "click", "greenlet", "importlib.metadata", "psycopg", "
 
 
 def test_importing_holdfast_loads_no_driver_and_no_renderer() -> None:
-    # A process of its own: this one has loaded pytest and its plugins.
+    # A separate process: this one has loaded pytest and its plugins.
     probe = subprocess.run(
         [sys.executable, "-c", "import sys; from holdfast import *; print(*sys.modules)"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The shape of the source: its layers, the size of its files, their names."""
+"""The structure of the source: its layers, the size of its files, their names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VAGUE_NAMES = {"common", "helper", "helpers", "util", "utils"}
 
 def test_imports_point_down_only() -> None:
     linter = subprocess.run(
-        # Without its cache, which runs in parallel would share.
+        # Without its cache, which parallel runs would share.
         [Path(sys.executable).with_name("lint-imports"), "--no-logo", "--no-cache"],
         cwd=PROJECT,
         capture_output=True,
@@ -33,13 +33,13 @@ def test_no_source_file_imports_the_tests() -> None:
     assert [_shown(path) for path in SOURCE.rglob("*.py") if imports.search(path.read_text(encoding="utf-8"))] == []
 
 
-def test_no_source_file_is_longer_than_one_sitting() -> None:
+def test_no_source_file_exceeds_the_maximum_length() -> None:
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCE.rglob("*.py")}
 
     assert {_shown(path): count for path, count in lines.items() if count > LINE_LIMIT} == {}
 
 
-def test_every_source_file_is_named_after_what_it_holds() -> None:
+def test_every_source_file_is_named_after_its_contents() -> None:
     vague = [path for path in SOURCE.rglob("*") if path.stem.strip("_") in VAGUE_NAMES]
 
     assert [_shown(path) for path in vague] == []

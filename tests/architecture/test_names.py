@@ -1,4 +1,4 @@
-"""One word has one meaning: no class name occurs twice, and no module of ours has a name that means nothing."""
+"""One word has one meaning: no class name occurs twice, and no module has a meaningless name."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def test_every_class_name_is_unique() -> None:
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
-def test_every_module_is_named_after_what_it_is() -> None:
+def test_every_module_has_a_meaningful_name() -> None:
     assert [path.name for path in SOURCE.rglob("*.py") if path.stem in MEANINGLESS] == []

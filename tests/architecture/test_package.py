@@ -1,4 +1,4 @@
-"""The wheel: what an installed holdfast needs beside its modules is in it."""
+"""The wheel contains every file that an installed holdfast needs besides its modules."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_the_port_has_few_members() -> None:
 
 @pytest.mark.parametrize("store", [MemoryStore, SqliteStore, PostgresStore], ids=lambda store: store.__name__)
 def test_a_store_offers_the_port_and_nothing_else(store: type) -> None:
-    forks = {"abandon"} if store is PostgresStore else set()  # what a forked child does first
+    forks = {"abandon"} if store is PostgresStore else set()  # called first in a forked child
 
     assert members(store) - forks == members(Store)
 

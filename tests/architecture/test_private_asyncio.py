@@ -1,4 +1,4 @@
-"""Private names of asyncio are used in one file, where a new Python that lacks one is told of it."""
+"""Private names of asyncio are used in one file, which reports a new Python that lacks one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MODULES = (
 )
 TYPES = (_asyncio.Future, _asyncio.Task, asyncio.SelectorEventLoop)
 
-# Attributes of our own classes that asyncio has a name for, too.
+# Attributes of our own classes whose names asyncio uses, too.
 OWN = {("testing/simulation/world.py", "self.store._state")}
 # A file without any of these is not worth parsing.
 SUSPECT = re.compile(r"asyncio|attr\(|attrgetter|methodcaller|(?<!self)(?<!cls)\._[a-zA-Z]")
@@ -66,7 +66,7 @@ def test_no_other_file_uses_a_private_name_of_asyncio() -> None:
     assert not found, "\n".join(["move these to runner/asyncio_private.py, with the reason for each:", *found])
 
 
-def test_every_way_to_use_a_private_name_is_noticed() -> None:
+def test_every_way_to_use_a_private_name_is_detected() -> None:
     code = """
 import _asyncio
 import asyncio._private

@@ -40,7 +40,7 @@ def test_a_holdfast_is_composed_and_not_inherited() -> None:
     assert Holdfast.__mro__ == (Holdfast, object)
 
 
-def test_each_namespace_is_an_object_of_its_own() -> None:
+def test_each_namespace_is_a_separate_object() -> None:
     hf = Holdfast("memory://")
 
     assert {name: public(getattr(hf, name)) for name in NAMESPACES} == {

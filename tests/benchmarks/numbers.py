@@ -1,4 +1,4 @@
-"""Results with given numbers, for tests of what is made of them."""
+"""Results with given numbers, for tests of reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is measured when, and what happens to an engine that fails. No peer is installed here: others stand for them."""
+"""The order of measurements, and the handling of failing engines. Fake drivers stand for the peers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_driver_that_fails_says_why_in_a_line(code: str, error: str) -> None:
         answer_of(driver(code), GUARD_SECONDS)
 
 
-def test_a_driver_that_hangs_is_ended_with_all_it_has_started(tmp_path: Path) -> None:
+def test_a_driver_that_hangs_is_ended_with_all_its_child_processes(tmp_path: Path) -> None:
     started = tmp_path / "server"
     code = (
         "import pathlib, subprocess, sys, time; "
@@ -64,7 +64,7 @@ def _is_gone(process: int) -> bool:
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def test_engines_take_turns_in_each_round_and_another_one_begins_each() -> None:
+def test_engines_take_turns_in_each_round_and_each_round_starts_with_another() -> None:
     about = {engine.name: About(workloads=("step",)) for engine in (OURS, PEER, FAILING)}
 
     plan = versus.planned((OURS, PEER, FAILING), (STEP,), about, is_quick=False, rounds=2)
@@ -79,7 +79,7 @@ def test_engines_take_turns_in_each_round_and_another_one_begins_each() -> None:
     ]
 
 
-def test_an_engine_is_asked_only_for_what_it_has() -> None:
+def test_an_engine_is_asked_only_for_workloads_it_has() -> None:
     about = {OURS.name: About(workloads=("step",)), PEER.name: About(workloads=("tasks",)), FAILING.name: About()}
 
     plan = versus.planned((OURS, PEER, FAILING), (STEP,), about, is_quick=False, rounds=1)
@@ -101,7 +101,7 @@ def test_a_peer_that_cannot_be_installed_does_not_stop_the_rest(monkeypatch: pyt
     assert failed[PEER.name].error == "not installed: uv failed: no such package"
 
 
-def test_names_that_do_not_exist_are_refused_with_those_that_do() -> None:
+def test_unknown_names_are_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="there is no engine 'celery'; there are holdfast-sqlite, "):
         engines_named("celery")
     with pytest.raises(ValueError, match="there is no workload 'speed'; there are throughput, "):
@@ -120,7 +120,7 @@ def test_a_name_stands_for_all_sizes_of_a_workload() -> None:
     assert [one.name for one in workloads_named("growth", is_quick=True)] == ["growth-10k", "growth-100k", "growth-1M"]
 
 
-def test_peers_are_never_asked_for_more_than_we_are() -> None:
+def test_peers_never_get_larger_sizes_than_holdfast() -> None:
     for workload in WORKLOADS:
         for is_quick in (True, False):
             ours = workload.sizes_for(is_ours=True, is_quick=is_quick)
@@ -136,7 +136,7 @@ def test_every_peer_has_a_driver_and_requirements_with_hashes(peer: str) -> None
     assert locked.count("--hash=sha256:") >= locked.count("==")
 
 
-def test_every_peer_is_compared_with_ours_on_a_store() -> None:
+def test_every_peer_is_compared_with_holdfast_on_the_same_store() -> None:
     names = {engine.name for engine in ENGINES if engine.is_ours}
 
     assert {engine.counterpart for engine in ENGINES} == names

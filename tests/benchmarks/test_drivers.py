@@ -1,4 +1,4 @@
-"""Our own driver does every workload on both stores; the coordinator measures it in processes of its own."""
+"""The driver of holdfast runs every workload on both stores; the coordinator measures it in separate processes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return found
 
 
-def test_every_workload_of_the_coordinator_is_known_to_our_driver() -> None:
+def test_every_workload_of_the_coordinator_is_known_to_the_driver() -> None:
     assert {request for workload in ASKED for request in workload.requests} == set(WORKLOADS)
 
 
 @pytest.mark.parametrize("workload", CHEAP)
-def test_our_driver_does_a_workload(workload: str, url: str) -> None:
+def test_the_driver_runs_a_workload(workload: str, url: str) -> None:
     figures = WORKLOADS[workload](Request(workload, url, SIZES))
 
     wanted = {figure.key for one in ASKED if one.requests == (workload,) for figure in one.figures}
@@ -39,7 +39,7 @@ def test_our_driver_does_a_workload(workload: str, url: str) -> None:
 
 
 @pytest.mark.parametrize("workload", ["timers", "idle", "import"])
-def test_our_driver_does_what_takes_its_time(workload: str, tmp_path: Path) -> None:
+def test_the_driver_runs_the_slow_workloads(workload: str, tmp_path: Path) -> None:
     figures = WORKLOADS[workload](Request(workload, f"sqlite:///{tmp_path}/bench.db", SIZES))
 
     (wanted,) = [{figure.key for figure in one.figures} for one in ASKED if one.name == workload]
@@ -47,13 +47,13 @@ def test_our_driver_does_what_takes_its_time(workload: str, tmp_path: Path) -> N
     assert all(0 <= value < 2**32 for value in figures.values())
 
 
-def test_our_driver_resumes_a_history_in_a_worker_that_has_never_seen_it(url: str) -> None:
+def test_the_driver_resumes_a_history_in_a_worker_that_has_never_seen_it(url: str) -> None:
     WORKLOADS["history"](Request("history", url, SIZES))
 
     assert WORKLOADS["resume"](Request("resume", url, SIZES))["resume"] > 0
 
 
-def test_growth_is_measured_beside_as_many_runs_as_were_asked_for(tmp_path: Path) -> None:
+def test_growth_is_measured_beside_the_requested_number_of_runs(tmp_path: Path) -> None:
     import sqlite3
 
     path = tmp_path / "bench.db"
@@ -65,7 +65,7 @@ def test_growth_is_measured_beside_as_many_runs_as_were_asked_for(tmp_path: Path
     assert copies == (7,)
 
 
-def test_our_driver_tells_about_itself_and_of_errors_in_a_line() -> None:
+def test_the_driver_answers_about_and_errors_in_a_line() -> None:
     driver = Driver(("holdfast",), SETUP, WORKLOADS)
 
     about = json.loads(driver.answer('{"workload": "about", "url": "", "sizes": {}}').removeprefix(MARK))["about"]

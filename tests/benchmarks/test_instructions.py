@@ -1,4 +1,4 @@
-"""What `make instructions` compares, refuses and prints. Scripts stand for valgrind and perf."""
+"""The comparisons, refusals and output of `make instructions`. Scripts stand for valgrind and perf."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def test_a_figure_may_grow_by_three_percent(before: float | None, now: float, ve
     assert Row(STEP, "instructions", before, now).verdict == verdict
 
 
-def test_a_single_figure_that_is_worse_makes_the_whole_worse() -> None:
+def test_a_single_worse_figure_fails_the_comparison() -> None:
     before: Figures = {STEP: costs(1_000), CLAIM: costs(1_000)}
 
     assert is_worse(compared(before, {STEP: costs(500), CLAIM: costs(1_000, statements=3.1)}))
     assert not is_worse(compared(before, {STEP: costs(500), CLAIM: costs(1_000)}))
 
 
-def test_the_share_of_one_operation_is_what_the_longer_section_has_more() -> None:
+def test_the_cost_of_one_operation_is_the_extra_cost_of_the_longer_section_per_extra_operation() -> None:
     step = next(operation for operation in OPERATIONS if operation.name == "step")
 
     assert step.sizes == (40, 80)
@@ -64,7 +64,7 @@ def test_the_share_of_one_operation_is_what_the_longer_section_has_more() -> Non
     assert str(step.per_operation(500, 499, "instructions")) == "0.0"
 
 
-def test_the_table_says_what_each_figure_was_and_is() -> None:
+def test_the_table_shows_each_figure_before_and_now() -> None:
     rows = compared({STEP: costs(400_000)}, {STEP: costs(424_000, statements=2.5), CLAIM: costs(522_140)})
 
     assert table(rows, "baseline").splitlines() == [
@@ -83,14 +83,14 @@ def test_the_table_says_what_each_figure_was_and_is() -> None:
 # The build
 
 
-def test_a_build_is_known_by_its_interpreter_counter_and_libraries() -> None:
+def test_a_build_is_identified_by_its_interpreter_counter_and_libraries() -> None:
     build = this_build("callgrind of valgrind-3.19.0", "16")
 
     assert list(build) == ["python", "compiler", "machine", "counter", "sqlite", "postgres", "msgspec"]
     assert differences(build, this_build("callgrind of valgrind-3.19.0", "16")) == []
 
 
-def test_what_differs_between_two_builds_is_named() -> None:
+def test_the_differences_between_two_builds_are_named() -> None:
     assert differences({"python": "3.11", "msgspec": "0.20"}, {"python": "3.13", "msgspec": "0.20"}) == [
         "python 3.13 instead of 3.11"
     ]
@@ -110,7 +110,7 @@ def test_figures_of_the_same_build_are_stored_beside_others(tmp_path: Path) -> N
     assert stored.known() == {STEP: costs(1), CLAIM: costs(3)}
 
 
-def test_figures_of_another_build_replace_all_that_is_stored(tmp_path: Path) -> None:
+def test_figures_of_another_build_replace_the_stored_ones(tmp_path: Path) -> None:
     path = tmp_path / "baseline.json"
     baseline.store({STEP: costs(1), CLAIM: costs(2)}, {"python": "3.11"}, path)
 
@@ -134,7 +134,7 @@ def test_the_baseline_of_this_repository_has_every_figure() -> None:
 
 
 def script(folder: Path, name: str, code: str) -> str:
-    """A program that has a version, and does something else when it is not asked for it."""
+    """A program that prints its version, or otherwise executes something else."""
     path = folder / name
     lines = ["import pathlib, sys", f"'--version' in sys.argv and sys.exit(print('{name}-1.0'))", code]
     path.write_text("\n".join([f"#!{sys.executable}", *lines]))
@@ -160,14 +160,14 @@ def test_sections_are_the_even_parts_of_the_profile(tmp_path: Path) -> None:
     assert callgrind.count(workload, (5, 10), tmp_path, os.environ) == [10, 25]
 
 
-def test_a_profile_without_sections_is_not_taken_for_zero(tmp_path: Path) -> None:
+def test_a_profile_without_sections_does_not_count_as_zero(tmp_path: Path) -> None:
     callgrind = Callgrind(script(tmp_path, "valgrind", "pass"))
 
     with pytest.raises(CannotMeasure, match=r"callgrind wrote no callgrind.out.2"):
         callgrind.count(workload, (5, 10), tmp_path, os.environ)
 
 
-def test_perf_counts_each_section_in_a_process_of_its_own(tmp_path: Path) -> None:
+def test_perf_counts_each_section_in_a_separate_process(tmp_path: Path) -> None:
     size = "sys.argv[sys.argv.index('perf') + 1]"
     code = f"pathlib.Path({option('--output')}).write_text({size} + '00,,instructions:u,1,2')"
     perf = Perf(script(tmp_path, "perf", code))
@@ -182,7 +182,7 @@ def test_a_workload_that_fails_says_why(tmp_path: Path) -> None:
         callgrind.count(workload, (5, 10), tmp_path, os.environ)
 
 
-def test_callgrind_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_callgrind_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script(tmp_path, "valgrind", "")
     script(tmp_path, "perf", "")
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -197,7 +197,7 @@ def test_perf_is_used_where_it_works(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert find_counter(tmp_path).name == "perf stat (perf-1.0)"
 
 
-# Refusing
+# Refusals
 
 NOT_SUPPORTED = f"pathlib.Path({option('--output')}).write_text('<not supported>,,instructions:u,0,100.00,,')"
 
@@ -206,7 +206,7 @@ NOT_SUPPORTED = f"pathlib.Path({option('--output')}).write_text('<not supported>
     ("perf", "reason"),
     [(None, "neither is `perf`"), (NOT_SUPPORTED, "`perf stat` counts no instructions on this machine")],
 )
-def test_without_a_counter_it_says_so_and_fails(
+def test_without_a_counter_the_command_says_so_and_fails(
     perf: str | None,
     reason: str,
     tmp_path: Path,
@@ -236,12 +236,12 @@ STEP_ONLY = ["--only", "step", "--store", "sqlite"]
 
 
 class Machine:
-    """A repository with a baseline, on a machine that counts what it is told."""
+    """A repository with a baseline, on a machine with predefined counts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.counts: dict[str, float] = {"": 1_000}
-        """Instructions, by the name of the commit, which is none here, or by that and the name of the operation."""
+        """Instructions, by the name of the commit, which is empty here, or by commit and operation."""
 
     @property
     def baseline(self) -> Path:
@@ -283,13 +283,15 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 @pytest.mark.parametrize(("now", "code"), [(1_000, 0), (900, 0), (1_031, 1)])
-def test_it_fails_when_something_got_worse_than_the_baseline(machine: Machine, now: float, code: int) -> None:
+def test_the_command_fails_when_a_figure_got_worse_than_the_baseline(machine: Machine, now: float, code: int) -> None:
     machine.counts[""] = now
 
     assert command.main(STEP_ONLY) == code
 
 
-def test_who_made_something_worse_hears_how_to_accept_it(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_worse_figure_is_reported_with_the_way_to_accept_it(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
     machine.counts[""] = 2_000
 
     command.main(STEP_ONLY)
@@ -297,7 +299,7 @@ def test_who_made_something_worse_hears_how_to_accept_it(machine: Machine, capsy
     assert 'make instructions ARGS="--update"' in capsys.readouterr().out
 
 
-def test_an_update_accepts_what_is_measured(machine: Machine) -> None:
+def test_an_update_accepts_the_measured_figures(machine: Machine) -> None:
     machine.counts[""] = 2_000
 
     assert command.main([*STEP_ONLY, "--update"]) == 0
@@ -346,7 +348,7 @@ def test_a_commit_may_be_named(machine: Machine) -> None:
     assert command.main([*STEP_ONLY, "--base", "HEAD~7"]) == 2
 
 
-def test_what_a_commit_did_not_have_is_new(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_operation_that_a_commit_did_not_have_is_new(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     base = machine.commit()
     machine.counts[f"{base[:10]} step"] = 1_000
 
@@ -354,23 +356,23 @@ def test_what_a_commit_did_not_have_is_new(machine: Machine, capsys: pytest.Capt
     assert "8 figures: 4 same, 4 new" in capsys.readouterr().out
 
 
-def test_a_commit_of_which_nothing_can_be_measured_is_not_compared(
-    machine: Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_commit_without_any_measurement_is_not_compared(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     base = machine.commit()
 
     assert command.main([*STEP_ONLY, "--base", "HEAD"]) == 2
     assert f"step on sqlite at {base[:10]} cannot be measured: ImportError" in capsys.readouterr().err
 
 
-def test_it_does_not_judge_what_it_could_not_measure(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_operation_that_could_not_be_measured_is_not_judged(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
     machine.counts = {}
 
     assert command.main(STEP_ONLY) == 2
     assert "step on sqlite cannot be measured: ImportError" in capsys.readouterr().err
 
 
-def test_a_part_of_another_build_does_not_become_the_baseline(machine: Machine) -> None:
+def test_a_partial_measurement_of_another_build_does_not_become_the_baseline(machine: Machine) -> None:
     baseline.store({STEP: costs(1)}, {"python": "another"}, machine.baseline)
     before = machine.baseline.read_bytes()
 
@@ -378,7 +380,7 @@ def test_a_part_of_another_build_does_not_become_the_baseline(machine: Machine) 
     assert machine.baseline.read_bytes() == before
 
 
-def test_the_files_of_a_commit_are_there_for_a_while(machine: Machine) -> None:
+def test_the_files_of_a_commit_exist_only_inside_the_block(machine: Machine) -> None:
     old = machine.baseline.read_text()
     first = machine.commit()
     machine.baseline.write_text("{}")
@@ -391,7 +393,7 @@ def test_the_files_of_a_commit_are_there_for_a_while(machine: Machine) -> None:
     assert len(machine.git("worktree", "list").splitlines()) == 1
 
 
-def test_a_file_that_no_commit_has_changed_leads_to_no_commit(machine: Machine) -> None:
+def test_a_file_that_no_commit_has_changed_has_no_commit(machine: Machine) -> None:
     machine.baseline.unlink()
     machine.commit()
 
@@ -427,7 +429,7 @@ def test_the_measured_program_counts_the_same_each_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_measured_program_refuses_an_engine_from_elsewhere(tmp_path: Path) -> None:
+def test_the_measured_program_refuses_an_engine_from_another_folder(tmp_path: Path) -> None:
     with started(tmp_path / "one", tmp_path) as process:
         _, told = process.communicate()
 

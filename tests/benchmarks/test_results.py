@@ -1,4 +1,4 @@
-"""What is made of measurements: medians, ratios, verdicts, pages and pictures."""
+"""Evaluation of measurements: medians, ratios, verdicts, pages and pictures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_ratio_is_the_median_over_rounds_and_not_the_ratio_of_medians() -> Non
     assert found.median(THROUGHPUT, THROUGHPUT.figures[0], PEER) == 90
 
 
-def test_a_ratio_says_how_many_times_better_we_are_also_where_less_is_better() -> None:
+def test_a_ratio_is_above_one_if_holdfast_is_better_also_where_less_is_better() -> None:
     found = results(cell(STEP, OURS, 0, 0.001), cell(STEP, PEER, 0, 0.004))
 
     assert found.ratio(STEP, STEP.figures[0], PEER) == 4
@@ -40,7 +40,7 @@ def test_rounds_in_which_one_of_both_failed_do_not_count() -> None:
     assert found.error(THROUGHPUT, PEER) is None
 
 
-def test_a_step_is_told_in_bare_commits_of_its_moment() -> None:
+def test_a_step_is_expressed_in_bare_commits_of_its_moment() -> None:
     found = results(cell(STEP, OURS, 0, 0.0013))
 
     assert found.in_commits(STEP, STEP.figures[0], OURS) == pytest.approx(1.3)
@@ -49,7 +49,7 @@ def test_a_step_is_told_in_bare_commits_of_its_moment() -> None:
 @pytest.mark.parametrize(
     ("ours", "verdict"), [(3000.0, True), (2000.0, False), (None, None)], ids=["met", "not met", "not measured"]
 )
-def test_a_target_is_met_or_not_or_was_not_measured(ours: float | None, verdict: bool | None) -> None:
+def test_a_target_is_met_or_missed_or_not_measured(ours: float | None, verdict: bool | None) -> None:
     measured = [] if ours is None else [cell(THROUGHPUT, OURS, 0, ours)]
     found = targets(results(*measured, cell(THROUGHPUT, PEER, 0, 100.0)))
 
@@ -99,7 +99,7 @@ def test_the_picture_has_a_bar_for_each_ratio_and_a_longer_one_for_a_larger() ->
     assert "100× (10.0/s)" in [one.text for one in drawn.iter(f"{name}text")]
 
 
-def test_a_picture_of_nothing_is_still_a_picture() -> None:
+def test_a_picture_without_results_is_still_valid() -> None:
     assert ET.fromstring(plot.drawing(results())).tag.endswith("svg")  # noqa: S314 - our own drawing
 
 
@@ -116,5 +116,5 @@ def test_a_picture_of_nothing_is_still_a_picture() -> None:
         (times(None), ""),
     ],
 )
-def test_numbers_are_written_for_people(text: str, wanted: str) -> None:
+def test_numbers_are_formatted_for_people(text: str, wanted: str) -> None:
     assert text == wanted

@@ -1,5 +1,5 @@
-"""Chaos: real processes under load on a real store, disturbed at random; then everything they did is examined.
+"""Chaos: real processes under load on a real store, disturbed at random; then all their effects are checked.
 
-`python -m tests.chaos --store sqlite --minutes 2`. Start reading at `storm`; what must hold stands in `invariants`,
-and a further store is one more module in `places`.
+`python -m tests.chaos --store sqlite --minutes 2`. Start reading at `storm`. The conditions are in `invariants`, and
+each store is a module in `places`.
 """

@@ -18,7 +18,7 @@ from tests.chaos.session import hold
 from tests.plugin import environment
 
 OK, VIOLATED = 0, 1
-"""Exit codes; bad input is 2, as argparse has it."""
+"""Exit codes; bad input is 2, as in argparse."""
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""The display: how a storm gets on, in one line that changes on a terminal, or in a line now and then elsewhere."""
+"""The display: the progress of a storm, in one changing line on a terminal, or in occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LINE_SECONDS = 5.0
 
 
 class Display:
-    """Writes to standard error, so that a verdict in JSON is alone on standard output."""
+    """Writes to standard error, so that standard output contains only the verdict in JSON."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -20,7 +20,7 @@ class Display:
 
     @property
     def pause_seconds(self) -> float:
-        """How long to wait before there is something new to show."""
+        """Interval between two updates."""
         return _TERMINAL_SECONDS if self._is_terminal else _LINE_SECONDS
 
     def show(self, seconds: float, accepted: int, ended: int, blows: Mapping[str, int], slowest: float) -> None:
@@ -37,7 +37,7 @@ class Display:
         self._stream.flush()
 
     def say(self, line: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         self._stream.write(f"{chr(10) if self._width else ''}{line}\n")
         self._width = 0
         self._stream.flush()

@@ -18,7 +18,7 @@ from tests.process.ledger import Deed
 
 
 class Story(msgspec.Struct, frozen=True):
-    """What the store tells of one run."""
+    """The contents of the store about one run."""
 
     run: Run
     waits: tuple[Wait, ...] = ()
@@ -39,7 +39,7 @@ class Story(msgspec.Struct, frozen=True):
 
     @property
     def marks(self) -> dict[str, str]:
-        """The recorded results of steps that leave a mark in the ledger, by location."""
+        """The recorded results of steps that write to the ledger, by location."""
         steps = (EntryKind.STEP, EntryKind.UNDO)
         return {
             entry.location: decode_any(entry.result)
@@ -49,7 +49,7 @@ class Story(msgspec.Struct, frozen=True):
 
 
 class Fate(msgspec.Struct, frozen=True):
-    """What became of a worker process, in seconds by the clock of the machine. `left_at`: it was told to end."""
+    """The life of a worker process, in seconds of the machine's clock. `left_at`: when it was asked to stop."""
 
     pid: int
     worker_id: str
@@ -59,9 +59,9 @@ class Fate(msgspec.Struct, frozen=True):
 
 
 class Sighting(msgspec.Struct, frozen=True):
-    """What was seen of a run while the storm went on, and may not be otherwise later.
+    """An observation of a run during the storm that may not change later.
 
-    How it ended, or, with a `location`, what is recorded there.
+    It is the end of the run, or, with a `location`, the result recorded there.
     """
 
     run_id: str
@@ -79,7 +79,7 @@ class Sighting(msgspec.Struct, frozen=True):
 
 
 class Delay(msgspec.Struct, frozen=True):
-    """That a step was to be tried again, but not before a certain time."""
+    """A step was to be retried, but not before a certain time."""
 
     run_id: str
     location: str
@@ -88,14 +88,14 @@ class Delay(msgspec.Struct, frozen=True):
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """Something that may never be so, and was seen while the storm went on, or when all was over."""
+    """A forbidden state, seen during the storm or at its end."""
 
     invariant: str
     text: str
 
 
 class Evidence(msgspec.Struct, dict=True):
-    """Everything. `looks` is how often somebody looked for what may never be so."""
+    """Everything. `looks` is the number of searches for forbidden states."""
 
     seconds: float
     lease_seconds: float
@@ -121,12 +121,12 @@ class Evidence(msgspec.Struct, dict=True):
 
     @cached_property
     def executions(self) -> Mapping[tuple[str, str], list[Deed]]:
-        """What began, by run and location, in order."""
+        """Started bodies, by run and location, in order."""
         return self._by_place("began")
 
     @cached_property
     def failures(self) -> Counter[tuple[str, str]]:
-        """How often a body failed by itself, by run and location."""
+        """The number of failures of a body itself, by run and location."""
         return Counter({place: len(deeds) for place, deeds in self._by_place("failed").items()})
 
     def _by_place(self, what: str) -> Mapping[tuple[str, str], list[Deed]]:
@@ -142,7 +142,7 @@ class Evidence(msgspec.Struct, dict=True):
         return {fate.pid: fate.worker_id for fate in self.fates}
 
     def token_of(self, deed: Deed) -> int:
-        """The token under which a body began: that of the last claim of its worker before; 0 if it is not known."""
+        """Return the token under which a body started: that of the last claim of its worker before; 0 if unknown."""
         worker, at = self.workers.get(deed.pid), round(deed.at * SECOND)
         claims = self.stories[deed.run_id].claims
         return max((int(c.data["token"]) for c in claims if c.data["worker"] == worker and c.at <= at), default=0)
@@ -155,7 +155,7 @@ class Evidence(msgspec.Struct, dict=True):
         return [story for story in self.stories.values() if story.run.state.is_end]
 
     def waits_for_ever(self, run_id: str) -> bool:
-        """Whether a run was started that nobody sends what it waits for."""
+        """True if a run was accepted whose messages are never sent."""
         return any(one.run_id == run_id and _is_waiting(one) for one in self.starts)
 
 

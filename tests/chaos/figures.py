@@ -1,7 +1,7 @@
-"""The figures that are promised, reproduced one by one, each with the speed of the host right before it.
+"""The promised figures, reproduced one by one, each with the speed of the host right before it.
 
-A figure is a storm of its own, a file of `tests/figures`, or tests told to go on for longer. A test tells the number it
-has reached in a line that begins with `figure:`.
+A figure is a storm, a file of `tests/figures`, or tests that run for longer. A test prints its number in a line that
+begins with `figure:`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TAIL_CHARACTERS = 3_000
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One figure: what was asked for, what was reached, on how fast a host, and how long that took."""
+    """One figure: the promise, the result, the speed of the host, and the duration."""
 
     figure: str
     reached: str
@@ -41,7 +41,7 @@ class Row(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Tests:
-    """Tests that show a figure: which, on which stores, and what makes them go on for so long."""
+    """Tests that show a figure: their names, their stores, and the settings that make them run for longer."""
 
     figure: str
     path: str
@@ -74,14 +74,14 @@ TESTS = (
     Tests(
         "SIGSTOP 20 times, writes under way: 0 stale writes",
         "tests/process/test_frozen.py",
-        "arrive_when_the_lease_is_over",
+        "arrive_after_the_lease",
         stores=("postgres",),
         settings={"HOLDFAST_PROCESS_SECONDS": "160"},
     ),
     Tests(
         "200 cuts around COMMIT: 0 duplicates, 0 losses",
         "tests/faults/test_cut_commits.py",
-        "nothing_is_lost_or_doubled",
+        "nothing_is_lost_or_duplicated",
         stores=("postgres",),
         settings={"HOLDFAST_PROCESS_SECONDS": "25"},
     ),
@@ -94,7 +94,7 @@ TESTS = (
     Tests(
         "cancel versus complete, 5,000 races: one end, 0 deadlocks",
         "tests/contract/test_races.py",
-        "of_a_cancel_and_an_end",
+        "a_cancel_and_an_end_that_race",
         settings={"HOLDFAST_RACES": "5000"},
     ),
     Tests(
@@ -171,7 +171,7 @@ TESTS = (
 
 
 async def reach(store: str, seed: str, display: Display) -> list[Row]:
-    """All figures that are promised of a store, one after the other."""
+    """Reproduce all promised figures of a store, one after the other."""
     display.say(f"SIGKILL every 500 ms for {plan.KILLS_SECONDS:g} s")
     rows = [await _kills(store, seed, display)]
     for tests in TESTS:
@@ -197,7 +197,7 @@ async def _kills(store: str, seed: str, display: Display) -> Row:
 
 
 def lines(rows: Sequence[Row]) -> Iterator[str]:
-    """For people."""
+    """Return a table for people."""
     texts = [Column(name) for name in ("figure", "verdict", "reached", "host")]
     table = Table([*texts, Column("seconds", is_number=True)])
     for row in rows:

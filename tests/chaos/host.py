@@ -1,4 +1,4 @@
-"""The host: how fast the machine is right now, told beside each figure that was measured on it."""
+"""The host: the current speed of the machine, printed beside each figure that was measured on it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Host(msgspec.Struct, frozen=True):
 
 
 def measured() -> Host:
-    """The speed of the machine at this moment; the commits go where temporary files of tests do."""
+    """Measure the current speed of the machine; the commits go to the temporary folder of tests."""
     loop = statistics.median(_milliseconds(_loop) for _ in range(_LOOPS))
     with tempfile.TemporaryDirectory(prefix="holdfast-host-") as folder:
         connection = sqlite3.connect(Path(folder) / "commit.db", isolation_level=None)

@@ -1,6 +1,6 @@
-"""The invariants I1 to I12, each a function of the evidence that counts what it looked at and tells what is wrong.
+"""The invariants I1 to I12: each is a function of the evidence that counts its checks and lists its violations.
 
-They know nothing of stores and processes, so a planted defect shows that each of them can fail.
+They are independent of stores and processes, so a planted defect can show that each of them detects something.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ENDS = {state.value for state in RunState if state.is_end}
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """One thing that is not as it must be."""
+    """One violation."""
 
     text: str
     run_id: str = ""
@@ -35,7 +35,7 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 class Check(msgspec.Struct, frozen=True):
-    """What an invariant came to: of how many things it was checked, and those it does not hold for."""
+    """The result of an invariant: the number of checks, and the violations."""
 
     invariant: str
     what: str
@@ -44,11 +44,11 @@ class Check(msgspec.Struct, frozen=True):
 
 
 Findings = Iterator[Violation | None]
-"""One for each thing that was looked at; None if it is as it must be."""
+"""One item for each check: a violation, or None if the check holds."""
 
 
 def check_all(evidence: Evidence) -> list[Check]:
-    """Every invariant, in order."""
+    """Check every invariant, in order."""
     checks = []
     for invariant, (what, function) in INVARIANTS.items():
         found = list(function(evidence))
@@ -78,14 +78,14 @@ def _i1(evidence: Evidence) -> Findings:
 
 
 def _unless_it_waits(story: Story) -> Violation | None:
-    """One that lives on must wait for a message, be nobody's and not be ready."""
+    """Check a live run: it must wait for a message, have no holder and not be ready."""
     if story.run.state.is_end or (story.waits and not story.run.is_held and story.run.ready_at is None):
         return None
     return Violation(f"{story.run.type} lives on, and waits for nothing", story.run.id, "stuck")
 
 
 def _i2(evidence: Evidence) -> Findings:
-    """One terminal record, which never changes; of a cancel and an end one wins, and the canceller knows."""
+    """One terminal record, which never changes. Of a cancel and an end one wins, and the canceller knows which."""
     for story in evidence.stories.values():
         ends = [fact.event for fact in story.facts if fact.event in ENDS]
         wanted = [story.run.state.value] if story.run.state.is_end else []
@@ -99,7 +99,7 @@ def _i2(evidence: Evidence) -> Findings:
 
 
 def _unchanged(evidence: Evidence, *, of_ends: bool) -> Findings:
-    """What was seen before is still so."""
+    """Check that earlier observations still hold."""
     for seen in evidence.sightings:
         if (seen.location == "") != of_ends:
             continue
@@ -127,7 +127,7 @@ def _i3(evidence: Evidence) -> Findings:
             if mark not in {deed.mark for deed in deeds}:
                 yield Violation(f"{location} has the result {mark}, which no body gave", story.run.id, "wrong")
                 continue
-            # In the order of tokens: one that stood still may begin a body when it has lost its lease unawares.
+            # In the order of tokens: a frozen worker may start a body after it has lost its lease unnoticed.
             last = max(deeds, key=lambda deed: (evidence.token_of(deed), deed.at))
             is_again = last.mark != mark and last.mark.split(".")[0] == mark.split(".")[0]
             told = f"{location} was executed again ({last.mark}) after its record ({mark})"
@@ -153,7 +153,7 @@ def _i4(evidence: Evidence) -> Findings:
 
 
 def _told_of(story: Story, location: str) -> str | None:
-    """The location whose result a body is told: the link before in a chain (none: ""), what an undo undoes."""
+    """The location whose result a body receives: the previous link in a chain (none: ""), or the undone step."""
     if location.startswith(UNDO_PREFIX):
         return location.removeprefix(UNDO_PREFIX)
     if story.run.type != "chain":
@@ -174,7 +174,7 @@ def _seen_in_result(story: Story, result: object) -> Findings:
 
 
 def _i5(evidence: Evidence) -> Findings:
-    """No write with an old token: tokens only grow, and what is recorded is of the last who executed it."""
+    """No write with an old token: tokens only grow, and each record is from the last worker that executed the step."""
     for story in evidence.stories.values():
         tokens = [int(fact.data["token"]) for fact in story.claims]
         is_growing = all(one < next_one for one, next_one in pairwise(tokens))
@@ -190,7 +190,7 @@ def _i5(evidence: Evidence) -> Findings:
 
 
 def _i6(evidence: Evidence) -> Findings:
-    """Each message consumed once, in order per name, none lost; each event of a queue taken by one."""
+    """Each message consumed once, in order per name, none lost; each event of a queue taken by one run."""
     groups: dict[str, list[tuple[str, object]]] = defaultdict(list)
     payloads: dict[str, list[object]] = {}
     for start in evidence.starts:
@@ -241,12 +241,12 @@ def _i7(evidence: Evidence) -> Findings:
 
 
 def _i8(evidence: Evidence) -> Findings:
-    """No orphan state: what has ended has nothing left."""
+    """No orphan state: an ended run has nothing left."""
     for story in evidence.ended:
         left = [what for what in ("ready_at", "worker", "slots") if getattr(story.run, what)]
         left += [f"a wait for {wait.kind.value}" for wait in story.waits]
         yield None if not left else Violation(f"it has ended, and has {left}", story.run.id)
-    yield from [None] * evidence.looks  # each of them looked for orphans; what it saw is a remark
+    yield from [None] * evidence.looks  # each of them searched for orphans; each finding is a remark
 
 
 def _i9(evidence: Evidence) -> Findings:
@@ -265,7 +265,7 @@ def _i9(evidence: Evidence) -> Findings:
 
 
 def _at_once(stories: Iterable[Story], limit: int, what: str) -> Findings:
-    """From its first claim to its end a run that never waits is one of those at once."""
+    """Count a run without waits from its first claim to its end."""
     changes: list[tuple[int, int, str]] = []
     for story in stories:
         ends = [fact.at for fact in story.facts if fact.event in ENDS]
@@ -301,7 +301,7 @@ def _i10(evidence: Evidence) -> Findings:
 
 
 def _slots(evidence: Evidence) -> Findings:
-    """A run for each slot of the schedule."""
+    """Check that there is a run for each slot of the schedule."""
     schedule = evidence.schedule
     if schedule is None or schedule.last_slot is None or schedule.every is None:
         return
@@ -314,7 +314,7 @@ def _slots(evidence: Evidence) -> Findings:
 
 
 def _repeats(evidence: Evidence) -> Findings:
-    """A body is executed again only if it failed, or another turn had to take over."""
+    """Check that a body is repeated only if it failed, or if another turn had to take over."""
     for (run_id, location), deeds in evidence.executions.items():
         story = evidence.stories.get(run_id)
         if story is not None:
@@ -324,7 +324,7 @@ def _repeats(evidence: Evidence) -> Findings:
 
 
 def _losses(evidence: Evidence) -> Findings:
-    """No run is taken from a worker that lives, speaks and is spoken to."""
+    """Check that no run is taken from a worker that is alive and connected."""
     fates = {fate.worker_id: fate for fate in evidence.fates}
     for story in evidence.stories.values():
         for fact in story.claims:
@@ -332,7 +332,7 @@ def _losses(evidence: Evidence) -> Findings:
                 continue
             at, fate = fact.at / SECOND, fates.get(str(fact.data["lost"]))
             silences = [*evidence.outages, *(fate.stopped if fate is not None else ())]
-            # One that leaves gives back what it can: not a transaction that waits for somebody else's.
+            # A worker that stops gives back what it can: not a transaction that waits for another one's lock.
             ends = [] if fate is None else [end for end in (fate.killed_at, fate.left_at) if end is not None]
             is_explained = any(end <= at for end in ends)
             is_explained |= any(begun <= at <= end + evidence.lease_seconds for begun, end in silences)
@@ -341,7 +341,7 @@ def _losses(evidence: Evidence) -> Findings:
 
 
 def _undone(story: Story) -> Violation | None:
-    """All stages that were done are undone, the last first."""
+    """Check that all finished stages are undone, in reverse order."""
     order = sorted((e for e in story.entries if e.state is EntryState.DONE), key=lambda entry: entry.position)
     done = [entry.location for entry in order if entry.has_undo]
     undone = [e.location.removeprefix(UNDO_PREFIX) for e in order if e.kind is EntryKind.UNDO]
@@ -354,7 +354,7 @@ def _i11(evidence: Evidence) -> Findings:
     """Attempts bounded."""
     for story in evidence.stories.values():
         most = load.HOPELESS_ATTEMPTS if story.run.type == "hopeless" else STUBBORN.max_attempts
-        # A shutdown is not charged: what it cut off is begun once more.
+        # A shutdown is not charged: the interrupted step is started once more.
         releases = sum(fact.event == "released" for fact in story.facts)
         for entry in story.entries:
             if entry.kind in (EntryKind.STEP, EntryKind.UNDO, EntryKind.TX):
@@ -383,7 +383,7 @@ def _i12(evidence: Evidence) -> Findings:
 
 
 def _processes(evidence: Evidence) -> Findings:
-    """Nobody ends but when told to; what else they did wrong is a remark."""
+    """No process ends unless it was stopped; other errors of processes are remarks."""
     yield from [None] * len(evidence.fates)
 
 

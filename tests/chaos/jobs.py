@@ -1,7 +1,7 @@
-"""Jobs: what producers ask for, kind by kind, and what must become of it.
+"""Jobs: the requests of producers, kind by kind, and their expected outcomes.
 
-A job can be done again from its beginning by another process: starts have keys, and all else has ids. So it is done as
-a whole in the end, whoever dies; and it tells the journal of each thing only after it was accepted.
+Another process can repeat a job from its beginning: starts have keys, and all other calls have ids. So each job is
+complete in the end, even if producers die. It writes to the journal only after each call was accepted.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Job:
         self.accept("close")
 
     async def _ended(self) -> None:
-        """Wait until its runs have ended: so there is no more to do than workers can, and they have room for more."""
+        """Wait until its runs have ended, so that the load does not exceed what workers can execute."""
         while self._open:
             with suppress(StoreUnavailable):
                 self._open -= {
@@ -73,7 +73,7 @@ class Job:
         return run
 
     async def send(self, run: RunHandle[Any], name: str, payload: object, number: int) -> None:
-        # Perhaps for the second time, and the run has ended since: the id tells that it has had it.
+        # Perhaps a repetition, and the run has ended since: the id shows that the message was accepted.
         await insist(partial(run.send, name, payload, id=f"{self.item}-{number}"))
         self.accept("send", run.id)
 

@@ -1,6 +1,6 @@
-"""The journal: what producers were told is accepted, one line each, written after the answer and never before.
+"""The journal: the accepted calls of producers, one line each, written after the answer and never before.
 
-A producer that is killed is followed by another with the same journal, which does again whatever is not closed.
+A killed producer is replaced by one with the same journal, which repeats the jobs that are not closed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ What = Literal["open", "start", "send", "emit", "cancel", "close"]
 
 
 class Expectation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What must become of a run that was accepted.
+    """The expected outcome of an accepted run.
 
-    `states`: how it ends, `suspended` if it waits for ever. `result` is what it gives back, if that is known; `letters`
-    how many messages of each name it gets; `one_of` the group of runs that share the events of a queue.
+    `states`: how it ends, `suspended` if it waits forever. `result` is its result, if known; `letters` the number of
+    messages of each name; `one_of` the group of runs that share the events of a queue.
     """
 
     states: tuple[str, ...] = ("succeeded",)
@@ -30,7 +30,7 @@ class Expectation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Acceptance(msgspec.Struct, frozen=True, omit_defaults=True):
-    """That a call of a producer has returned. `item` is the job it belongs to, `answer` what a cancel said."""
+    """A call of a producer has returned. `item` is its job, `answer` the result of a cancel."""
 
     item: str
     what: What
@@ -57,11 +57,11 @@ class Journal:
                 yield msgspec.json.decode(line, type=Acceptance)
 
     def count(self, text: bytes) -> int:
-        """How many lines have this in them, without reading them."""
+        """Count the lines that contain this text, without decoding them."""
         return self.path.read_bytes().count(text) if self.path.exists() else 0
 
     def unfinished(self) -> list[int]:
-        """Numbers of jobs that were begun and not closed, and after them the first that was not begun."""
+        """Return the numbers of open jobs, and after them the first that was not started."""
         opened: set[int] = set()
         closed: set[int] = set()
         for acceptance in self:

@@ -1,6 +1,6 @@
-"""The load: workflows that between them do everything a run can do, and write down what their bodies did.
+"""The load: workflows that together use every feature of a run, and log what their bodies did.
 
-Their workers die far more often than any that are not being tested, so a crash loop is none here.
+Their workers die far more often than real ones, so the crash loop limit is disabled here.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ FLAKY = Retry(max_attempts=30, initial=0.3, factor=1, jitter=0)
 HOPELESS = Retry(max_attempts=HOPELESS_ATTEMPTS, initial=0.05, factor=1, jitter=0)
 
 CONCURRENCY = {"limited": 3}
-"""How many runs of a type may be held at once."""
+"""Maximum number of held runs of a type."""
 PER_KEY = {"keyed": ("tenant", 1)}
-"""Of a type: the tag, and how many runs with one value of it may be held at once."""
+"""For a type: the tag, and the maximum number of held runs with one value of it."""
 RATES = {"rated": (4, 1.0)}
-"""Of a type: how many of its runs may begin in any stretch of so many seconds."""
+"""For a type: the maximum number of runs that start in a period of this many seconds."""
 TICK_SECONDS = 1.0
 QUEUES = "queue.*"
 
@@ -30,14 +30,14 @@ workflows = Registry()
 
 
 async def link(book: str, word: str, seconds: float = 0.02) -> str:
-    """Take a moment, and tell what it was given."""
+    """Take a moment, and log the arguments."""
     with Ledger(book).execution(word) as mark:
         await asyncio.sleep(seconds)
         return mark
 
 
 async def falter(book: str, failures: int) -> str:
-    """Fail so many times."""
+    """Fail a given number of times."""
     with Ledger(book).execution() as mark:
         if step_info().attempt <= failures:
             raise ConnectionError("not yet")
@@ -46,7 +46,7 @@ async def falter(book: str, failures: int) -> str:
 
 @workflows.workflow("chain", crash_limit=CRASH_LIMIT)
 async def chain(ctx: Context, book: str, steps: int, seconds: float = 0.02) -> list[str]:
-    """Steps in a row, each of which is told the result of the one before."""
+    """Steps in a row, each of which gets the result of the previous one."""
     marks: list[str] = []
     for _ in range(steps):
         marks.append(await ctx.step("link", link, book, marks[-1] if marks else "-", seconds, retry=STUBBORN))
@@ -54,11 +54,11 @@ async def chain(ctx: Context, book: str, steps: int, seconds: float = 0.02) -> l
 
 
 async def short(ctx: Context, book: str) -> str:
-    """A step, and nothing else."""
+    """A single step."""
     return await ctx.step("link", link, book, "-", 0.05, retry=STUBBORN)
 
 
-# One of few at once, one of few of its tenant at once, one of few in a while, and what a schedule starts.
+# A limited type, a type limited per tenant, a type with a rate, and the type of a schedule.
 limited = workflows.workflow("limited", crash_limit=CRASH_LIMIT)(short)
 keyed = workflows.workflow("keyed", crash_limit=CRASH_LIMIT)(short)
 rated = workflows.workflow("rated", crash_limit=CRASH_LIMIT)(short)
@@ -67,13 +67,13 @@ tick = workflows.workflow("tick", crash_limit=CRASH_LIMIT)(short)
 
 @workflows.workflow("letters", crash_limit=CRASH_LIMIT)
 async def letters(ctx: Context, count: int) -> list[tuple[str, Any]]:
-    """All that it is sent, under either name."""
+    """Receive all messages, of either name."""
     return [await ctx.receive(["a", "b"]) for _ in range(count)]
 
 
 @workflows.workflow("gossip", crash_limit=CRASH_LIMIT)
 async def gossip(ctx: Context, book: str, run_id: str, count: int) -> int:
-    """Tell another run this and that."""
+    """Send several messages to another run."""
     for number in range(count):
         await ctx.send(run_id, "ab"[number % 2], number // 2)
         if number % 3 == 0:
@@ -83,13 +83,13 @@ async def gossip(ctx: Context, book: str, run_id: str, count: int) -> int:
 
 @workflows.workflow("watch", crash_limit=CRASH_LIMIT)
 async def watch(ctx: Context, topic: str, count: int) -> list[Any]:
-    """The next events on a topic."""
+    """Receive the next events of a topic."""
     return [await ctx.wait_event(topic) for _ in range(count)]
 
 
 @workflows.workflow("sleeper", crash_limit=CRASH_LIMIT)
 async def sleeper(ctx: Context, book: str, lengths: list[float]) -> int:
-    """Sleep, and tell after each time when it should have ended."""
+    """Sleep, and log after each sleep when it should have ended."""
     for length in lengths:
         due = ctx.now().timestamp() + length
         await ctx.sleep(length)
@@ -111,7 +111,7 @@ async def hopeless(ctx: Context, book: str) -> str:
 
 @workflows.workflow("trip", crash_limit=CRASH_LIMIT)
 async def trip(ctx: Context, book: str, stages: int, waits: bool) -> None:
-    """Stages that are undone: because it fails in the end, or because somebody cancels it."""
+    """Stages that are undone, because the run fails in the end or is cancelled."""
 
     async def undo(mark: str) -> str:
         return await link(book, mark)

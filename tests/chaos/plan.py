@@ -1,4 +1,4 @@
-"""The plan of a storm: how long, with whom, what load, and which blows. The same seed makes the same plan."""
+"""The plan of a storm: its duration, processes, load and disturbances. The same seed makes the same plan."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ LONGEST_LEASE_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Plan:
-    """`pace` is how many jobs a second each producer begins, up to `most` (0: no end); `kinds` and `blows` none: all.
+    """The duration, processes, load and disturbances of a storm.
 
-    It goes on for longer than `seconds` until `least_blows` have fallen and `least_runs` were accepted. If it
-    `is_timed`, a takeover that comes too late counts as a violation.
+    `pace` is the number of jobs per second of each producer, up to `most` (0: no limit). Without `kinds` or `blows`,
+    all are used. The storm lasts longer than `seconds` until `least_blows` have fallen and `least_runs` were
+    accepted. If it `is_timed`, a takeover that comes too late counts as a violation.
     """
 
     seconds: float
@@ -40,9 +41,9 @@ class Plan:
 
 
 def fitted(plan: Plan) -> Plan:
-    """The same, with longer leases if need be.
+    """Return the same plan, with longer leases if needed.
 
-    On a machine so busy that a process takes seconds to start, one that lives would lose short ones.
+    On a machine so busy that a process takes seconds to start, a live worker would lose short leases.
     """
     begun = time.monotonic()
     subprocess.run([sys.executable, "-c", "import tests.chaos.load"], cwd=ROOT, check=True)

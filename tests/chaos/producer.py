@@ -1,4 +1,4 @@
-"""A producer process: job after job at a steady pace, until it is told to end; then it finishes those it has begun.
+"""A producer process: job after job at a steady pace, until it is stopped; then it finishes its open jobs.
 
 `python -m tests.chaos.producer URL --slot … --seed … --pace … --most … --kinds … --book … --journal …`
 """
@@ -21,11 +21,11 @@ from tests.faults.app import insist
 from tests.process.app import workflows
 
 WIDTH = 20
-"""How many jobs one producer may have under way."""
+"""Maximum number of open jobs of one producer."""
 
 
 class Producer:
-    """Does the jobs of one slot. Which of them has which number follows from the seed."""
+    """Executes the jobs of one slot. The seed determines their order."""
 
     def __init__(self, hf: Holdfast, options: argparse.Namespace) -> None:
         self._hf = hf
@@ -52,7 +52,7 @@ class Producer:
                     await self._rest()
 
     def _numbers(self) -> Iterator[tuple[int, bool]]:
-        """The jobs of a predecessor that are not done, then new ones."""
+        """Yield the open jobs of a predecessor, then new ones."""
         *old, first = self._journal.unfinished()
         yield from ((number, False) for number in old)
         numbers = range(first, self._options.most) if self._options.most else itertools.count(first)

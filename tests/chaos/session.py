@@ -1,4 +1,4 @@
-"""A session: a storm on a store from beginning to end, and the verdict; what speaks against it is kept."""
+"""A session: a storm on a store from beginning to end, and the verdict. The evidence of violations is kept."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.chaos.storm import Storm
 from tests.chaos.verdict import Verdict, judge, proof_of
 
 _PROVED = 3
-"""Of so many runs everything is shown."""
+"""Maximum number of runs that are shown in full."""
 
 
 async def hold(store: str, plan: Plan, display: Display, folder: Path | None = None) -> Verdict:
-    """Hold a storm. The folder is a new one unless it is given; it is removed if all holds."""
+    """Run a storm. The folder is a new one unless given; it is removed if all invariants hold."""
     where = folder or Path(tempfile.mkdtemp(prefix="holdfast-chaos-"))
     with place_on(store, where) as place:
         plan = await asyncio.to_thread(fitted, plan)

@@ -1,4 +1,4 @@
-"""The storm: workers and producers under load, a blow every so often, then calm, and all that is known of it."""
+"""The storm: workers and producers under load, regular disturbances, then calm, and the evidence."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ GRACE_SECONDS = 2.0
 CONCURRENCY = 100
 SCHEDULE = "tick"
 LONGER = (1.1, 1.6)
-"""Between so many leases a worker is stopped."""
+"""Number of leases between two stops of a worker."""
 
 
 class Storm:
-    """One storm on one place. Use `rage`, then ask the crew's `hf` whatever is of interest."""
+    """One storm on one place. Call `rage`, then use the crew's `hf`."""
 
     def __init__(self, place: Place, plan: Plan, display: Display) -> None:
         self.place = place
@@ -51,7 +51,7 @@ class Storm:
         self._begun = time.monotonic()
 
     async def rage(self) -> Evidence:
-        """Everything from the first start to the last look."""
+        """Run everything from the first start to the last check."""
         try:
             await self._prepare()
             watching = asyncio.create_task(self._watch())
@@ -94,7 +94,7 @@ class Storm:
         return len(self._ready()) >= min(2, self.plan.workers)
 
     def _refill(self) -> None:
-        """Put a new process in the place of each that died, or was told to leave."""
+        """Replace each process that died or was asked to stop."""
         for slot, producer in self._producers.items():
             if not producer.is_alive and not self.plan.most:
                 self._produce(slot)
@@ -107,7 +107,7 @@ class Storm:
             )
 
     def _produce(self, slot: int, *, closing: bool = False) -> None:
-        """Put a producer in the place of one that died; it goes on with what that one has begun."""
+        """Replace a producer that died; the new one continues its jobs."""
         options = {
             "slot": slot,
             "seed": self.plan.seed,
@@ -126,7 +126,7 @@ class Storm:
     def _journal(self, slot: int) -> Journal:
         return Journal(self.crew.folder / f"journal-{slot}")
 
-    # While it rages
+    # During the storm
 
     async def _watch(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -150,7 +150,7 @@ class Storm:
                 await asyncio.sleep(min(left, pause) if left > 0 else pause)
                 hands = self._ready()
                 if len(hands) < 2:
-                    continue  # somebody has to be there who takes over
+                    continue  # another worker has to take over
                 (name,) = self._chance.choices(names, weights)
                 if name == "stop":
                     group.create_task(self._stop(self._chance, hands))
@@ -161,7 +161,7 @@ class Storm:
                 self._refill()
 
     def _is_little(self) -> bool:
-        """Whether too little has happened so far, on a machine that is busy with other things."""
+        """True if too little has happened so far, on a busy machine."""
         return self.blows.total() < self.plan.least_blows or self._accepted() < self.plan.least_runs
 
     def _accepted(self) -> int:
@@ -178,7 +178,7 @@ class Storm:
         return {name: blow for name, blow in all_blows.items() if not self.plan.blows or name in self.plan.blows}
 
     def _ready(self) -> list[Hand]:
-        """Workers that are known to the store, and have been left alone so far."""
+        """Workers that are known to the store and were not disturbed yet."""
         for hand in self.crew.hands:
             hand.worker_id = self.witness.known.get(hand.pid, "")
         stopped = {number for number, stops in self._stops.items() if stops[-1][1] == float("inf")}
@@ -198,7 +198,7 @@ class Storm:
         chance.choice(hands).leave()
 
     async def _stop(self, chance: random.Random, hands: Sequence[Hand]) -> None:
-        """For longer than a lease: whatever it writes when it wakes up is too late."""
+        """Freeze a worker for longer than a lease: all its later writes come too late."""
         hand = chance.choice(hands)
         stops = self._stops.setdefault(hand.number, [])
         stops.append((time.time(), float("inf")))
@@ -265,7 +265,7 @@ class Storm:
         return not any(hand.is_alive for hand in self.crew.hands)
 
     async def _until(self, is_so: Callable[[], Awaitable[bool]]) -> None:
-        """Wait, but not for ever: what is not so in the end is in the evidence."""
+        """Wait for a limited time; an unmet condition shows in the evidence."""
         limit = time.monotonic() + GUARD_SECONDS
         while not await is_so() and time.monotonic() < limit:
             await asyncio.sleep(0.05)
@@ -303,15 +303,15 @@ class Storm:
         return Fate(hand.pid, hand.worker_id, hand.killed_at, hand.left_at, stopped)
 
     def _complaints(self) -> list[Remark]:
-        """Workers that said what nobody should say, or ended though nobody told them to."""
+        """Return workers that wrote unexpected log lines, or ended without a stop."""
         texts = []
         for hand in self.crew.hands:
             code = hand.process.poll()
             lines = hand.log.splitlines()
             if not hand.worker_id and lines and "StoreUnavailable" in lines[-1]:
-                continue  # it came when the store was away, and said so
+                continue  # it started while the store was away, and said so
             if not hand.worker_id and hand.is_leaving and code == -signal.SIGTERM:
-                continue  # it was told to leave before it could know what that means
+                continue  # it was stopped before it had installed its signal handlers
             who = f"worker {hand.number} (pid {hand.pid})"
             texts += [f"{who}: {line}" for line in lines if any(words in line for words in COMPLAINTS)]
             if hand.killed_at is None and code != 0:

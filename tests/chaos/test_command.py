@@ -1,4 +1,4 @@
-"""The command: what it takes, what it refuses, and that the stores it knows are those there are places for."""
+"""The command: its options, its refusals, and its list of stores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_each_module_of_places_is_a_store() -> None:
     assert places.names() == ["postgres", "sqlite"]
 
 
-def test_a_store_that_is_not_known_is_answered_with_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_store_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parsed(["--store", "oracle"])
 
@@ -30,7 +30,7 @@ def test_a_store_that_is_not_known_is_answered_with_those_that_are(capsys: pytes
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "nan", "soon", "1e9"])
-def test_minutes_are_a_number_above_nothing(minutes: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_minutes_are_a_positive_number(minutes: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parsed(["--store", "sqlite", "--minutes", minutes])
 
@@ -38,7 +38,7 @@ def test_minutes_are_a_number_above_nothing(minutes: str, capsys: pytest.Capture
     assert "is not a number of minutes" in capsys.readouterr().err
 
 
-def test_a_seed_and_json_are_taken() -> None:
+def test_a_seed_and_json_are_accepted() -> None:
     options = parsed(["--store", "sqlite", "--minutes", "0.5", "--seed", "s", "--json"])
 
     assert (options.minutes, options.seed, options.json, options.figures) == (0.5, "s", True, False)
@@ -63,7 +63,7 @@ def test_progress_is_one_line_on_a_terminal_and_many_elsewhere() -> None:
     assert "\r" not in file.getvalue()
 
 
-def test_a_figure_that_is_missed_is_told_with_its_proof() -> None:
+def test_a_missed_figure_is_reported_with_its_proof() -> None:
     host = Host(loop_ms=38.2, commit_ms=1.25, load=0.5)
     rows = [
         Row("a", "1", host, is_good=True, seconds=2.0),
@@ -77,7 +77,7 @@ def test_a_figure_that_is_missed_is_told_with_its_proof() -> None:
     assert told.endswith("b\nwhy")
 
 
-def test_the_speed_of_the_host_is_measured_at_this_moment() -> None:
+def test_the_current_speed_of_the_host_is_measured() -> None:
     host = measured()
 
     assert host.loop_ms > 0
@@ -95,7 +95,7 @@ def test_the_tests_of_a_figure_exist_and_are_chosen(path: str, pytestconfig: pyt
             assert [name for name in defined if all(word in name for word in words)], tests.choice
 
 
-def test_a_journal_knows_what_its_producer_had_begun(tmp_path: Path) -> None:
+def test_a_journal_knows_the_open_jobs_of_its_producer(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     assert journal.unfinished() == [0]
     for item, what in (("0-0", "open"), ("0-1", "open"), ("0-0", "close"), ("0-2", "open")):

@@ -1,4 +1,4 @@
-"""The checkers can fail: each kind of defect is planted into evidence that is good otherwise, and is found."""
+"""The checkers can fail: each kind of defect is planted into otherwise good evidence, and is found."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def some(type: str, *stories: Story, **more: Any) -> Evidence:
 
 
 def changed(evidence: Evidence, **of_run: Any) -> Evidence:
-    """The same, with the one run different."""
+    """The same evidence, with the one run changed."""
     return retold(evidence, run=replace(evidence.stories["r"].run, **of_run))
 
 
@@ -120,7 +120,7 @@ def awake(seconds_late: float) -> Evidence:
 
 
 def tried(at: float) -> Evidence:
-    """A step that was not to be tried again before the fifth second."""
+    """A step that was not to be retried before the fifth second."""
     story = Story(run("r", "flaky"), (), (step("try", "7.2", 1, attempts=2),), life("r"))
     deeds = [deed("r", "try", "7.1"), deed("r", "try", "7.1", what="failed")]
     again = Deed("began", "r", "try", 2, 7, "7.2", T0 / SECOND + at, "-")
@@ -171,7 +171,7 @@ def lost(**of_fate: Any) -> Evidence:
 
 
 def executed_again(location: str) -> Evidence:
-    """The heir of w1 executes a step, and what w1 had made of it is recorded."""
+    """The successor of w1 executes a step, but the result of w1 is recorded."""
     evidence = lost(killed_at=LATER - 1)
     return replace(evidence, deeds=[*evidence.deeds, deed("r", location, "8.1", at=2.5)])
 
@@ -197,7 +197,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_what_is_good_is_left_alone(name: str) -> None:
+def test_good_evidence_has_no_violations(name: str) -> None:
     assert [violation for check in check_all(GOOD[name]) for violation in check.violations] == []
 
 
@@ -282,7 +282,7 @@ PLANTED: dict[str, tuple[str, Kind, Evidence]] = {
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_what_is_planted_is_found(name: str) -> None:
+def test_a_planted_defect_is_found(name: str) -> None:
     invariant, kind, evidence = PLANTED[name]
 
     found = {check.invariant: [violation.kind for violation in check.violations] for check in check_all(evidence)}
@@ -298,11 +298,11 @@ def test_two_runs_of_one_key_are_found() -> None:
     assert [violation.kind for violation in check.violations] == ["duplicate"]
 
 
-def test_every_invariant_has_something_planted() -> None:
+def test_every_invariant_has_a_planted_defect() -> None:
     assert {invariant for invariant, _, _ in PLANTED.values()} == {check.invariant for check in check_all(chain())}
 
 
-def test_a_takeover_that_took_too_long_spoils_the_verdict() -> None:
+def test_a_takeover_that_took_too_long_fails_the_verdict() -> None:
     in_time, late = lost(killed_at=LATER - 1.5), lost(killed_at=LATER - 2.5)
 
     assert judge(in_time, "sqlite", "s", is_timed=True).is_good
@@ -311,7 +311,7 @@ def test_a_takeover_that_took_too_long_spoils_the_verdict() -> None:
     assert judge(late, "sqlite", "s").figures.takeover_most == pytest.approx(2.5)
 
 
-def test_a_verdict_tells_what_is_wrong_with_which_run() -> None:
+def test_a_verdict_names_the_violation_and_its_run() -> None:
     verdict = judge(PLANTED["a lost run"][2], "sqlite", "s")
 
     lines = list(verdict.lines())

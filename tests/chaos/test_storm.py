@@ -1,6 +1,6 @@
-"""A storm of a minute on each store: whatever happens to processes and to the store, every invariant holds.
+"""A storm of a minute on each store: every invariant holds despite failures of processes and the store.
 
-`HOLDFAST_PROCESS_SECONDS` makes it last longer, `HOLDFAST_CHAOS_SEED` has one come again.
+`HOLDFAST_PROCESS_SECONDS` makes it last longer, `HOLDFAST_CHAOS_SEED` repeats one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tests.duration import lasting
 pytestmark = pytest.mark.long
 
 SECONDS = max(40.0, float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "0")))
-"""How long blows fall; then there is the calm after it."""
+"""Duration of the disturbances; the calm follows."""
 BLOWS, RUNS = round(SECONDS / 8), round(2 * SECONDS)
-"""At least so many, so that every invariant has something to be checked of."""
+"""Minimum number, so that every invariant has something to check."""
 
 
 @lasting(2 * SECONDS)

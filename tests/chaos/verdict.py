@@ -1,4 +1,4 @@
-"""The verdict on a storm: a row for each invariant, the figures, and for what does not hold all that is known of it."""
+"""The verdict on a storm: a row for each invariant, the figures, and full details of each violation."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.chaos.evidence import Evidence, Story
 from tests.chaos.invariants import Check, Kind, Violation, check_all
 
 SUSPECT_CRASHES = 3
-"""The claim that counts so many was of a suspect, which waits for a worker that has no other one."""
+"""The claim with this number is of a suspect, which waits for a worker without other runs."""
 KINDS: tuple[Kind, ...] = ("lost", "wrong", "stuck", "stale", "duplicate")
 _SHOWN = 5
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What is counted and measured. Takeovers are told in seconds; `aim` is how long they may take."""
+    """Counts and measurements. Takeovers are in seconds; `aim` is their limit."""
 
     runs: int
     steps: int
@@ -42,7 +42,7 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """`proof` is all that is known of the first runs that something is wrong with."""
+    """`proof` is all that is known of the first runs with a violation."""
 
     store: str
     seed: str
@@ -53,7 +53,7 @@ class Verdict(msgspec.Struct, frozen=True):
     proof: list[str] = []
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Return a report for people."""
         table = Table([Column("invariant"), Column("what"), Column("checked", is_number=True), Column("verdict")])
         for check in self.checks:
             held = "holds" if not check.violations else f"{len(check.violations)} VIOLATIONS"
@@ -84,7 +84,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def judge(evidence: Evidence, store: str, seed: str, *, is_timed: bool = False) -> Verdict:
-    """What the evidence comes to; how long takeovers took counts only if it `is_timed`."""
+    """Judge the evidence. The duration of takeovers counts only if it `is_timed`."""
     took = takeovers(evidence)
     checks = [*check_all(evidence), *([_in_time(took, evidence.lease_seconds + 1)] if is_timed else [])]
     violations = [violation for check in checks for violation in check.violations]
@@ -108,9 +108,9 @@ def judge(evidence: Evidence, store: str, seed: str, *, is_timed: bool = False) 
 
 
 def takeovers(evidence: Evidence) -> list[tuple[float, str]]:
-    """How long it took from the last sign of life of a worker until another one claimed its run, and which run.
+    """Return the time from the last sign of life of a worker until another claimed its run, and the run.
 
-    Not counted are suspects, which wait on purpose, and what fell into a time when the store was away.
+    Not counted are suspects, which wait on purpose, and takeovers during an outage of the store.
     """
     found = []
     fates = {fate.worker_id: fate for fate in evidence.fates}
@@ -129,7 +129,7 @@ def takeovers(evidence: Evidence) -> list[tuple[float, str]]:
 
 
 def _late_bodies(evidence: Evidence) -> int:
-    """Bodies that a worker began though another one had done the step: it stood still, and did not know yet."""
+    """Return bodies that a worker started although another had finished the step: it was frozen and did not know."""
     count = 0
     for (run_id, location), deeds in evidence.executions.items():
         story = evidence.stories.get(run_id)
@@ -152,7 +152,7 @@ def _percentile(values: list[float], part: float) -> float:
 
 
 def proof_of(story: Story, evidence: Evidence, explanation: str) -> Iterator[str]:
-    """All that is known of a run."""
+    """Return all that is known of a run."""
     run = story.run
     yield f"--- run {run.id} ({run.type}, {run.state.value}, token {run.token}): {explanation}"
     yield from (f"  history  {entry}" for entry in story.entries)

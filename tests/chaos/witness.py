@@ -1,6 +1,6 @@
-"""The witness: looks at the store while the storm goes on, for what may never be so, and tells all at the end.
+"""The witness: searches the store for forbidden states during the storm, and collects everything at the end.
 
-It only reads, by a way of its own, and a store that is away is no news to it.
+It only reads, over its own connection, and an unreachable store is not a finding.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WIDTH = 8
 
 
 class Witness:
-    """What was seen so far. `known` are the ids of workers by process, `slowest` the takeover that took longest."""
+    """The observations so far. `known` are the ids of workers by process, `slowest` the slowest takeover."""
 
     def __init__(self, hf: Holdfast, seed: str) -> None:
         self._store = session_of(hf).store
@@ -55,7 +55,7 @@ class Witness:
         return list(self._sightings.values())
 
     async def watch(self) -> None:
-        """Look again and again, until it is cancelled."""
+        """Search repeatedly, until it is cancelled."""
         while True:
             with suppress(StoreUnavailable):
                 await self.look()
@@ -95,7 +95,7 @@ class Witness:
         self._sightings.setdefault((sighting.run_id, sighting.location), sighting)
 
     async def stories(self) -> dict[str, Story]:
-        """Everything that the store knows of every run."""
+        """Return everything that the store knows of every run."""
         found: dict[str, Story] = {}
         query = Query(limit=PAGE_LIMIT)
         while page := await self._store.list(query):
@@ -111,7 +111,7 @@ class Witness:
         return Story(details.run, details.waits, tuple(entries), tuple(facts))
 
     async def leftovers(self) -> Sequence[Remark]:
-        """What is there though all is over."""
+        """Return what exists although all is over."""
         store = self._store
         found = [
             f"worker {worker} still holds {count} runs" for worker, count in (await store.stats(CountLeases())).items()

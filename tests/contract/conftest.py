@@ -1,4 +1,4 @@
-"""Databases that several stores are opened on."""
+"""Databases on which several stores are opened."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.stores.sqlite import SqliteStore
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
-    """Make stores on the same runs."""
+    """Return a function that opens stores on the same runs."""
     if request.param == "sqlite":
         return lambda: SqliteStore(tmp_path / "runs.db")
     url = request.getfixturevalue("postgres_store_url")

@@ -1,7 +1,7 @@
-"""A machine that does the same to two stores, legal or not, and compares all they answer and all they show.
+"""A machine that applies the same calls, legal or not, to two stores and compares their answers and their contents.
 
-The memory store is the model. Ids, keys, names and times come from small pools, so that repeats and
-collisions are common.
+The memory store is the model. Ids, keys, names and times come from small pools, so that repeats and collisions are
+common.
 """
 
 from __future__ import annotations
@@ -113,15 +113,15 @@ from tests.contract.slots import check_slots
 from tests.contract.wishes import WISHES, Wish, request_of
 
 Plan = dict[str, Any]
-"""Drawn values with the fields of what they become, before numbers and offsets are turned into ids and times."""
+"""Drawn values with the fields of their target, before numbers and offsets become ids and times."""
 
 RUNS = 6
 NUMBERS = st.integers(0, RUNS - 1)
 TYPES = ("shop", "shop.order", "it's 100%")
 OFFERED = ("zoo", *TYPES, "shop.", "shop.orders", "another")
-"""So many types that a store looks for those that are there, which are between those that are not."""
+"""Enough types that a store has to search for the existing ones among unknown ones."""
 SHARES = tuple(Shares(since_new, since_child) for since_new in (0, 5, 6, 7) for since_child in (0, 5, 6, 7))
-"""With few runs it is hardly ever the turn of a rank that has waited, unless it has waited for long."""
+"""With few runs, a rank that has waited is rarely served unless it has waited for long."""
 KEYS = ("k", "it's %")
 NAMES = ("go", "it's %", "stop")
 TOPICS = ("paid", "it's_%")
@@ -155,7 +155,7 @@ def often(usual: Any, rare: Sequence[Any]) -> st.SearchStrategy[Any]:
 
 
 def some_of(*parts: Plan) -> st.SearchStrategy[Plan]:
-    """A few of the parts, put together. One draw each: drawing is what costs time here."""
+    """Combine a few of the parts. One draw each, because drawing dominates the run time."""
     return st.lists(st.sampled_from(parts), max_size=3).map(lambda drawn: dict(ChainMap(*drawn)))
 
 
@@ -282,11 +282,11 @@ class StoreMachine(SideBySide):
         self.position = 0
         self.asked = self.looked = 0
 
-    # Doing
+    # Actions
 
     @initialize(plans=st.lists(INTENTS, min_size=2, max_size=4), topic=st.sampled_from(RULES))
     def begin(self, plans: list[tuple[int, Plan]], topic: Topic) -> None:
-        """Have some runs to do things to, and some of them held."""
+        """Create some runs, some of them held."""
         self.rule_topic(topic)
         self.create(plans, WORKERS[0])
 
@@ -350,13 +350,13 @@ class StoreMachine(SideBySide):
         self._behave(plan | {"next": next})
 
     def _behave(self, plan: Plan) -> None:
-        """Write what a holder would that does everything right."""
+        """Write a checkpoint that a correct holder would write."""
         if (checkpoint := self._checkpoint(plan | {"right": "current"})) is not None:
             self._write([checkpoint])
 
     @rule(topic=st.sampled_from(TOPICS), next=st.sampled_from([Hold(), Suspend(), succeed()]))
     def let_go(self, topic: str, next: Next) -> None:
-        """Have runs wait for what is emitted, and one of them not want it any more: chance alone seldom does."""
+        """Let runs wait for an event, emit it, and let one withdraw its wait. Random choices rarely do that."""
         leases = [lease for lease in self.leases if self._is_current(lease)][:2]
         wait = for_event(topic)
         for lease in leases:
@@ -374,7 +374,7 @@ class StoreMachine(SideBySide):
 
     def _write(self, batch: list[Checkpoint]) -> None:
         self.batches.append(batch)
-        # A store may write a batch in any order, which shows where one of its checkpoints reaches another's run.
+        # A store may write a batch in any order. The order is visible if one checkpoint affects the run of another.
         for some in [[one] for one in batch] if self._is_tangled(batch) else [batch]:
             self._hear(self._both(partial(_checkpoint, some)))
         for checkpoint in batch:
@@ -385,7 +385,7 @@ class StoreMachine(SideBySide):
                     self.had[checkpoint.run_id, arrival.name] = max(had, int(arrival.ref or 0))
 
     def _is_tangled(self, batch: list[Checkpoint]) -> bool:
-        """Whether a checkpoint of a batch does something to the run of another."""
+        """True if a checkpoint of a batch affects the run of another."""
         state = self.model._state
         ids = {one.run_id for one in batch}
         for one in batch:
@@ -410,7 +410,7 @@ class StoreMachine(SideBySide):
 
     @rule(index=st.integers(0, 5))
     def satisfy(self, index: int) -> None:
-        """Do what some run waits for, which chance alone seldom does."""
+        """Deliver something that a run waits for. Random choices rarely do that."""
         records = sorted(self.model._state.records.values(), key=lambda record: record.run.is_held)
         waits = [(record.run.id, wait) for record in records for wait in record.waits]
         if not waits:
@@ -444,7 +444,7 @@ class StoreMachine(SideBySide):
 
     @rule(type=st.sampled_from(TYPES), worker=st.sampled_from(WORKERS))
     def compete(self, type: str, worker: str) -> None:
-        """Have runs compete for one slot and one of them let go: chance alone seldom does."""
+        """Let runs compete for one slot, and one of them release it. Random choices rarely do that."""
         self.change_types([TypeChange(name=type, concurrency=1, is_enabled=True)])
         request = ClaimRequest(
             id=self._new_claim_id(), worker=worker, types=(type,), limit=RUNS, lease=LEASE, python=PYTHON
@@ -461,7 +461,7 @@ class StoreMachine(SideBySide):
         shares=st.sampled_from(SHARES),
     )
     def line_up(self, plans: list[tuple[int, Plan]], count: int, limit: int, shares: Shares) -> None:
-        """Have runs that have begun be ready beside children and new starts: chance alone seldom does."""
+        """Let started runs be ready beside children and new starts. Random choices rarely do that."""
         self.create(plans, None)
         for lease in [lease for lease in self.leases if self._is_current(lease)][:count]:
             self._write([checkpoint_for(lease, Release(), seen=MANY)])
@@ -485,7 +485,7 @@ class StoreMachine(SideBySide):
             case "prune one" if self._has_only_runs():
                 self._both(lambda store: store.prune(1, retention=retention))
             case "prune one":
-                return  # of several that are as old as each other, stores may choose any
+                return  # among runs of equal age, stores may choose any
             case "dry run":
                 self._both(lambda store: store.prune(MANY, retention=retention, is_dry_run=True))
             case "replay":
@@ -511,7 +511,7 @@ class StoreMachine(SideBySide):
         export: int,
         is_last: bool,
     ) -> None:
-        """Have runs come that look like those there are, and events that nobody has seen."""
+        """Import runs that resemble existing ones, and unknown events."""
         dumps = [
             _moved(dump, an_id(to), key)
             for of, to, key in runs
@@ -543,7 +543,7 @@ class StoreMachine(SideBySide):
         query=QUERIES,
     )
     def meddle(self, kind: str, worker: str, plans: list[tuple[int, int]], query: Plan) -> None:
-        """All that is done from the side, now and then."""
+        """Perform occasional requests from outside."""
         holdings = self._holdings(plans)
 
         async def renew(store: Store) -> Verdicts:
@@ -567,7 +567,7 @@ class StoreMachine(SideBySide):
 
     @rule(index=st.integers(0, 5), limit=st.integers(1, 3))
     def recover(self, index: int, limit: int) -> None:
-        """Have a run recovered that went wrong, with all that were reopened with it: chance alone seldom does."""
+        """Recover a failed run and every run that was reopened with it. Random choices rarely do that."""
         runs = [record.run for record in self.model._state.records.values() if record.run.state in RECOVERABLE]
         if wrong := [run.id for run in runs if run.deleted_at is None]:
             run_id = wrong[index % len(wrong)]
@@ -577,7 +577,7 @@ class StoreMachine(SideBySide):
 
     @rule(number=st.integers(1, RUNS - 1), is_read=st.booleans(), next=st.sampled_from([succeed(), fail()]))
     def reopen(self, number: int, is_read: bool, next: Next) -> None:
-        """Have a child end, be recovered, and end again while its parent lives: chance alone seldom does."""
+        """Let a child end, be recovered, and end again while its parent lives. Random choices rarely do that."""
         current = [lease for lease in self.leases if self._is_current(lease) and lease.run.id < an_id(number)]
         if not current or an_id(number) in self.model._state.records:
             return
@@ -605,14 +605,14 @@ class StoreMachine(SideBySide):
         self._both(lambda store: store.list(Query(**query, created_until=now)), _seen)
         self._both(lambda store: store.list(Query(**query, created_from=now)), _seen)
 
-    # Looking
+    # Comparisons
 
     @invariant()
     def both_show_the_same(self) -> None:
         if self.looked == self.asked:
             return
         self.looked = self.asked
-        # What went wrong with a run stays wrong, so it is enough to look at one after the other, and at all at times.
+        # A damaged run stays damaged, so each step compares one run in turn, and all of them occasionally.
         numbers = range(RUNS) if self.asked % LOOK_EVERY == 0 else [self.asked % RUNS]
 
         async def look() -> tuple[Plan, Plan]:
@@ -624,7 +624,7 @@ class StoreMachine(SideBySide):
             assert other[name] == shown, name
 
     def _both(self, operation: Callable[[Store], Awaitable[Any]], normal: Callable[[Any], Any] | None = None) -> Any:
-        """Ask both; the answers must be equal. Returns the model's."""
+        """Ask both stores and check that the answers are equal. Return the model's."""
 
         async def ask() -> tuple[Any, Any]:
             return await _outcome(operation, self.model), await _outcome(operation, self.other)
@@ -635,7 +635,7 @@ class StoreMachine(SideBySide):
         assert other == model
         return model
 
-    # Remembering
+    # State of the machine
 
     def _new_claim_id(self) -> str:
         self.claim_ids.append(f"claim-{len(self.claim_ids)}")
@@ -650,11 +650,11 @@ class StoreMachine(SideBySide):
         for verdict in answer.verdicts:
             self.known[verdict.run_id] |= {arrival.number: arrival for arrival in verdict.arrivals}
 
-    # Making values of plans
+    # Values from plans
 
     def _intent(self, number: int, plan: Plan) -> Intent:
         fields: Plan = {"id": an_id(number), "type": TYPES[0], "payload": "{}"} | plan
-        # Parents are older than their children, as in life, so that nobody is their own ancestor.
+        # Parents are older than their children, as in reality, so that no run is its own ancestor.
         if (parent := fields.pop("parent", number)) < number:
             fields = {"parent_location": f"call#{an_id(number)}", **fields, "parent_id": an_id(parent)}
         else:
@@ -663,7 +663,7 @@ class StoreMachine(SideBySide):
         return Intent(**fields)
 
     def _message(self, number: int, key: str | None, name: str) -> MessageToRun:
-        # Plain numbers as ids: they must not be taken for the numbers of events.
+        # Plain numbers as ids: a store must not confuse them with the numbers of events.
         id = f"{len(self.messages) + 1}"
         self.messages.append(MessageToRun(id=id, name=name, payload=id, run_id=None if key else an_id(number), key=key))
         return self.messages[-1]
@@ -707,7 +707,7 @@ class StoreMachine(SideBySide):
             messages=tuple(self._message(*address) for address in _some(more, "message")),
             events=tuple(self._event(topic) for topic in _some(more, "event")),
             replies=tuple(Reply(message_id=f"{number}", payload=run.id) for number in _some(more, "reply")),
-            # Only of younger runs: cancelling one's own ancestor would be cancelling oneself.
+            # Only younger runs: a run that cancels its ancestor would cancel itself.
             cancels=tuple(an_id(number) for number in _some(more, "cancel") if an_id(number) > run.id),
             pruned=more.get("pruned", ()),
             values=more.get("values", {}),
@@ -716,7 +716,7 @@ class StoreMachine(SideBySide):
         )
 
     def _records(self, run_id: str, consumed: Sequence[int], more: Plan) -> Iterator[Entry]:
-        """What the history says of the arrivals that are consumed, and of the children that are started."""
+        """Return the entries for consumed arrivals and started children."""
         for number in consumed:
             self.position += 1
             arrival = self.model._state.records[run_id].inbox[number]
@@ -726,11 +726,11 @@ class StoreMachine(SideBySide):
                 yield self._end_of(arrival)
         for number, options in _some(more, "child"):
             location = options.get("parent_location", f"call#{an_id(number)}")
-            # Of some it is not known that anybody awaits them.
+            # Some of them do not record that they are awaited.
             yield a_child(number, location, since=self.position, attempts=int(number < RUNS - 1))
 
     def _end_of(self, arrival: Arrival) -> Entry:
-        """The record of the end of a child, where its parent knows it."""
+        """Return the recorded end of a child, if its parent knows it."""
         child = self.model._state.records.get(arrival.name)
         location = (child and child.run.parent_location) or f"call#{arrival.name}"
         ended: Plan = {"since": self.position - 2}
@@ -739,7 +739,7 @@ class StoreMachine(SideBySide):
         return a_child(_number_of(arrival.name), location, self.position, **ended)
 
     def _undone(self, run_id: str) -> Iterator[Entry]:
-        """A run that rolls back has undone something with each of its checkpoints."""
+        """Let each checkpoint of a run that rolls back record an undo."""
         record = self.model._state.records[run_id]
         if record.run.rollback is not None:
             for entry in [entry for entry in record.entries.values() if entry.has_undo][:1]:
@@ -748,13 +748,13 @@ class StoreMachine(SideBySide):
 
     def _next(self, next: Next, run_id: str, entries: Sequence[Entry] = ()) -> Next:
         if isinstance(next, Finish) and next.error is not None:
-            # A failure goes back to all that is recorded as failed but the first, which was caught.
+            # A failure refers to all failed entries except the first, which was caught.
             known = [*self.model._state.records[run_id].history(), *entries]
             at = [entry.location for entry in known if entry.state is EntryState.FAILED][1:]
             next = replace(next, error=replace(next.error, locations=tuple(at)))
         is_rolling_back = self.model._state.records[run_id].run.rollback is not None
         if is_rolling_back and isinstance(next, (Finish, StartRollback, ContinueAsNew)):
-            return fail()  # what rolls back neither succeeds nor starts to roll back
+            return fail()  # a run that rolls back can neither succeed nor start another rollback
         if isinstance(next, Block) and next.retry_at is not None:
             return replace(next, retry_at=self.clock.now() + next.retry_at)
         return next
@@ -764,7 +764,7 @@ class StoreMachine(SideBySide):
         return record is not None and record.run.is_held and record.run.token == lease.run.token
 
     def _entry(self, plan: tuple[str, int]) -> Entry:
-        """Settled if the number of attempts is 0."""
+        """Return an entry that is settled if the number of attempts is 0."""
         location, attempts = plan
         if attempts:
             return replace(a_retry(location, attempts), since=self.position)
@@ -780,13 +780,13 @@ class StoreMachine(SideBySide):
 
 
 def _moved(dump: Dump, run_id: str, key: str | None) -> Dump:
-    """A dump as if it were of another run."""
+    """Return a dump with the id of another run."""
     audit = tuple(replace(fact, run_id=run_id) for fact in dump.audit)
     return replace(dump, run=replace(dump.run, id=run_id, key=key), audit=audit)
 
 
 def _still(dumps: Sequence[Dump]) -> list[Dump]:
-    """Waits are a set."""
+    """Compare waits as a set."""
     return [replace(dump, waits=tuple(sorted(dump.waits, key=lambda wait: wait.location))) for dump in dumps]
 
 
@@ -799,7 +799,7 @@ def _number_of(run_id: str) -> int:
 
 
 async def _outcome(operation: Callable[[Store], Awaitable[Any]], store: Store) -> Any:
-    """The answer, or the refusal as a value that can be compared."""
+    """Return the answer, or the refusal as a comparable value."""
     try:
         return await operation(store)
     except KeyConflict as conflict:
@@ -809,12 +809,12 @@ async def _outcome(operation: Callable[[Store], Awaitable[Any]], store: Store) -
 
 
 def _without_hint_if_full(limit: int) -> Callable[[Claimed], Claimed]:
-    """A claim that found all it asked for is made again at once, whatever it says of the next run."""
+    """Ignore the next ready time of a claim that got as many runs as it asked for: it is repeated at once."""
     return lambda claimed: replace(claimed, next_ready_at=None) if len(claimed.leases) == limit else claimed
 
 
 def _unordered(claimed: Claimed) -> Claimed:
-    """A repeated claim: the same leases in any order, and come back at any time."""
+    """Ignore the order of leases and the next ready time of a repeated claim."""
     leases = tuple(sorted(claimed.leases, key=lambda lease: lease.run.id))
     return replace(claimed, leases=leases, next_ready_at=None)
 
@@ -824,12 +824,12 @@ def _checkpoint(batch: Sequence[Checkpoint], store: Store) -> Awaitable[Verdicts
 
 
 def _seen(listed: Sequence[Details]) -> list[Details]:
-    """Waits are a set."""
+    """Compare waits as a set."""
     return [replace(details, waits=tuple(sorted(details.waits, key=lambda wait: wait.location))) for details in listed]
 
 
 async def _picture(store: Store, numbers: Sequence[int]) -> Plan:
-    """Everything a store shows, of its runs and of some in particular."""
+    """Return everything a store shows, for all runs and for some in particular."""
     ids = [an_id(number) for number in range(RUNS)]
     some = [an_id(number) for number in numbers]
     details = await store.get(some[0])

@@ -1,6 +1,7 @@
-"""A machine that does the same to the schedules of two stores, and compares all they answer and all they show.
+"""A machine that applies the same calls to the schedules of two stores and compares their answers and contents.
 
-The memory store is the model. Apart from the other machine, as schedules touch nothing else but the runs they make.
+The memory store is the model. It is separate from the other machine, because schedules affect only the runs they
+create.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class ScheduleMachine(SideBySide):
 
     @rule(length=st.sampled_from(LENGTHS), limit=st.integers(1, 3), age=st.sampled_from([0, 0, 0, 1, 2]))
     def fire(self, length: Micros, limit: int, age: int) -> None:
-        """Fire what is due, or what was due a while ago, as a slow scheduler would find it."""
+        """Fire due slots, or slots of a while ago, as a slow scheduler would."""
         self.clock.advance(length)
         self.seen.append(self._both(lambda store: store.catalog(ListDueSchedules(limit=limit))))
         found = self.seen[-1 - age :][0]
@@ -87,7 +88,7 @@ class ScheduleMachine(SideBySide):
 
     @rule(number=st.integers(0, 3))
     def end(self, number: int) -> None:
-        """End one of the runs that were made last."""
+        """End one of the latest runs."""
         made = [*self.model._state.records]
         for run_id in made[-1 - number :][:1]:
             self._end(run_id)
@@ -109,7 +110,7 @@ class ScheduleMachine(SideBySide):
             self._both(lambda store: store.catalog(ListDueSchedules(limit=2, after=after)))
 
     def _both(self, operation: Callable[[Store], Awaitable[Any]]) -> Any:
-        """Ask both; the answers must be equal. Returns the model's."""
+        """Ask both stores and check that the answers are equal. Return the model's."""
 
         async def ask() -> tuple[Any, Any]:
             return await operation(self.model), await operation(self.other)

@@ -1,6 +1,6 @@
-"""What machines that compare a store with the model have in common, and a sick store, to see whether they notice it.
+"""Common parts of machines that compare a store with the model, and a faulty store that shows that they notice bugs.
 
-A machine does the same to the memory store, which is the model, and to another store.
+A machine applies the same calls to the memory store, which is the model, and to another store.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Open = Callable[[SettableClock], Store]
 
 
 class SideBySide(RuleBasedStateMachine):
-    """Has the model and another store, both open, with one clock."""
+    """The model and another store, both open, with one clock."""
 
     def __init__(self, open_other: Open) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class SideBySide(RuleBasedStateMachine):
 
 
 def drive(machine: Callable[[Open], SideBySide], open_other: Open, like: settings, steps: int) -> None:
-    """Have a machine compare a store with the model, in many examples of so many steps."""
+    """Let a machine compare a store with the model, in many examples of a given number of steps."""
     run_state_machine_as_test(
         lambda: machine(open_other),  # type: ignore[arg-type]  # anything that makes one will do
         settings=settings(
@@ -60,13 +60,13 @@ def drive(machine: Callable[[Open], SideBySide], open_other: Open, like: setting
 
 
 def sqlite_stores(folder: Path) -> Open:
-    """A new file for each example."""
+    """Return a new file for each example."""
     numbers = count()
     return lambda clock: SqliteStore(folder / f"{next(numbers)}.db", clock=clock)
 
 
 def postgres_stores(databases: Databases, lent: ExitStack, prepare: Callable[[], object] = lambda: None) -> Open:
-    """The database of the example before, cleaned and lent again."""
+    """Return the database of the previous example, cleaned."""
 
     def open_other(clock: SettableClock) -> Store:
         lent.close()
@@ -78,7 +78,7 @@ def postgres_stores(databases: Databases, lent: ExitStack, prepare: Callable[[],
 
 
 class SickUnit(StateUnit):
-    """Only what is done to this one is done wrongly; the model beside it stays right."""
+    """A store with a bug; the model beside it stays correct."""
 
 
 class SickStore(MemoryStore):
@@ -88,7 +88,7 @@ class SickStore(MemoryStore):
 
 
 def infect(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, bug: Callable[..., object]) -> None:
-    """Have a bug stand in for one function of the sick store; it is given the right one first."""
+    """Replace one function of the faulty store by a bug, which gets the correct function as first argument."""
     right = getattr(module, name)
 
     def wrong(unit: StateUnit, *given: Any, **named: Any) -> object:
@@ -98,7 +98,7 @@ def infect(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, bug: 
 
 
 def like_each_time(max_examples: int) -> settings:
-    """The same examples each time, so that a bug is found each time; and no search for the shortest one."""
+    """Use the same examples each time, so that a bug is found each time, without shrinking."""
     return settings(
         max_examples=max_examples, derandomize=True, database=None, phases=[Phase.generate], print_blob=False
     )

@@ -1,4 +1,4 @@
-"""Slots, as they have to be whatever was done: what is checked after each step of walks and of the machine."""
+"""Invariants of slots, checked after each step of walks and of the machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.stores.memory.unit_of_work import StateUnit
 
 
 def check_slots(state: State, now: Micros) -> None:
-    """I8: no orphan state. I9: nobody has a slot more than it needs, and nobody waits while there is a free one."""
+    """I8: no orphan state. I9: no run has more slots than it needs, and none waits while a slot is free."""
     had: dict[str, set[str]] = defaultdict(set)
     for run_id, record in state.records.items():
         run, rule = record.run, state.types.get(record.run.type) or TypeRule(name=record.run.type)
@@ -27,7 +27,7 @@ def check_slots(state: State, now: Micros) -> None:
 
 
 def _check_had(run: Run, rule: TypeRule, now: Micros) -> None:
-    """Whoever is held has what it needs; so has whoever has anything, and that one can be claimed."""
+    """Check that a held run has the slots it needs, and that a run with any slot has all and can be claimed."""
     wanted = set(limits.slots_of(rule, run))
     if run.is_held:
         assert set(run.slots) == wanted - {limits.rate_slot(rule.name)}
@@ -37,14 +37,14 @@ def _check_had(run: Run, rule: TypeRule, now: Micros) -> None:
 
 
 def _in_front(state: State, rule: TypeRule, slot: str) -> int:
-    """How many need a slot of a key and wait for what all runs of the type share."""
+    """Return the number of runs that need a slot of a key and wait for a slot of the type."""
     shared = limits.type_slot(rule.name), limits.rate_slot(rule.name)
     waiting = [(record.run, limits.parked_at(record.waits)) for record in state.records.values()]
     return sum(w is not None and w.names[0] in shared and slot in limits.slots_of(rule, run) for run, w in waiting)
 
 
 def _check_parked(unit: StateUnit, run: Run, rule: TypeRule, wait: Wait, now: Micros, *, in_front: int) -> None:
-    """Whoever waits cannot go on; or it is only time that has made it free, and then the first one is due."""
+    """Check that a waiting run cannot continue, or that only time has freed its slot and the first one is due."""
     assert run.state in (RunState.PENDING, RunState.SUSPENDED, RunState.BLOCKED, RunState.ROLLING_BACK)
     assert not run.is_held
     assert not run.slots

@@ -1,7 +1,7 @@
-"""Random walks with many runs: a store gives out the same runs as the model does, in the same order, limited or not.
+"""Random walks with many runs: a store claims the same runs as the model, in the same order, limited or not.
 
-The machine of `test_model.py` does everything, but to a handful of runs: too few for a store to load only some of those
-that are due, or that wait for a slot.
+The machine of `test_model.py` uses every operation, but only a few runs: too few for a store to load only part of the
+due ones, or of those that wait for a slot.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NEXTS: tuple[Next, ...] = (succeed(), Release(), block(SECOND))
 
 
 class Walker:
-    """Does the same to the model and to another store, and compares what they answer."""
+    """Applies the same calls to the model and to another store, and compares their answers."""
 
     def __init__(self, seed: int, model: Store, other: Store, clock: SettableClock) -> None:
         self.random = random.Random(seed)
@@ -61,7 +61,7 @@ class Walker:
         return answer
 
     async def create(self) -> None:
-        """Many runs of one kind, so that those of other kinds are far behind them."""
+        """Create many runs of one kind, so that those of other kinds are far behind them."""
         first, self.number = self.number, self.number + self.random.choice([3, 40])
         options = {
             "type": self.random.choice(TYPES),
@@ -99,7 +99,7 @@ class Walker:
         self.shares = after_claims(self.shares, [lease.run for lease in claimed.leases])
 
     async def write(self) -> None:
-        """Let some runs go. Those whose lease has ended may be another's by now."""
+        """Release some runs. Those whose lease has ended may be held by another worker by now."""
         self.random.shuffle(self.leases)
         some, self.leases = self.leases[:8], self.leases[8:]
         batch: dict[str, Checkpoint] = {lease.run.id: checkpoint_for(lease, self.next(), seen=1_000) for lease in some}
@@ -122,7 +122,7 @@ class Walker:
 @lasting(WALKS * 4)
 @pytest.mark.parametrize("seed", range(WALKS))
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-async def test_many_runs_are_given_out_as_the_model_does(
+async def test_many_runs_are_claimed_as_in_the_model(
     store: str, seed: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     clock = SettableClock()

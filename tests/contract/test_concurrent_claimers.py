@@ -38,7 +38,7 @@ async def claim(store: Store, worker: str, *, limit: int = 3, lease: Micros = LE
 
 
 def on_threads(make_store: MakeStore, claimer: Callable[[Store, str], Awaitable[list[Lease]]]) -> list[Lease]:
-    """Let each claimer run on its own thread, loop and store, all from one instant on; return what they won."""
+    """Run each claimer on its own thread, loop and store, all starting together; return what they claimed."""
     together = Barrier(CLAIMERS)
 
     async def run(worker: str) -> list[Lease]:
@@ -63,7 +63,7 @@ async def take_all(store: Store, worker: str) -> list[Lease]:
 
 
 async def take_turns(store: Store, worker: str) -> list[Lease]:
-    """Claim for no time at all, so that every run can be taken from its holder at once."""
+    """Claim with leases that end at once, so that every run can be taken from its holder."""
     return [lease for _ in range(20) for lease in await claim(store, worker, limit=20, lease=0)]
 
 
@@ -140,7 +140,7 @@ async def prepare_limited(make_store: MakeStore) -> None:
 
 
 async def finish_limited(store: Store, worker: str) -> list[Lease]:
-    """Claim and end runs until there is none left, and see each time how many are held."""
+    """Claim and end runs until none is left, and record each time how many are held."""
     won: list[Lease] = []
     while (await store.stats(CountRuns()))[TYPE].get(RunState.SUCCEEDED, 0) < RUNS:
         for lease in await claim(store, worker):

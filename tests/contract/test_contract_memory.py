@@ -1,4 +1,4 @@
-"""The memory store keeps the contract: it is the model of all others."""
+"""The memory store keeps the contract. It is the model for all others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.testing.contract import SettableClock, StoreContract, TransferCont
 
 
 class TestMemoryStore(StoreContract, TransferContract):
-    """Every sentence of the contract, said of the memory store."""
+    """Every test of the contract, on the memory store."""
 
     @pytest_asyncio.fixture
     async def store(self, clock: SettableClock) -> AsyncIterator[Store]:

@@ -12,7 +12,7 @@ from holdfast.testing.contract import DatabaseContract, SettableClock, StoreCont
 
 
 class TestPostgresStore(StoreContract, DatabaseContract, TransferContract):
-    """Every sentence of the contract, said of the Postgres store."""
+    """Every test of the contract, on the Postgres store."""
 
     @pytest_asyncio.fixture
     async def store(self, clock: SettableClock, postgres_store_url: str) -> AsyncIterator[Store]:

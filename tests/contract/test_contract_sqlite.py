@@ -13,7 +13,7 @@ from holdfast.testing.contract import DatabaseContract, SettableClock, StoreCont
 
 
 class TestSqliteStore(StoreContract, DatabaseContract, TransferContract):
-    """Every sentence of the contract, said of the SQLite store."""
+    """Every test of the contract, on the SQLite store."""
 
     @pytest_asyncio.fixture
     async def store(self, clock: SettableClock, tmp_path: Path) -> AsyncIterator[Store]:

@@ -1,7 +1,7 @@
-"""Races for slots: stores on one database claim, end, cancel, pause and change limits all at once.
+"""Races for slots: stores on one database claim, end, cancel, pause and change limits concurrently.
 
-No more are ever held than a limit allows, nobody waits while there is a free slot, and all comes to its end.
-`HOLDFAST_RACES=10000 pytest tests/contract/test_limit_races.py` goes on for longer.
+The number of held runs never exceeds a limit, no run waits while a slot is free, and all runs end.
+`HOLDFAST_RACES=10000 pytest tests/contract/test_limit_races.py` runs longer.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def some_runs(count: int = RUNS) -> list[Intent]:
 
 
 class Crew:
-    """Works on runs on several stores at once, until none is left."""
+    """Executes runs on several stores at once, until none is left."""
 
     def __init__(self, stores: Stores, nexts: Sequence[Next]) -> None:
         self.stores = stores
@@ -68,10 +68,10 @@ class Crew:
         self.chance = random.Random(RACES)
         self.is_over = False
         self.most = 0
-        """The most that were held at one time."""
+        """Maximum number of runs held at one time."""
 
     async def work(self) -> None:
-        """Claim and write on all stores, look from one of them, and have whoever sleeps go on."""
+        """Claim and write on all stores, check on one of them, and wake sleeping runs."""
         look = asyncio.create_task(self._look())
         try:
             await asyncio.gather(*map(self._work, range(len(self.stores))))
@@ -84,7 +84,7 @@ class Crew:
             pass
 
     async def take_turn(self, number: int) -> bool:
-        """Claim runs, write what they gained, and have some go on that sleep. Whether there is any left."""
+        """Claim runs, write their progress, and wake some sleeping ones. Return True if any is left."""
         store = self.stores[number]
         claimed = await claim(store, worker=f"w{number}", types=TYPES, limit=self.chance.randint(1, 6))
         if batch := [self._checkpoint(lease) for lease in claimed.leases]:
@@ -97,13 +97,13 @@ class Crew:
         return bool(alive)
 
     async def meddle(self, store: Store) -> None:
-        """Cancel or pause some run."""
+        """Cancel or pause a random run."""
         run_id = an_id(self.chance.randrange(RUNS))
         wishes: list[RunControl] = [Cancel(run_id=run_id, id=new_id(), force=True), Pause(run_id=run_id, id=new_id())]
         await store.apply(self.chance.choice(wishes))
 
     def _checkpoint(self, lease: Lease) -> Checkpoint:
-        # Whoever was here before ends, so that there is an end to it.
+        # A run that slept before ends now, so that the race terminates.
         next = self.chance.choice(self.nexts) if lease.run.token < 3 else succeed()
         waits = (for_message("go"),) if isinstance(next, Suspend) else None
         return checkpoint_for(lease, next, waits=waits)
@@ -118,12 +118,12 @@ class Crew:
 
 
 async def check_all_over(store: Store) -> None:
-    """Everything has ended, and left nothing behind."""
+    """Check that every run has ended and left nothing behind."""
     assert await store.list(Query(states=LIVE, limit=1_000)) == []
     assert list(await store.stats(CountSlots())) == []
 
 
-async def test_no_more_are_held_than_a_limit_allows_whoever_claims_ends_or_is_cancelled(stores: Stores) -> None:
+async def test_a_limit_is_never_exceeded_while_runs_are_claimed_ended_and_cancelled(stores: Stores) -> None:
     await stores[0].apply(
         ChangeTypes(changes=[TypeChange(name=type, concurrency=LIMIT, per_key={"tenant": 2}) for type in TYPES])
     )
@@ -141,7 +141,7 @@ async def test_no_more_are_held_than_a_limit_allows_whoever_claims_ends_or_is_ca
 
 
 async def check_slots_of(store: Store) -> None:
-    """Who has slots has what it needs, and nobody waits while there is a free one."""
+    """Check that a run with slots has what it needs, and that no run waits while a slot is free."""
     state = State(types={rule.name: rule for rule in await store.catalog(ListTypes())})
     for details in await store.list(Query(limit=1_000)):
         run = details.run
@@ -155,7 +155,7 @@ async def check_slots_of(store: Store) -> None:
     assert uses == {slot: len(runs) for slot, runs in state.slots.items() if runs}
 
 
-async def test_limits_that_change_while_runs_are_claimed_and_end_lose_nobody(stores: Stores) -> None:
+async def test_changing_limits_while_runs_are_claimed_and_end_loses_no_run(stores: Stores) -> None:
     await stores[0].create(some_runs())
     crew = Crew(stores, [succeed(), Suspend(), Release()])
     changes: list[dict[str, Any]] = [
@@ -176,8 +176,8 @@ async def test_limits_that_change_while_runs_are_claimed_and_end_lose_nobody(sto
     await check_all_over(stores[1])
 
 
-async def test_a_limit_that_is_set_while_runs_are_claimed_counts_all_that_are_held(stores: Stores) -> None:
-    """A claim by the old rules is over before the new ones count, or keeps to them."""
+async def test_a_limit_that_is_set_during_claims_counts_all_held_runs(stores: Stores) -> None:
+    """A claim under the old rules ends before the new ones apply, or follows them."""
     for number in range(ROUNDS // 2):
         type = f"type-{number}"
         await stores[0].create([Intent(id=new_id(), type=type, payload="{}") for _ in range(6)])
@@ -194,7 +194,7 @@ async def test_a_limit_that_is_set_while_runs_are_claimed_counts_all_that_are_he
         held = [lease for leases in won if leases for lease in leases]
 
         (use,) = await stores[2].stats(CountSlots(type=type))
-        assert use.used == len(held)  # those that were claimed before are too many perhaps, but they count
+        assert use.used == len(held)  # runs claimed before may be too many, but they count
         ends = await stores[1].checkpoint([checkpoint_for(lease, succeed()) for lease in held])
         assert not any(verdict.is_lost for verdict in ends.verdicts)
         assert len(await take(stores[0])) == min(2, 6 - len(held))

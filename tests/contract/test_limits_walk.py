@@ -1,4 +1,4 @@
-"""Long random walks of the model: nobody gets more than there is, and nobody waits while there is a free slot.
+"""Long random walks of the model: no limit is exceeded, and no run waits while a slot is free.
 
 `HOLDFAST_MODEL_EXAMPLES=2000 pytest tests/contract/test_limits_walk.py` walks longer.
 """
@@ -64,7 +64,7 @@ STEPS = 300
 
 
 class Walker:
-    """Does one thing after the other to a store, and looks after each."""
+    """Applies random operations to a store, and checks the invariants after each."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -90,7 +90,7 @@ class Walker:
         self.number += 1
         return f"{kind}{self.number}"
 
-    # Doing
+    # Actions
 
     async def create(self) -> None:
         id = self.new_id("c")
@@ -125,7 +125,7 @@ class Walker:
         self.leases += claimed.leases
 
     def check_claim(self, before: Run, counted: dict[str, int]) -> None:
-        """That there was a slot of each kind for a run that was claimed, when so many had one."""
+        """Check that there was a slot of each kind for a claimed run, when this many had one."""
         rule, now = self.rule(before.type), self.clock.now()
         for slot, count in limits.slots_of(rule, before).items():
             assert slot in before.slots or counted.get(slot, 0) < count
@@ -222,14 +222,14 @@ ACTIONS = (
 
 @pytest.mark.both_tiers
 @lasting(WALKS / 20)
-async def test_whatever_is_done_limits_are_kept_and_nobody_waits_in_vain() -> None:
+async def test_limits_hold_and_no_run_waits_in_vain_after_any_operations() -> None:
     for seed in range(WALKS):
         walker = Walker(seed)
         for _ in range(STEPS):
             await walker.step()
 
 
-async def test_a_slot_that_is_handed_on_does_not_set_all_in_motion_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slot_that_is_handed_on_does_not_wake_all_waiting_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, moved = SettableClock(), 0
     store = MemoryStore(clock=clock)
     put = StateWaits.put

@@ -30,7 +30,7 @@ COUNT = 40
 
 
 class Work:
-    """Counts the waits that are looked at when something arrives, and those that are loaded for that."""
+    """Counts the waits that are examined for an arrival, and those loaded for that."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -55,7 +55,7 @@ def stage(request: pytest.FixtureRequest, tmp_path: Any) -> Stage:
 
 @pytest.mark.parametrize("is_held", [False, True])
 @pytest.mark.parametrize("scope", ["", "+1/"])
-async def test_only_the_first_end_of_a_child_goes_through_the_waits_of_its_parent(
+async def test_only_the_first_end_of_a_child_reads_the_waits_of_its_parent(
     stage: Stage, scope: str, monkeypatch: pytest.MonkeyPatch, *, is_held: bool
 ) -> None:
     store = stage.store()

@@ -1,6 +1,6 @@
-"""Every store answers like the model, whatever is done to it; and the machine that says so notices what is wrong.
+"""Every store answers like the model for all sequences of calls, and the comparing machine detects bugs.
 
-`HOLDFAST_MODEL_EXAMPLES=2000 pytest tests/contract/test_model.py` looks longer.
+`HOLDFAST_MODEL_EXAMPLES=2000 pytest tests/contract/test_model.py` runs longer.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from tests.postgres import Databases
 
 EXAMPLES = amount(short=15, long=150, variable="HOLDFAST_MODEL_EXAMPLES")
 POSTGRES_EXAMPLES = amount(short=4, long=40, variable="HOLDFAST_MODEL_EXAMPLES")
-"""Fewer, as each of them is a few hundred statements to a server."""
+"""Fewer examples, because each sends a few hundred statements to a server."""
 STEPS = 50
 
 
@@ -72,7 +72,7 @@ def test_the_postgres_store_answers_like_the_model(
 def number_without_gaps(
     monkeypatch: pytest.MonkeyPatch, attempt: Callable[..., Script[Any]] = unit_of_work._attempt
 ) -> None:
-    """Number events as the model does; a sequence leaves out numbers that were drawn in vain."""
+    """Number events as the model does; a sequence skips numbers of rolled back transactions."""
     last = 0
 
     def without_gaps(
@@ -95,7 +95,7 @@ def number_without_gaps(
         yield number, (max(1, last), last > 0)
         told = yield from attempt(calls, wishes, watched, at, bounds)
         last = max([last, *(working.event_count for working in seen)])
-        yield number, (max(1, last), last > 0)  # for whoever asks how far it is
+        yield number, (max(1, last), last > 0)  # for a reader of its progress
         if is_committing:
             yield bounds.commit
         return told
@@ -113,7 +113,7 @@ def test_the_model_answers_like_itself() -> None:
     drive(StoreMachine, lambda clock: MemoryStore(clock=clock), settings(max_examples=10), STEPS)
 
 
-# The machine is worth what it finds: each of these bugs stands in for one right function of the memory store.
+# Each of these bugs replaces one function of the memory store. The machine must detect it.
 
 
 def writes_without_fence(
@@ -213,11 +213,11 @@ def pauses_without_asking(  # noqa: PLR0917 - as the function it stands in for
 def keeps_what_it_was_handed(
     right: Callable[..., None], unit: StateUnit, run: Run, waits: Sequence[Wait], now: Micros
 ) -> None:
-    """Not to give anything back."""
+    """Do not give anything back."""
 
 
 def hands_nothing_on(right: Callable[..., None], unit: StateUnit, run: Run, now: Micros, *, has_waited: bool) -> None:
-    """Not to give back a slot, nor to leave a queue."""
+    """Do not give back a slot, nor leave a queue."""
 
 
 def lets_everybody_in(right: Callable[..., Run | None], unit: StateUnit, run: Run, now: Micros) -> Run:
@@ -225,7 +225,7 @@ def lets_everybody_in(right: Callable[..., Run | None], unit: StateUnit, run: Ru
 
 
 def forgets_who_is_held(right: Callable[..., None], unit: StateUnit, rule: TypeRule, now: Micros) -> None:
-    """Not to count those who are worked on already."""
+    """Do not count held runs."""
 
 
 BUGS: dict[Callable[..., object], tuple[ModuleType, str]] = {
@@ -253,7 +253,7 @@ BUGS: dict[Callable[..., object], tuple[ModuleType, str]] = {
 @pytest.mark.long
 @lasting(20)
 @pytest.mark.parametrize("bug", BUGS)
-def test_the_machine_notices(bug: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_machine_detects_the_bug(bug: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
     infect(monkeypatch, *BUGS[bug], bug)
 
     with pytest.raises(AssertionError):

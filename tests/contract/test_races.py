@@ -1,6 +1,6 @@
-"""Races between stores on one database: whoever comes first, nothing is missed, and nobody waits in a circle.
+"""Races between stores on one database: in any order, nothing is missed and no deadlock occurs.
 
-`HOLDFAST_RACES=10000 pytest tests/contract/test_races.py` runs so many of each.
+`HOLDFAST_RACES=10000 pytest tests/contract/test_races.py` runs that many of each.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tests.plugin.tiers import amount
 
 RACES = amount(short=40, long=400, variable="HOLDFAST_RACES")
 WIDTH = 10
-"""So many races at once, each about a run of its own, in one call of each store."""
+"""Number of concurrent races, each about its own run, in one call of each store."""
 
 Stores = Sequence[Store]
 
@@ -63,11 +63,11 @@ where datname = current_database()
 
 @pytest_asyncio.fixture
 async def stores(make_store: Callable[[], Store], request: pytest.FixtureRequest) -> AsyncIterator[Stores]:
-    """Three stores; afterwards nobody was in a deadlock, which the stores themselves would have got over."""
+    """Three stores. Afterwards the fixture checks that no deadlock occurred, which the stores would have survived."""
     stores = [make_store() for _ in range(3)]
     is_counted = "postgres" in request.node.name
     url = request.getfixturevalue("postgres_store_url") if is_counted else ""
-    earlier = deadlocks(url) if is_counted else 0  # the database was lent to other tests before
+    earlier = deadlocks(url) if is_counted else 0  # other tests used the database before
     for store in stores:
         await store.open()
     yield stores
@@ -77,28 +77,28 @@ async def stores(make_store: Callable[[], Store], request: pytest.FixtureRequest
 
 
 def deadlocks(url: str) -> int:
-    """How many there have been in a database, as soon as all stores on it are closed."""
+    """Return the number of deadlocks in a database, once all stores on it are closed."""
     with psycopg.connect(url, autocommit=True) as connection:
-        while connection.execute(OTHERS).fetchone() != (0,):  # a session tells when it ends
+        while connection.execute(OTHERS).fetchone() != (0,):  # a session reports its counts at its end
             time.sleep(0.01)
         ((count,),) = connection.execute(DEADLOCKS).fetchall()
         return int(count)
 
 
 def rounds() -> list[range]:
-    """The numbers of the runs, by the rounds they race in."""
+    """Yield the numbers of the runs, by the rounds in which they race."""
     return [range(first, first + WIDTH) for first in range(0, RACES, WIDTH)]
 
 
 async def held(store: Store, intents: Sequence[Intent]) -> list[Lease]:
-    """New runs, held by the worker of this store."""
+    """Create runs, held by the worker of this store."""
     lease = LeaseRequest(worker=WORKER, claim_id=new_id(), lease=LEASE, python=PYTHON)
     created = await store.create(intents, lease)
     return [run.lease for run in created.runs if run.lease is not None]
 
 
 async def race(*racers: Coroutine[Any, Any, Any]) -> list[Any]:
-    """Let all begin at once, in any order; their answers in the order of the arguments."""
+    """Start all at once, in any order; return their answers in the order of the arguments."""
     begun = {racer: asyncio.create_task(racer) for racer in random.sample(racers, len(racers))}
     return [await begun[racer] for racer in racers]
 
@@ -112,7 +112,7 @@ async def cancel(store: Store, number: int) -> bool | None:
 
 
 async def check_all_go_on(store: Store, numbers: Sequence[int], verdicts: Verdicts, leases: Sequence[Lease]) -> None:
-    """Each run was told of what has arrived, or was woken by it. Then it has had enough."""
+    """Check that each run got its arrival, or was woken by it. Then end the run."""
     told = {verdict.run_id: verdict for verdict in verdicts.verdicts if verdict.is_held}
     woken = {lease.run.id: lease for lease in (await claim(store, limit=WIDTH)).leases}
     assert {*told, *woken} == {an_id(number) for number in numbers}
@@ -175,7 +175,7 @@ async def test_the_end_of_a_child_that_races_its_waiting_parent_is_never_missed(
         await check_all_go_on(stores[0], numbers, verdicts, parents)
 
 
-async def test_of_a_cancel_and_an_end_that_race_one_wins_and_both_know(stores: Stores) -> None:
+async def test_a_cancel_and_an_end_that_race_agree_on_one_winner(stores: Stores) -> None:
     for numbers in rounds():
         leases = await held(stores[0], [an_intent(number) for number in numbers])
 
@@ -195,8 +195,8 @@ async def test_of_a_cancel_and_an_end_that_race_one_wins_and_both_know(stores: S
     sys.stdout.write(f"figure: {RACES:,} races, one end each, 0 deadlocks\n")
 
 
-async def test_a_family_that_ends_from_both_ends_at_once_ends_once(stores: Stores) -> None:
-    """A parent is cancelled, and its children with it, while they end by themselves and tell it."""
+async def test_a_parent_and_children_that_end_concurrently_end_once(stores: Stores) -> None:
+    """A parent is cancelled with its children, while they end by themselves and notify it."""
     for numbers in rounds():
         families = [[an_id(10 * RACES + 10 * number + each) for each in range(3)] for number in numbers]
         await held(stores[0], [an_intent(number) for number in numbers])
@@ -223,7 +223,7 @@ async def test_a_family_that_ends_from_both_ends_at_once_ends_once(stores: Store
             assert details.run.state is (RunState.CANCELLED if lost[lease.run.id] else RunState.FAILED)
 
 
-async def test_stores_that_do_everything_to_the_same_runs_never_wait_in_a_circle(stores: Stores) -> None:
+async def test_stores_that_change_the_same_runs_never_deadlock(stores: Stores) -> None:
     """Batches about the same few runs, parents, keys and topics, in any order, from all sides."""
     await stores[0].create([an_intent(number, key=f"k{number}") for number in range(WIDTH)])
     chance = random.Random(RACES)

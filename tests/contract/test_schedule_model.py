@@ -1,6 +1,6 @@
-"""Every store keeps schedules like the model, whatever is done to them; and the machine notices what is wrong.
+"""Every store keeps schedules like the model for all sequences of calls, and the machine detects bugs.
 
-`HOLDFAST_MODEL_EXAMPLES=2000 pytest tests/contract/test_schedule_model.py` looks longer.
+`HOLDFAST_MODEL_EXAMPLES=2000 pytest tests/contract/test_schedule_model.py` runs longer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_the_postgres_store_keeps_schedules_like_the_model(postgres_databases: D
         drive(ScheduleMachine, stores, settings(max_examples=POSTGRES_EXAMPLES), STEPS)
 
 
-# The machine is worth what it finds: each of these bugs stands in for one right function of the memory store.
+# Each of these bugs replaces one function of the memory store. The machine must detect it.
 
 
 def fires_what_was_changed(
@@ -87,7 +87,7 @@ BUGS: dict[Callable[..., object], str] = {
 @pytest.mark.long
 @lasting(20)
 @pytest.mark.parametrize("bug", BUGS)
-def test_the_machine_notices(bug: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_schedule_machine_detects_the_bug(bug: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
     infect(monkeypatch, schedules, BUGS[bug], bug)
 
     with pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""Wishes: what the machine has done to runs by hand, as small plans that become requests."""
+"""Control requests of the machine, as small plans that become requests."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from holdfast.testing.contract.arrange import an_id
 KINDS = ("cancel", "force", *("pause", "resume", "rewind", "recover") * 2, "wake", "fork", "delete")
 WISHES = st.tuples(
     st.sampled_from(KINDS),
-    st.integers(0, 2),  # which id the request has: a few, so that repeats are common
-    st.integers(0, 5),  # which location, and which run a fork becomes
-    st.booleans(),  # whether it is forced
+    st.integers(0, 2),  # selects the id of the request: a few, so that repeats are common
+    st.integers(0, 5),  # selects the location, and the run that a fork becomes
+    st.booleans(),  # True if the request is forced
 )
 Wish = tuple[str, int, int, bool]
 
 
 def request_of(wish: Wish, run_id: str, locations: Sequence[str]) -> RunControl:
-    """The request for a run that has entries at these locations."""
+    """Return the request for a run that has entries at these locations."""
     kind, number, index, is_forced = wish
     id = f"{kind}-{run_id}-{number}"
     location = locations[index % len(locations)] if locations else "nowhere"

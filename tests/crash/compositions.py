@@ -1,4 +1,4 @@
-"""More scripts that are played with a crash at every call: the larger words, made of smaller ones, and rollback."""
+"""More scripts for a crash at every call: composed operations such as loops, joins and maps, and rollback."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def fail_main(h: Harness) -> None:
 
 
 async def all_suspended(h: Harness, count: int) -> None:
-    """Let time pass until so many runs only wait."""
+    """Let time pass until this many runs only wait."""
     while sum([info.state.value == "suspended" async for info in h.list()]) < count:
         await h.settle()
         await h.advance(1)
@@ -230,7 +230,7 @@ def generations(app: Registry, ledger: EffectLedger) -> None:
 async def send_over_generations(h: Harness) -> None:
     run = await h.start("main", {"got": []}, id="main")
     for number in range(1, 5):
-        if number == 3:  # later than it is asked for, by another generation
+        if number == 3:  # later than requested, by another generation
             while (await run.info()).generation < 3 or (await run.info()).state.value != "suspended":
                 await h.settle()
                 await h.advance(1)

@@ -1,4 +1,4 @@
-"""The stages on which a worker freezes: not the one that replays, as its workers are the tests' own."""
+"""The stages for frozen workers: without constant replay, because these tests start their own workers."""
 
 from __future__ import annotations
 

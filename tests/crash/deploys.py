@@ -1,4 +1,4 @@
-"""Scripts of bad deploys, played with a crash at every call: a run is blocked, and goes on under right code."""
+"""Scripts of bad deploys, played with a crash at every call: a run is blocked, and continues under correct code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.programs.ledger import EffectLedger
 
 
 class Violating:
-    """Code that does I/O after its last step, until it is mended."""
+    """Code that does I/O after its last step, until it is fixed."""
 
     def __init__(self) -> None:
         self._is_broken = True
@@ -52,7 +52,7 @@ class Violating:
 
 
 class Changed:
-    """Code whose first steps are renamed, inserted, removed or swapped for a while, once all runs have done them."""
+    """Code whose first steps are renamed, inserted, removed or swapped for a while, after all runs executed them."""
 
     def __init__(self, change: str, names: str) -> None:
         self._change = change

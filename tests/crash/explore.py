@@ -1,7 +1,7 @@
-"""Explore: random programs of the whole vocabulary, played and compared with what an interpreter says of them.
+"""Explore: random programs of the whole vocabulary, played and compared with the prediction of an interpreter.
 
-    python -m tests.crash.explore --count 10000 --seed 1     # so many programs, beginning with this seed
-    python -m tests.crash.explore --only 4711                # one of them, with all that is known about it
+    python -m tests.crash.explore --count 10000 --seed 1     # that many programs, starting with this seed
+    python -m tests.crash.explore --only 4711                # one of them, with full details
 
 Each is played undisturbed, replayed after every checkpoint, and with workers that crash, are restarted, or lose calls
 and answers; some on SQLite and on Postgres.
@@ -41,12 +41,12 @@ from tests.stage import Stage, lent
 
 
 class Mismatch(AssertionError):
-    """What came of a program is not what the interpreter says."""
+    """The outcome of a program differs from the prediction of the interpreter."""
 
 
 @dataclass
 class Play:
-    """What came of one play, how often workers asked the store, and how often one of them was lost."""
+    """The outcome of one play, the number of store calls, and the number of lost workers."""
 
     played: Played
     calls: int
@@ -54,12 +54,12 @@ class Play:
 
 
 def program_of(seed: int) -> Program:
-    """The program that a seed grows."""
+    """Return the program that a seed generates."""
     return Gardener(seed).grow()
 
 
 async def act(h: Harness, program: Program) -> None:
-    """Start a program, send it what it waits for, end it if it does not end by itself, and let the rest end, too."""
+    """Start a program, send its messages, cancel it if it does not end by itself, and let the other runs end."""
     limits: dict[str, Any] = {program["end"]: LIMIT_SECONDS} if str(program.get("end")).startswith("max") else {}
     await h.topics.set("queue*", mode="queue")
     run = await h.start("program", {"program": program}, id="root", **limits)
@@ -81,7 +81,7 @@ async def act(h: Harness, program: Program) -> None:
 
 async def _pass_time(h: Harness) -> None:
     if not await h.skip():
-        await asyncio.sleep(0.001)  # the worker is just being replaced
+        await asyncio.sleep(0.001)  # the worker is being replaced
 
 
 async def _come_to_hang(h: Harness, number: int) -> None:
@@ -97,7 +97,7 @@ async def _come_to_hang(h: Harness, number: int) -> None:
 
 
 async def play(program: Program, stage: Stage, faults: Faults, *, strict: bool = True) -> Play:
-    """Carry a program out for real."""
+    """Execute a program for real."""
     script = Script("program", partial(build, strict=strict), lambda h: act(h, program))
     rehearsal = Rehearsal(script, stage, faults)
     async with rehearsal.harness as h:
@@ -111,7 +111,7 @@ async def play(program: Program, stage: Stage, faults: Faults, *, strict: bool =
 
 
 async def read(h: Harness, rehearsal: Rehearsal) -> Play:
-    """What came of a play, by the paths of runs."""
+    """Return the outcome of a play, by the paths of runs."""
     details = list(await session_of(h).store.list(Query(limit=10_000)))
     histories = {one.run.id: list(await session_of(h).store.history(one.run.id)) for one in details}
     for one in details:
@@ -122,7 +122,7 @@ async def read(h: Harness, rehearsal: Rehearsal) -> Play:
 
 
 def problems_of(expected: ExpectedOutcome, play: Play, *, is_timed: bool) -> list[str]:
-    """In what a play differs from what is expected; how long it took counts only if nothing disturbed it."""
+    """Return the differences to the expected outcome. The duration counts only if nothing was disturbed."""
     found = problems(expected, play.played, crashes=play.crashes)
     root = play.played.runs["root"]
     took = ((root.finished_at or 0) - root.created_at) / SECOND
@@ -132,9 +132,9 @@ def problems_of(expected: ExpectedOutcome, play: Play, *, is_timed: bool) -> lis
 
 
 def some_faults(chance: random.Random, calls: int) -> Faults:
-    """Crashes, lost calls and answers, or restarts, at a few of the calls.
+    """Return crashes, lost calls and answers, or restarts, at a few of the calls.
 
-    The first, with which a worker registers, is left out: one that cannot do that does not start.
+    The first call, with which a worker registers, is left out: a worker that cannot register does not start.
     """
     whens: list[When] = ["before", "after"]
     numbers = sorted(chance.sample(range(3, max(6, calls + 1)), min(chance.randint(1, 3), max(1, calls - 3))))
@@ -153,7 +153,7 @@ def some_faults(chance: random.Random, calls: int) -> Faults:
 async def explore(
     seed: int, folder: Path, *, databases: Databases | None = None, is_thorough: bool = False, tell: bool = False
 ) -> int:
-    """Play the program of a seed in several ways; `Mismatch` if one of them is not as it should be."""
+    """Play the program of a seed in several ways. Raises `Mismatch` if an outcome is wrong."""
     program, chance = program_of(seed), random.Random(seed)
     expected = Interpreter().root(program)
     plays: list[tuple[str, Faults]] = [("memory", Faults())]
@@ -198,7 +198,7 @@ def _say(text: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Explore many programs; give how many of them went wrong."""
+    """Explore many programs and return the number of mismatches."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=200, help="so many programs")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")

@@ -1,8 +1,8 @@
-"""Random concurrent programs: a seed grows a tree of operations, which one workflow carries out.
+"""Random concurrent programs: a seed generates a tree of operations, which one workflow executes.
 
-A program is plain JSON, so it is the payload of its run. What it returns depends on the tree alone, never on how
-long steps take or when a worker dies: only timers race with timers, and each message has a name of its own. How its
-branches interleave does depend on that; `mark` records it in a step and checks, on every replay, that it was repeated.
+A program is plain JSON, so it is the payload of its run. Its result depends on the tree alone, never on the duration of
+steps or the death of a worker: only timers race with timers, and each message has its own name. How its branches
+interleave does depend on that; `mark` records it in a step and checks, on every replay, that it was repeated.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from holdfast import ChildFailed, Context, Registry, Retry, StepFailed, WaitTime
 from tests.programs.ledger import EffectLedger
 
 Node = list[Any]
-"""The name of an operation and what it is done to."""
+"""The name of an operation and its arguments."""
 
 LEAVES = ("step", "step", "sleep", "doze", "receive", "flaky", "broken", "never", "mark", "silence", "note")
 BRANCHES = ("all", "group", "first", "each", "limit", "guard", "child", "stray", "queue", "lock", "choose", "stream")
 
 
 class Gardener:
-    """Grows programs from a seed."""
+    """Generates programs from a seed."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
         self._count = 0
 
     def grow(self, depth: int) -> Node:
-        """A sequence of operations, some of which hold others."""
+        """Return a sequence of operations, some of which contain others."""
         return ["sequence", [self._node(depth) for _ in range(self._chance.randint(1, 4))]]
 
     def _node(self, depth: int) -> Node:
@@ -45,7 +45,7 @@ class Gardener:
             case "receive":
                 return [kind, f"m{number}"]
             case "first" | "each":
-                # Of timers only, no two of which end together: the order is the same whoever looks when.
+                # Only timers, no two of which end together: their order never varies.
                 return [kind, self._chance.sample([1, 2, 3, 5, 8, 13, 100], self._chance.randint(1, 4))]
             case "all" | "group" | "queue" | "lock" | "stream":
                 return [kind, [self.grow(depth - 1) for _ in range(self._chance.randint(1, 3))]]
@@ -58,7 +58,7 @@ class Gardener:
 
 
 def messages_of(node: Any) -> list[str]:
-    """The names of all messages a program waits for by itself; its children get theirs from it."""
+    """Return the names of all messages a program itself waits for; its children get theirs from it."""
     if not isinstance(node, list):
         return []
     if node and node[0] == "receive":
@@ -69,7 +69,7 @@ def messages_of(node: Any) -> list[str]:
 
 
 class Player:
-    """Carries out one program inside one run."""
+    """Executes one program inside one run."""
 
     def __init__(self, ctx: Context, ledger: EffectLedger) -> None:
         self.ctx = ctx
@@ -77,7 +77,7 @@ class Player:
         self.trace: list[str] = []
 
     async def play(self, node: Node) -> Any:
-        """Carry out an operation; its result is the same whatever happens meanwhile."""
+        """Execute an operation. Its result never depends on timing."""
         kind, *parts = node
         play: Callable[..., Awaitable[Any]] = getattr(self, f"_{kind}")
         result = await play(*parts)
@@ -161,7 +161,7 @@ class Player:
         return [task.result() for task in tasks]
 
     async def _check(self, seen: str) -> None:
-        """Record what the code sees now; on every replay it must see the same."""
+        """Record what the code sees now. Every replay must see the same."""
         recorded = await self.ctx.step("check", self.ledger.note, seen)
         assert recorded == seen, f"a replay went another way: {recorded} was {seen}"
 
@@ -193,7 +193,7 @@ class Player:
         raise AssertionError("a message that nobody sent")
 
     async def _quietly(self, node: Node) -> None:
-        """What is cut off by a time-out may have come to any point: nothing of it shows in the result."""
+        """Execute operations under a timeout. They may be cut off at any point, so the result shows none of them."""
         player = Player(self.ctx, self.ledger)
         await player.play(["sequence", [part for part in node[1] if part[0] not in ("receive", "note")]])
 
@@ -254,7 +254,7 @@ class Player:
 
 
 def build(app: Registry, ledger: EffectLedger, *, strict: bool = True) -> None:
-    """Register the one workflow that carries programs out."""
+    """Register the one workflow that executes programs."""
 
     @app.workflow("program", strict=strict)
     async def program(ctx: Context, node: Node, fails: bool = False, waits: bool = False) -> Any:  # noqa: FBT002

@@ -1,4 +1,4 @@
-"""A rehearsal: a script is played, perhaps with a fault, and what came of it is written down for comparison."""
+"""A rehearsal: a script is played, perhaps with a fault, and its outcome is recorded for comparison."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.stage import Stage
 
 @dataclass(frozen=True)
 class Script:
-    """Workflows, and what the world does to them. The world must not depend on when things happen."""
+    """Workflows, and a world that acts on them. The world must not depend on timing."""
 
     name: str
     build: Callable[[Registry, EffectLedger], None]
@@ -34,7 +34,7 @@ class Script:
 
 @dataclass
 class Outcome:
-    """What came of a play, without what a crash may change: times, attempts, ids, the order of concurrent things."""
+    """The outcome of a play, without parts that a crash may change: times, attempts, ids, the order of concurrency."""
 
     runs: dict[str, Any] = field(default_factory=dict)
     begun: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -48,9 +48,9 @@ Fault = tuple[int, When]
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong in a play, by the numbers of a worker's calls of the store.
+    """The faults of a play, by the numbers of a worker's calls of the store.
 
-    `crashes` cut the worker off, `failures` are lost calls or answers, `restarts` let it give up its runs and leave.
+    `crashes` cut the worker off, `failures` are lost calls or answers, `restarts` make it release its runs and stop.
     """
 
     crashes: tuple[Fault, ...] = ()
@@ -59,7 +59,7 @@ class Faults:
 
 
 class Rehearsal:
-    """A script on a stage, and everything that may go wrong with it."""
+    """A script on a stage, with the faults to inject."""
 
     def __init__(self, script: Script, stage: Stage, faults: Faults) -> None:
         self.script = script
@@ -74,7 +74,7 @@ class Rehearsal:
         self.harness.is_closed = self.store.disturbed.is_set
 
     async def play(self) -> None:
-        """Play the script to its end; whenever a worker is cut off it vanishes, and another takes over."""
+        """Play the script to its end. Each worker that is cut off vanishes, and another takes over."""
         acting = asyncio.create_task(self.script.act(self.harness))
         try:
             while not acting.done():
@@ -94,14 +94,14 @@ class Rehearsal:
             self.store.revive()
         else:
             await self.harness.stop_worker()
-        with contextlib.suppress(StoreUnavailable):  # it could not even register, and is no worker: the next one tries
+        with contextlib.suppress(StoreUnavailable):  # the new worker could not register: the next one tries
             await self.harness.start_worker()
-            if not self.store.crashed.is_set():  # already again
+            if not self.store.crashed.is_set():  # stopped again already
                 self.store.disturbed.clear()
 
 
 class _Hall(Harness):
-    """A harness in which time stands still while there is no worker, lest a limit of days is over before the next."""
+    """A harness whose time stops while there is no worker, so that no limit of days expires before the next one."""
 
     is_closed: Callable[[], bool]
 
@@ -110,7 +110,7 @@ class _Hall(Harness):
 
 
 class _Theatre(FaultyStore):
-    """A store with faults, which tells when the worker has to be replaced."""
+    """A store with faults that says when the worker has to be replaced."""
 
     def __init__(self, store: Store, faults: Faults) -> None:
         super().__init__(store)
@@ -139,7 +139,7 @@ async def play(
     crashes: tuple[Fault, ...] = (),
     failures: tuple[Fault, ...] = (),
 ) -> Outcome:
-    """Play a script to its end, and write down what came of it. Each play has a folder, or a database, of its own."""
+    """Play a script to its end and return its outcome. Each play has its own folder or database."""
     rehearsal = Rehearsal(script, Stage(kind, folder, url), Faults(crashes, failures))
     outcome = Outcome()
     async with rehearsal.harness as h:
@@ -155,7 +155,7 @@ async def write_down(h: Harness, ledger: EffectLedger, outcome: Outcome) -> None
 
     def path(run_id: str) -> str:
         run = details[run_id].run
-        # A child that outlives its parent's generation has no location any more; a script has to tag it.
+        # A child that outlives its parent's generation has no location; the script has to tag it.
         place = run.tags.get("place", run.parent_location)
         return run_id if run.parent_id is None else f"{path(run.parent_id)} > {place}"
 
@@ -173,14 +173,14 @@ async def write_down(h: Harness, ledger: EffectLedger, outcome: Outcome) -> None
 
 
 def _result(entry: Entry) -> str | None:
-    """The result of an entry. Of what was received name and payload only: ids and instants differ from play to play."""
+    """Return the result of an entry. For messages only name and payload: ids and times differ between plays."""
     if entry.kind in (EntryKind.MESSAGE, EntryKind.EVENT) and entry.is_settled:
         return str([(one.name, one.payload) for one in received_in(entry)])
     return entry.result
 
 
 def compare(undisturbed: Outcome, disturbed: Outcome) -> None:
-    """The same end, and each body begun at most once more for each crash."""
+    """Check for the same end, and at most one more start of each body per crash."""
     assert disturbed.orphans == []
     assert disturbed.runs.keys() == undisturbed.runs.keys()
     for name, facts in undisturbed.runs.items():

@@ -1,4 +1,4 @@
-"""Finishes the programs that another process has begun: `python -m tests.crash.replay FILE NOW ID…`."""
+"""Finish the programs that another process has started: `python -m tests.crash.replay FILE NOW ID…`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.programs.ledger import EffectLedger
 
 
 async def finish(file: str, now: str, run_ids: list[str]) -> None:
-    """Tell each run to end, and print what each returns and which step bodies were executed."""
+    """Send each run its last message, and print each result and the executed step bodies."""
     app = Registry()
     programs.build(app, EffectLedger())
     clock = VirtualClock(datetime.fromisoformat(now))

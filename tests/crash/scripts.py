@@ -1,4 +1,4 @@
-"""The scripts that are played with a crash at every call: together they use every operation there is."""
+"""The scripts for a crash at every call: together they use every operation."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def queues(app: Registry, ledger: EffectLedger) -> None:
 
     @app.workflow("main")
     async def main(ctx: Context) -> list[Any]:
-        """Withdraws its wait for a job, which may have been handed to it, and wants another one later."""
+        """Withdraw a wait for a job, which may have been delivered already, and wait for another one later."""
         job = asyncio.create_task(ctx.wait_event("jobs"))
         found: list[Any] = [await ctx.receive("stop")]
         job.cancel()
@@ -388,7 +388,7 @@ def reporting(app: Registry, ledger: EffectLedger) -> None:
         for done in range(3):
             ctx.progress([number, done])
             ctx.heartbeat()
-            for _ in range(20):  # so that what it tells is written while it goes on
+            for _ in range(20):  # so that its progress is written while it continues
                 await asyncio.sleep(0)
         if ctx.attempt < 3:
             raise OSError("busy")

@@ -1,7 +1,7 @@
-"""A fault at every call that a worker makes to the store, before it and after it: the same end.
+"""A fault before or after every call that a worker makes to the store: the end is the same.
 
-The first call of all, with which a worker registers, is left out: a worker that cannot do that does not start.
-`HOLDFAST_CRASHES_APART=1` has it happen on Postgres at every call, too, not only at some.
+The very first call, with which a worker registers, is left out: a worker that cannot register does not start.
+`HOLDFAST_CRASHES_APART=1` tests every call on Postgres too, not only some.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(autouse=True)
 def impatient_committer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the committer try again at once: it waits in real time."""
+    """Let the committer retry at once, because it waits in real time."""
     monkeypatch.setattr("holdfast.worker.committer.pauses", lambda: itertools.repeat(0.0))
 
 
@@ -50,7 +50,7 @@ async def test_a_run_that_was_blocked_for_a_while_executes_no_step_twice(script:
 @either
 @scripts
 async def test_a_crash_at_any_call_changes_nothing(script: Script, when: When, tmp_path: Path) -> None:
-    """T8, S6: the worker vanishes at the call; after it, the call is carried out and its answer lost."""
+    """T8, S6: the worker vanishes before the call, or after it: then the call takes effect and its answer is lost."""
     undisturbed = await play(script, "memory", tmp_path)
     for number in calls(undisturbed)[:: amount(short=9, long=1)]:
         compare(undisturbed, await play(script, "memory", tmp_path, crashes=((number, when),)))
@@ -58,7 +58,7 @@ async def test_a_crash_at_any_call_changes_nothing(script: Script, when: When, t
 
 @either
 @scripts
-async def test_a_crash_at_any_call_changes_nothing_where_every_turn_is_replayed(
+async def test_a_crash_at_any_call_changes_nothing_with_constant_replay(
     script: Script, when: When, tmp_path: Path
 ) -> None:
     undisturbed = await play(script, "replay", tmp_path)

@@ -1,4 +1,4 @@
-"""Whoever recovers a large family vanishes at any call of the store, before it and after it: the same end."""
+"""A process that recovers a large family vanishes before or after any call of the store: the end is the same."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
 
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a recovery take several transactions."""
+    """Let a recovery take several transactions."""
     monkeypatch.setattr("holdfast.engine.controls.Recover", partial(Recover, limit=LIMIT))
 
 
@@ -35,11 +35,11 @@ A = TypeVar("A")
 
 
 class Vanished(Exception):
-    """The process that recovers is gone."""
+    """The recovering process vanished."""
 
 
 class Recoverers(FaultyStore):
-    """Counts the calls by which runs are recovered; at one of them their process vanishes."""
+    """Counts the calls that recover runs; at one of them the process vanishes."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -60,7 +60,7 @@ class Recoverers(FaultyStore):
 
 
 class Shop:
-    """Orders of many parcels, every other one with a label that is a run of its own."""
+    """Orders of many parcels; every other parcel has a label, which is a child run."""
 
     def __init__(self) -> None:
         self.is_broken = True
@@ -88,7 +88,7 @@ class Shop:
 
 
 async def recovered(stage: Stage, at: int, when: When, *, works_meanwhile: bool) -> int:
-    """Recover an order, and vanish at one of the calls; how many calls there were until then, or to the end."""
+    """Recover an order and vanish at one of the calls. Return the number of calls made."""
     shop, stores = Shop(), list[Recoverers]()
 
     def wrap(store: Store) -> Store:
@@ -116,7 +116,7 @@ async def recovered(stage: Stage, at: int, when: When, *, works_meanwhile: bool)
 
 
 async def _continue(h: Harness, run_id: str) -> None:
-    """Another process asks for the same, and does not know how far the first one came."""
+    """Recover from another process, which does not know how far the first one came."""
     run = h.run(run_id)
     await run.recover()
     assert not (await run.info()).state.is_end or (await run.info()).state is RunState.SUCCEEDED

@@ -1,4 +1,4 @@
-"""A fault at every call that a worker makes, in runs with transactions: what those write is there exactly once."""
+"""A fault at every call that a worker makes, in runs with transactions: their writes happen exactly once."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ STUBBORN = Retry(max_attempts=9, initial=0.1, jitter=0)
 
 @pytest.fixture(autouse=True)
 def impatient_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have workers try again at once: they wait in real time."""
+    """Let workers retry at once, because they wait in real time."""
     monkeypatch.setattr("holdfast.worker.committer.pauses", lambda: repeat(0.0))
     monkeypatch.setattr("holdfast.core.outage.pauses", lambda: repeat(0.0))
 
 
 def transfers(app: Registry, ledger: EffectLedger) -> None:
-    """Two counters: each transaction moves one from the one to the other, and tells how much has been moved."""
+    """Two counters: each transaction moves one from the first to the second, and returns the total moved."""
 
     def move(connection: Any) -> int:
         ledger.note()
@@ -77,7 +77,7 @@ async def rehearse(folder: Path, kind: str, databases: Databases, **faults: Any)
 
 
 def without_order(outcome: Outcome) -> Outcome:
-    """What the last two moves found depends on which of them came first."""
+    """Ignore the order of the last two moves, which are concurrent."""
     state, result, error, history, *rest = outcome.runs["main"]
     kept = [one if one[0] not in ("left", "right") else (*one[:3], None, None) for one in history]
     outcome.runs["main"] = (state, result, error, kept, *rest)
@@ -89,7 +89,7 @@ def without_order(outcome: Outcome) -> Outcome:
 async def test_a_crash_at_any_call_moves_nothing_twice(
     when: When, kind: str, tmp_path: Path, postgres_databases: Databases
 ) -> None:
-    """Promise 7; after a call it is carried out and its answer lost."""
+    """Promise 7. A fault after a call loses its answer; the call takes effect."""
     undisturbed = without_order(await rehearse(tmp_path / "0", kind, postgres_databases))
     assert undisturbed.calls.count("transact") == 6
     for number in range(2, len(undisturbed.calls) + 1):
@@ -103,13 +103,13 @@ async def test_a_crash_at_any_call_moves_nothing_twice(
 async def test_a_call_that_fails_once_moves_nothing_twice(
     when: When, kind: str, tmp_path: Path, postgres_databases: Databases
 ) -> None:
-    """S6: the answer that got lost is read back, and nothing is begun again."""
+    """S6: the lost answer is read back, and nothing is started again."""
     undisturbed = without_order(await rehearse(tmp_path / "0", kind, postgres_databases))
     flaky = undisturbed.begun.pop(FLAKY)
     for number in range(2, len(undisturbed.calls) + 1):
         failures = ((number, when),)
         disturbed = without_order(await rehearse(tmp_path / str(number), kind, postgres_databases, failures=failures))
-        # An attempt that failed, and of which that got lost, is made again: nothing of it was left.
+        # A failed attempt whose failure was lost is made again: its writes were rolled back.
         assert disturbed.begun.pop(FLAKY) in (flaky, flaky + 1)
         compare(undisturbed, disturbed)
         assert disturbed.begun == undisturbed.begun

@@ -1,4 +1,4 @@
-"""A worker that freezes longer than its lease and then goes on: whatever it still writes is refused."""
+"""A worker that freezes longer than its lease and then continues: all its later writes are refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Scene:
         self.faults = faults
 
     async def take_over(self) -> None:
-        """Let the first worker's leases end while it is frozen, and a second worker begin."""
+        """Let the first worker's leases end while it is frozen, and start a second worker."""
         await guarded("the first worker is frozen", self.faults.frozen.wait())
         while self.faults.under_way:
             await asyncio.sleep(0.001)
@@ -43,12 +43,12 @@ class Scene:
         await self.h.settle()
 
     async def go_on(self) -> None:
-        """Let the first worker go on, until it has nothing more to do."""
+        """Let the first worker continue until it is idle."""
         self.faults.thaw()
         await self.rest()
 
     async def rest(self) -> None:
-        """Wait until the first worker has nothing to do, and hints that are under way have reached it."""
+        """Wait until the first worker is idle, and pending hints have reached it."""
         rounds = 0
         while rounds < 10:
             await asyncio.sleep(0.001)
@@ -75,7 +75,7 @@ async def steady(worker: Worker) -> None:
 
 
 async def test_a_result_written_after_another_worker_took_over_is_refused(stage: Stage) -> None:
-    """T8: every write carries the token; nothing of a worker that lost its lease is accepted."""
+    """T8: every write carries the token; no write of a worker that lost its lease is accepted."""
     app = Registry()
     begun: list[int] = []
 
@@ -102,8 +102,8 @@ async def test_a_result_written_after_another_worker_took_over_is_refused(stage:
 
 
 @pytest.mark.parametrize("does", ["ends", "suspends", "sends"])
-async def test_whatever_a_worker_writes_of_a_run_that_another_one_holds_is_refused(stage: Stage, does: str) -> None:
-    """T8: it is the token that tells, as the run is held and in the same state for both."""
+async def test_any_write_to_a_run_that_another_worker_holds_is_refused(stage: Stage, does: str) -> None:
+    """T8: only the token decides, because the run is held and in the same state for both."""
     app = Registry()
     begun: list[int] = []
     opened = asyncio.Event()
@@ -144,7 +144,7 @@ async def test_whatever_a_worker_writes_of_a_run_that_another_one_holds_is_refus
         assert details[0].run.arrivals == 0
 
 
-async def test_an_end_written_after_another_worker_took_over_is_no_second_end(stage: Stage) -> None:
+async def test_an_end_written_after_another_worker_took_over_is_not_a_second_end(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -198,9 +198,9 @@ async def test_a_body_that_ends_after_another_worker_took_over_is_ignored(stage:
         assert await run.result() == "from body 1"
 
 
-async def test_expiry_alone_ends_nothing(tmp_path: Path) -> None:
-    """T8: until somebody else claims, the holder's checkpoints are accepted."""
-    stage = Stage("memory", tmp_path)  # in a file, its own next claim might come before the checkpoint
+async def test_an_expired_lease_alone_ends_nothing(tmp_path: Path) -> None:
+    """T8: until another worker claims, the holder's checkpoints are accepted."""
+    stage = Stage("memory", tmp_path)  # on a file, its own next claim might come before the checkpoint
     app = Registry()
 
     @app.workflow
@@ -217,7 +217,7 @@ async def test_expiry_alone_ends_nothing(tmp_path: Path) -> None:
         assert [fact.event for fact in await run.audit()].count("claimed") == 1
 
 
-async def test_a_claim_whose_answer_comes_too_late_gives_nothing(stage: Stage) -> None:
+async def test_a_claim_whose_answer_comes_too_late_returns_nothing(stage: Stage) -> None:
     app = Registry()
     begun: list[str] = []
 
@@ -240,7 +240,7 @@ async def test_a_claim_whose_answer_comes_too_late_gives_nothing(stage: Stage) -
             assert events == ["created", "claimed", "claimed", "succeeded"]
 
 
-async def test_a_suspension_written_too_late_does_not_put_the_run_to_sleep(stage: Stage) -> None:
+async def test_a_suspension_written_too_late_does_not_suspend_the_run(stage: Stage) -> None:
     app = Registry()
     opened = asyncio.Event()
 
@@ -290,7 +290,7 @@ async def test_a_cancelled_run_stays_cancelled_whatever_a_frozen_worker_writes(s
         assert (await other.info()).state is RunState.SUSPENDED
 
 
-async def test_renewing_what_another_worker_holds_tells_so_and_changes_nothing(stage: Stage) -> None:
+async def test_renewing_a_run_that_another_worker_holds_fails_and_changes_nothing(stage: Stage) -> None:
     app = Registry()
     opened = asyncio.Event()
 
@@ -315,7 +315,7 @@ async def test_renewing_what_another_worker_holds_tells_so_and_changes_nothing(s
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "claim"])
-async def test_a_worker_that_thaws_goes_on_with_other_runs(stage: Stage, name: str) -> None:
+async def test_a_worker_that_thaws_continues_with_other_runs(stage: Stage, name: str) -> None:
     app = Registry()
 
     @app.workflow

@@ -1,4 +1,4 @@
-"""Random programs under random crashes come to the same end as without, and replay alike in another process.
+"""Random programs under random crashes end as without crashes, and replay alike in another process.
 
 `HOLDFAST_PROGRAMS=5000` plays that many instead of a few hundred; a failure names its seed.
 """
@@ -48,7 +48,7 @@ def script(seed: int, *, strict: bool = True) -> Script:
 
 
 def some_faults(seed: int, calls: int) -> tuple[Fault, ...]:
-    """Crashes at up to three calls, not so close together that they would look like a run that kills its workers."""
+    """Return crashes at up to three calls, far enough apart not to look like a run that kills its workers."""
     chance = random.Random(seed)
     whens: list[When] = ["before", "after"]
     numbers = sorted(chance.sample(range(3, max(4, calls + 1)), min(chance.randint(1, 3), max(1, calls - 3))))
@@ -57,7 +57,7 @@ def some_faults(seed: int, calls: int) -> tuple[Fault, ...]:
 
 
 def compare_ends(undisturbed: Outcome, disturbed: Outcome) -> None:
-    """The same ends of the same runs. Histories may differ: in what a time-out cut off and how things interleave."""
+    """Check for the same ends of the same runs. Histories may differ in order, and in what a timeout cut off."""
     assert disturbed.orphans == []
     assert {name: facts[:3] for name, facts in disturbed.runs.items()} == {
         name: facts[:3] for name, facts in undisturbed.runs.items()
@@ -68,7 +68,7 @@ def compare_ends(undisturbed: Outcome, disturbed: Outcome) -> None:
 
 @pytest.mark.both_tiers
 @pytest.mark.parametrize("batch", range(BATCHES))
-async def test_random_programs_end_alike_whatever_crashes(batch: int, tmp_path: Path) -> None:
+async def test_random_programs_end_alike_with_any_crashes(batch: int, tmp_path: Path) -> None:
     for seed in range(batch, PROGRAMS, BATCHES):
         undisturbed = await play(script(seed), "memory", tmp_path)
         faults = some_faults(seed, len(undisturbed.calls))
@@ -97,7 +97,7 @@ async def test_random_programs_that_are_not_strict_end_alike_too(batch: int, tmp
 
 
 async def test_random_programs_replay_alike_in_another_process_with_another_hash_seed(tmp_path: Path) -> None:
-    """What iterates over sets of text differs there; what iterates over sets of tasks must not."""
+    """Iteration over sets of strings differs there; iteration over sets of tasks must not."""
     stage = Stage("sqlite", tmp_path)
     app = Registry()
     programs.build(app, EffectLedger())

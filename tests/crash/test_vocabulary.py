@@ -1,4 +1,4 @@
-"""Random programs of the whole vocabulary come to the end that an interpreter says, whatever crashes.
+"""Random programs of the whole vocabulary end as an interpreter predicts, with any crashes.
 
 `HOLDFAST_VOCABULARY=5000` plays that many instead of a few hundred; `python -m tests.crash.explore` plays more of each.
 A failure names its seed, its program and the command that repeats it.
@@ -26,21 +26,21 @@ BATCHES = amount(short=8, long=32)
 
 @pytest.fixture(autouse=True)
 def impatient_committer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the committer try again at once: it waits in real time."""
+    """Let the committer retry at once, because it waits in real time."""
     monkeypatch.setattr("holdfast.worker.committer.pauses", lambda: repeat(0.0))
 
 
 @pytest.mark.both_tiers
 @lasting(PROGRAMS / BATCHES)
 @pytest.mark.parametrize("batch", range(BATCHES))
-async def test_random_programs_come_to_the_end_that_an_interpreter_says(
+async def test_random_programs_end_as_the_interpreter_predicts(
     batch: int, tmp_path: Path, postgres_databases: Databases
 ) -> None:
     for seed in range(batch, PROGRAMS, BATCHES):
         await explore.explore(seed, tmp_path, databases=postgres_databases)
 
 
-def test_a_seed_always_grows_the_same_program() -> None:
+def test_a_seed_always_generates_the_same_program() -> None:
     assert [explore.program_of(seed) for seed in range(20)] == [explore.program_of(seed) for seed in range(20)]
 
 
@@ -58,14 +58,14 @@ def test_programs_use_the_whole_vocabulary() -> None:
     assert known - grown == {"branches"}
 
 
-# The comparison can fail; `tests/mutants` has whole bugs that it finds, in simulations of such programs.
+# These tests show that the comparison can fail; `tests/mutants` has bugs that simulations of such programs find.
 
 
 def wrong(tree: Any, *begun: str, crashes: int = 0) -> bool:
     return bool(Check([("", name) for name in begun], crashes=crashes).problems([tree]))
 
 
-def test_a_ledger_is_held_against_order_and_number() -> None:
+def test_a_ledger_is_checked_for_order_and_number() -> None:
     a, b, c = (Effect("", name) for name in "abc")
     assert not wrong(Seq((a, Par((b, c)))), "a", "c", "b")
     assert wrong(Seq((a, Par((b, c)))), "c", "a", "b")
@@ -74,14 +74,14 @@ def test_a_ledger_is_held_against_order_and_number() -> None:
     assert wrong(NOTHING, "a")
 
 
-def test_after_a_crash_a_body_may_be_repeated_but_not_after_the_next_has_begun() -> None:
+def test_after_a_crash_a_body_may_be_repeated_but_not_after_the_next_has_started() -> None:
     a, b = Effect("", "a"), Effect("", "b")
     assert not wrong(Seq((a, b)), "a", "a", "b", crashes=1)
     assert wrong(Seq((a, b)), "a", "b", "a", crashes=1)
     assert not wrong(Seq((Effect("", "a", is_firm=False), b)), "a", "b", "a", crashes=1)
 
 
-def test_what_was_cut_off_has_happened_up_to_some_point() -> None:
+def test_an_operation_that_was_cut_off_has_happened_up_to_some_point() -> None:
     a, b = Effect("", "a"), Effect("", "b")
     assert not wrong(Maybe(Seq((a, b))))
     assert not wrong(Maybe(Seq((a, b))), "a")

@@ -1,12 +1,11 @@
-"""A page of the documentation, and the fenced blocks in it.
+"""A page of the documentation, and its fenced blocks.
 
-A `python` block is run as it stands; blocks of a page share one namespace, and `await` is allowed at top level.
-A `text` block directly below it is what it prints, where `…` stands for anything. A block that cannot run is
-marked by `<!-- skip: reason -->` on the line above it; one marked by `<!-- file: name -->` is saved, for others
-to import.
+A `python` block is executed as written; blocks of a page share one namespace, and `await` is allowed at top level. A
+`text` block directly below it is its output, where `…` stands for anything. A block that cannot run is marked by `<!--
+skip: reason -->` on the line above it; one marked by `<!-- file: name -->` is saved, for others to import.
 
 `$HOLDFAST_URL` is an SQLite file; on a page that says `<!-- store: postgres -->`, an empty database on the private
-server of the tests. There a `sql` block is typed into psql, and a `text` block below it is what psql prints.
+server of the tests. There a `sql` block is typed into psql, and a `text` block below it is the output of psql.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _HEADING = re.compile(r"#{1,6} (.+)")
 
 @dataclass(frozen=True)
 class Block:
-    """Fenced text. `line` is where it begins in its page, `after` what stands on the last line above its fence."""
+    """A fenced block. `line` is its first line in the page, `after` the last line above its fence."""
 
     language: str
     text: str
@@ -40,7 +39,7 @@ class Block:
 
     @property
     def file_name(self) -> str | None:
-        """The name of the file it is to be saved as."""
+        """The name of the file it is saved as."""
         return self._marked("file")
 
     def _marked(self, kind: str) -> str | None:
@@ -81,7 +80,7 @@ class Page:
         return "\n".join(lines)
 
     def anchors(self) -> set[str]:
-        """What a link may name behind `#`, as GitHub makes it from the headings."""
+        """The anchors that a link may name after `#`, as GitHub derives them from the headings."""
         headings = (_HEADING.fullmatch(line) for line in self.prose().splitlines())
         return {_slug(heading[1]) for heading in headings if heading}
 
@@ -108,5 +107,5 @@ def _slug(heading: str) -> str:
 
 
 def pages() -> list[Page]:
-    """Every page that is meant for a reader."""
+    """Return every page for readers."""
     return [Page(path) for path in sorted([*PROJECT.glob("*.md"), *PROJECT.glob("examples/*.md"), *DOCS.rglob("*.md")])]

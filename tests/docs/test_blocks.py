@@ -1,4 +1,4 @@
-"""Every Python and SQL block of the documentation runs, and prints what the page says it prints."""
+"""Every Python and SQL block of the documentation runs, and prints what the page says."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ID = re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
 @pytest.fixture
 def url(page: Page, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Where the blocks of a page find their store."""
+    """The store for the blocks of a page."""
     if page.store == "sqlite":
         yield f"sqlite:///{tmp_path}/page.db"
         return
@@ -38,12 +38,12 @@ def url(page: Page, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[
     try:
         yield address
     finally:
-        # Roles are the server's, not the database's, which is emptied by its lender.
+        # Roles belong to the server, not to the database, so cleaning the database does not remove them.
         for role in {role for block in page.blocks("sql") for role in re.findall(r"\bcreate role (\w+)", block.text)}:
             psql(address, f"drop owned by {role} cascade; drop role {role};")
 
 
-@lasting(20)  # a page may start servers of its own
+@lasting(20)  # a page may start servers
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_blocks_of_a_page_run_in_order(
     page: Page, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -72,7 +72,7 @@ def test_only_fragments_are_skipped() -> None:
 
 
 def psql(url: str, text: str) -> str:
-    """What psql prints when somebody types this, errors included."""
+    """Return the output of psql for this input, errors included."""
     command = [str(find_installation().psql), "--no-psqlrc", "--quiet", "--set", "VERBOSITY=terse", url]
     typed = subprocess.run(
         command,
@@ -88,7 +88,7 @@ def psql(url: str, text: str) -> str:
 
 @contextmanager
 def _program(page: Page) -> Iterator[ModuleType]:
-    """A module for the blocks of a page, known to whoever looks up the module of a class."""
+    """A module for the blocks of a page, registered so that classes can find their module."""
     program = ModuleType(f"docs_{page.path.stem.replace('-', '_')}")
     known = set(sys.modules)
     sys.modules[program.__name__] = program
@@ -101,7 +101,7 @@ def _program(page: Page) -> Iterator[ModuleType]:
 
 
 def _with_output(page: Page) -> Iterator[tuple[Block, Block | None]]:
-    """The blocks to run, each with the block that tells what it prints, if there is one."""
+    """Yield the blocks to run, each with the block of its expected output, if there is one."""
     blocks = page.blocks()
     for block, following in zip(blocks, [*blocks[1:], None], strict=True):
         if block.language in RUNNABLE and block.skip_reason is None:
@@ -133,6 +133,6 @@ def _check_output(page: Page, expected: Block, printed: str) -> None:
 
 
 def _comparable(text: str) -> str:
-    """Without the blanks that end lines of psql, and with one id for all: another run has another one."""
+    """Remove trailing blanks of psql, and replace ids, which differ in each run."""
     lines = _ID.sub("<id>", text).splitlines()
     return "\n".join(line.rstrip() for line in lines).strip("\n")

@@ -1,4 +1,4 @@
-"""Every command in a console block of the documentation exists, with the options and arguments it is given."""
+"""Every command in a console block of the documentation exists, with its options and arguments."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_command_of_a_page_can_be_typed(words: list[str]) -> None:
 
 
 def _parse(arguments: list[str]) -> None:
-    """Let click read the words of a command without executing it."""
+    """Let click parse the words of a command without executing it."""
     try:
         with cli.make_context("holdfast", list(arguments)) as context:
             words = [*context._protected_args, *context.args]

@@ -1,4 +1,4 @@
-"""Every example runs, and says what it should."""
+"""Every example runs, and its last line is as expected."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ ON_POSTGRES = {"outbox"}
 
 @pytest.fixture
 def url(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
-    """Where an example keeps its runs."""
+    """The URL of the store of an example."""
     return request.getfixturevalue("postgres_url") if name in ON_POSTGRES else f"sqlite:///{tmp_path}/example.db"
 
 
 @pytest.mark.parametrize("name", LAST_WORDS)
-def test_an_example_runs_and_runs_again_in_the_same_place(name: str, url: str, tmp_path: Path) -> None:
+def test_an_example_runs_twice_on_the_same_store(name: str, url: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(PROJECT), "HOLDFAST_URL": url}
     for _ in range(2):
         program = subprocess.run(
@@ -67,6 +67,6 @@ def test_every_example_is_run() -> None:
 
 
 @pytest.mark.parametrize("name", LAST_WORDS)
-def test_the_list_of_examples_tells_what_each_shows(name: str) -> None:
+def test_both_lists_of_examples_contain_each_one(name: str) -> None:
     assert f"| [{name}]({name}.py) | " in (PROJECT / "examples" / "README.md").read_text(encoding="utf-8")
     assert f"](examples/{name}.py)" in (PROJECT / "README.md").read_text(encoding="utf-8")

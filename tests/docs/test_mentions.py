@@ -1,4 +1,4 @@
-"""What exists is documented, and what is documented exists."""
+"""Everything public is documented, and everything documented exists."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_public_name_is_mentioned(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, kind in vars(errors).items() if isinstance(kind, type)])
-def test_every_error_has_its_place_on_the_page_of_errors(name: str) -> None:
+def test_every_error_is_on_the_page_of_errors(name: str) -> None:
     is_error = issubclass(getattr(errors, name), Exception)
 
     assert not is_error or name.startswith("_") or name in Page(DOCS / "errors.md").text
@@ -97,14 +97,14 @@ def test_every_setting_that_is_listed_exists() -> None:
     assert listed == list(SETTINGS)
 
 
-def test_the_state_diagram_is_that_of_the_code() -> None:
+def test_the_state_diagram_equals_the_code() -> None:
     (shown,) = Page(DOCS / "protocol.md").blocks("mermaid")
 
     assert shown.text.rstrip() == states.diagram()
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
-def test_links_between_pages_lead_somewhere(page: Page) -> None:
+def test_links_between_pages_are_valid(page: Page) -> None:
     broken = [link for link in _LINK.findall(page.prose()) if not _is_good(link, page)]
 
     assert broken == []
@@ -119,9 +119,9 @@ def _is_good(link: str, page: Page) -> bool:
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
-def test_files_that_a_page_names_exist(page: Page) -> None:
+def test_files_named_by_a_page_exist(page: Page) -> None:
     if page in USER_PAGES:
-        return  # they name files of the user's own
+        return  # these name files of the user
     roots = (PROJECT, SOURCE, page.path.parent)
     missing = [name for name in _PATH.findall(page.prose()) if not any((root / name).exists() for root in roots)]
 
@@ -136,13 +136,13 @@ def test_every_page_is_in_the_index() -> None:
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
-def test_a_page_can_be_read_in_one_sitting(page: Page) -> None:
-    is_looked_up = page.path.name == "cli.md"  # a command has its place there, however many there are
+def test_a_page_has_a_limited_length(page: Page) -> None:
+    is_looked_up = page.path.name == "cli.md"  # this page has a section for each command
 
     assert is_looked_up or len(page.text.splitlines()) <= LINE_LIMIT
 
 
-def test_the_python_versions_that_are_tested_are_named_alike() -> None:
+def test_the_tested_python_versions_are_named_alike() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     classified = re.findall(r":: (3\.\d+)\b", "\n".join(project["classifiers"]))
     readme = Page(PROJECT / "README.md").text

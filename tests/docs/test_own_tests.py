@@ -1,4 +1,4 @@
-"""The tests that the page about tests on Postgres shows to users pass, with the fixtures it shows them."""
+"""The tests on the page about testing with Postgres pass, with the fixtures of that page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quickstart, typed as it is written: a worker is killed, another one goes on."""
+"""The quickstart, typed as written: a worker is killed, another one continues."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_run_survives_the_death_of_its_worker(shop: Path) -> None:
         _holdfast(shop, "start", "shop.checkout.v1", "order=17", "cents:=1999", "wait:=5", "--key", "order-17")
         assert first.stdout is not None
         assert first.stdout.readline() == "charging 1999 cents for order 17\n"
-        asyncio.run(_until_charged(shop))  # killed before the payment is recorded, it would be made again
+        asyncio.run(_until_charged(shop))  # an earlier kill, before the record, would repeat the payment
         first.send_signal(signal.SIGKILL)
 
     with _worker(shop) as second:
@@ -58,7 +58,7 @@ def _worker(shop: Path) -> Iterator[subprocess.Popen[str]]:
         try:
             yield worker
         finally:
-            worker.kill()  # does nothing to one that has ended
+            worker.kill()  # no effect on a process that has ended
 
 
 def _holdfast(shop: Path, *words: str) -> str:

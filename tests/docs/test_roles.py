@@ -1,4 +1,4 @@
-"""The roles of the page about Postgres are enough: one migrates, the other works, and cannot change tables."""
+"""The roles of the page about Postgres are sufficient: one migrates, the other works, and cannot change tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OWNER, WORKER = "shop_owner", "shop_worker"
 
 @pytest.fixture
 def url(postgres_url: str) -> Iterator[str]:
-    """A database in which the block of the page was typed, with roles of other names: those are the server's."""
+    """A database with the roles of the page, under other names, because roles belong to the whole server."""
     block = next(block for block in Page(DOCS / "postgres.md").blocks("sql") if OWNER in block.text)
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         for role in (OWNER, WORKER):
@@ -32,7 +32,7 @@ def as_role(url: str, role: str) -> str:
     return f"{url}&options=-c%20role%3Dtested_{role}"
 
 
-async def test_a_worker_finds_out_that_somebody_else_has_to_migrate(url: str) -> None:
+async def test_a_worker_reports_that_another_role_has_to_migrate(url: str) -> None:
     with pytest.raises(StoreUnavailable, match=r"run `holdfast migrate` as 'tested_shop_owner'"):
         await session_of(Holdfast(as_role(url, WORKER))).open()
 

@@ -19,7 +19,7 @@ from tests.duration import lasting
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """The files of the page, and what an installer writes beside them."""
+    """The files of the page, and the metadata that an installer writes."""
     for block in Page(DOCS / "write-a-store.md").blocks():
         if block.file_name is not None:
             (tmp_path / block.file_name).write_text(block.text, encoding="utf-8")

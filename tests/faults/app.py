@@ -1,6 +1,6 @@
-"""What runs do while the database, or the way to it, breaks: a little of everything, each effect in a book.
+"""Runs for tests with broken databases or connections: they use every feature, and log each effect.
 
-Nobody's worker dies here. So every effect happens exactly once, whatever becomes of connections.
+No worker dies here. So every effect happens exactly once, whatever happens to connections.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Book:
     def __init__(self) -> None:
         self.effects: Counter[tuple[str, str]] = Counter()
         self.rest: Callable[[], Awaitable[None]] = partial(asyncio.sleep, 0)
-        """What a body waits for after its effect."""
+        """An awaitable that a body awaits after its effect."""
 
     def note(self) -> int:
         info = step_info()
@@ -38,7 +38,7 @@ class Book:
 
 
 BOOK = Book()
-"""Of the workers in this process."""
+"""The log of the workers in this process."""
 
 
 async def work(number: int) -> int:
@@ -49,7 +49,7 @@ async def work(number: int) -> int:
 
 @workflows.workflow("parcel")
 async def parcel(ctx: Context, number: int) -> list[Any]:
-    """Steps, a message, an event, a child and a word to it, and a sleep that suspends."""
+    """Steps, a message, an event, a child and a message to it, and a sleep that suspends."""
     first = await ctx.step("first", work, number)
     word = await ctx.receive("word", type=str)
     child = await ctx.call(errand, number)
@@ -72,12 +72,12 @@ async def watch(ctx: Context, topic: str) -> Any:
 
 @workflows.workflow("letters")
 async def letters(ctx: Context, count: int) -> list[str]:
-    """All that it is sent, in order."""
+    """Receive all messages, in order."""
     return [await ctx.receive("word", type=str) for _ in range(count)]
 
 
 async def insist(act: Callable[[], Awaitable[T]]) -> T:
-    """What a producer does that must not lose anything: the same again, with the same key, until it is accepted."""
+    """Repeat a start with the same key until it is accepted, as a careful producer does."""
     async with guard("the store accepts what is asked for"):
         while True:
             try:
@@ -87,12 +87,12 @@ async def insist(act: Callable[[], Awaitable[T]]) -> T:
 
 
 def expected(number: int) -> list[Any]:
-    """What the parcel of this number comes to."""
+    """Return the expected result of the parcel of this number."""
     return [number, f"word {number}", number * 2, number]
 
 
 class Post:
-    """Sends parcels, all the time or up to a number, until it is told to stop; then checks what became of them."""
+    """Sends parcels, continuously or up to a number, until it is stopped; then checks their outcomes."""
 
     def __init__(self, hf: Holdfast, count: float = math.inf) -> None:
         self._hf = hf
@@ -103,7 +103,7 @@ class Post:
 
     @asynccontextmanager
     async def sending(self) -> AsyncIterator[None]:
-        """Send while something else goes on; afterwards, wait for all results."""
+        """Send during the block; afterwards, wait for all results."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._send())
             try:
@@ -123,9 +123,9 @@ class Post:
             await asyncio.sleep(0.002)
 
     async def check(self, *, may_be_late: bool = False) -> None:
-        """Each ended once, none was lost, nothing was started twice, and each effect happened exactly once.
+        """Check that each run ended once, none was lost or started twice, and each effect happened exactly once.
 
-        Unless it `may_be_late`, no run was ever taken for one whose worker has died.
+        Unless it `may_be_late`, no run was ever taken over from a live worker.
         """
         children: list[str] = []
         for run in self.runs:

@@ -1,4 +1,4 @@
-"""A way to the database that breaks when it is told to, and one that does not."""
+"""Two URLs of a database: through a fault proxy, and direct."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.postgres import PostgresProxy
 
 @pytest.fixture
 def proxy(postgres_url: str) -> Iterator[PostgresProxy]:
-    """A fault proxy before an empty database, which is at `postgres_url`."""
+    """A fault proxy in front of an empty database, which is at `postgres_url`."""
     with PostgresProxy(postgres_url) as proxy:
         yield proxy
 

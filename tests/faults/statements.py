@@ -1,4 +1,4 @@
-"""The statements of the Postgres store that commit, as a proxy knows them, by what they do."""
+"""The statements of the Postgres store that commit, by their purpose, as patterns for a proxy."""
 
 from __future__ import annotations
 

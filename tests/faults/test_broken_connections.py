@@ -1,4 +1,4 @@
-"""Connections break, hang and crawl under load: nothing is lost or doubled, and all goes on by itself.
+"""Connections break, hang and slow down under load: nothing is lost or duplicated, and the work continues.
 
 `HOLDFAST_PROCESS_SECONDS` makes it last longer.
 """
@@ -22,9 +22,9 @@ from tests.postgres import PostgresProxy
 SECONDS = float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8")) / 4
 PAUSE_SECONDS = 0.2
 LEASE_SECONDS = 10.0
-"""Not lost by what happens here, where the machine is busy with other things too."""
+"""A lease that is not lost here, even on a busy machine."""
 BREAKS = SECONDS / PAUSE_SECONDS
-"""At least so many connections break."""
+"""Minimum number of broken connections."""
 
 _END_ALL = """
 select count(pg_terminate_backend(pid))
@@ -38,7 +38,7 @@ pytestmark = lasting(SECONDS)
 
 @pytest.fixture
 def is_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have connections wait less long for an answer than they do in earnest."""
+    """Shorten the time that connections wait for an answer."""
     monkeypatch.setattr(
         SessionLimits, "answer_seconds", property(lambda limits: 1.0 if limits.statement_seconds else 0.0)
     )
@@ -72,7 +72,7 @@ async def test_connections_may_be_cut_all_the_time(hf: Holdfast, proxy: Postgres
     await post.check(may_be_late=True)
 
 
-async def test_answers_that_take_long_are_waited_for(hf: Holdfast, proxy: PostgresProxy) -> None:
+async def test_slow_answers_are_waited_for(hf: Holdfast, proxy: PostgresProxy) -> None:
     post = Post(hf)
     async with hf.worker(), post.sending():
         await asyncio.to_thread(proxy.delay, to_server=0.05, to_client=0.05)
@@ -83,7 +83,7 @@ async def test_answers_that_take_long_are_waited_for(hf: Holdfast, proxy: Postgr
 
 
 @pytest.mark.usefixtures("is_impatient")
-async def test_connections_that_lead_nowhere_are_given_up(
+async def test_connections_without_answers_are_given_up(
     hf: Holdfast, proxy: PostgresProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     post = Post(hf)
@@ -93,7 +93,7 @@ async def test_connections_that_lead_nowhere_are_given_up(
         await until("the silence is noticed", lambda: "does not answer" in caplog.text)
         accepted = proxy.accepted
         await until("another connection is tried", lambda: proxy.accepted > accepted)
-        # Whatever was sent into the void arrives now: late, and from nobody who waits for the answer.
+        # The delayed data arrives now, late, and no client waits for the answer.
         await asyncio.to_thread(proxy.heal)
         sent = len(post.runs)
         await until("more parcels are sent", lambda: len(post.runs) > sent + 3)

@@ -1,4 +1,4 @@
-"""Connections are cut around commits: what was committed is not done again, and what was not is not forgotten.
+"""Connections are cut around commits: a committed call is not executed again, and an uncommitted one is not lost.
 
 `HOLDFAST_PROCESS_SECONDS` makes it last longer, with more cuts in proportion.
 """
@@ -26,7 +26,7 @@ SECONDS = float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8"))
 ROUNDS = round(SECONDS / 8 * 3)
 
 CUTS = {name: round(SECONDS / 8 * (1 if name == "renew" else 8)) for name in STATEMENTS}
-"""How many of each before and as many after it; heartbeats are too few for more."""
+"""Number of cuts of each statement before its commit, and as many after it; there are few heartbeats."""
 
 around = pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 
@@ -46,7 +46,7 @@ class Scissors:
 
 
 @around
-async def test_a_start_cut_off_is_there_once_and_known_as_new(
+async def test_a_start_that_is_cut_off_exists_once_and_counts_as_new(
     proxy: PostgresProxy, hf: Holdfast, *, before: bool
 ) -> None:
     cut = Scissors(proxy, before=before)
@@ -63,7 +63,9 @@ async def test_a_start_cut_off_is_there_once_and_known_as_new(
 
 
 @around
-async def test_messages_cut_off_arrive_once_and_in_order(proxy: PostgresProxy, hf: Holdfast, *, before: bool) -> None:
+async def test_messages_that_are_cut_off_arrive_once_and_in_order(
+    proxy: PostgresProxy, hf: Holdfast, *, before: bool
+) -> None:
     cut = Scissors(proxy, before=before)
     words = [f"word {number}" for number in range(ROUNDS * 3)]
     run = await hf.start(letters, len(words))
@@ -75,13 +77,15 @@ async def test_messages_cut_off_arrive_once_and_in_order(proxy: PostgresProxy, h
 
 
 @around
-async def test_events_cut_off_reach_everybody_once(proxy: PostgresProxy, hf: Holdfast, *, before: bool) -> None:
+async def test_events_that_are_cut_off_reach_all_waiters_once(
+    proxy: PostgresProxy, hf: Holdfast, *, before: bool
+) -> None:
     cut = Scissors(proxy, before=before)
     runs = {number: await hf.start_many(watch, [(f"topic-{number}",)] * 2) for number in range(ROUNDS)}
     async with hf.worker() as worker:
         await worker.run_until_idle()
         for number in range(ROUNDS):
-            # Nobody else commits meanwhile: the worker is idle.
+            # No other commits happen meanwhile: the worker is idle.
             with cut():
                 assert await hf.emit(f"topic-{number}", number) == 2
             assert [await run.result(timeout=GUARD_SECONDS) for run in runs[number]] == [number] * 2
@@ -89,7 +93,9 @@ async def test_events_cut_off_reach_everybody_once(proxy: PostgresProxy, hf: Hol
 
 
 @around
-async def test_orders_cut_off_are_obeyed_once(proxy: PostgresProxy, hf: Holdfast, *, before: bool) -> None:
+async def test_control_requests_that_are_cut_off_take_effect_once(
+    proxy: PostgresProxy, hf: Holdfast, *, before: bool
+) -> None:
     cut = Scissors(proxy, before=before)
     for _ in range(ROUNDS):
         run = await hf.start(letters, 1)
@@ -105,7 +111,7 @@ async def test_orders_cut_off_are_obeyed_once(proxy: PostgresProxy, hf: Holdfast
 
 
 @around
-async def test_a_start_cut_off_goes_to_the_worker_it_was_leased_to(
+async def test_a_start_that_is_cut_off_goes_to_the_worker_it_was_leased_to(
     proxy: PostgresProxy, hf: Holdfast, *, before: bool
 ) -> None:
     cut = Scissors(proxy, before=before)
@@ -119,7 +125,7 @@ async def test_a_start_cut_off_goes_to_the_worker_it_was_leased_to(
             assert [fact.event for fact in await run.audit()] == ["created", "claimed", "succeeded"]
 
 
-async def test_a_start_whose_producer_gave_up_is_not_lost_on_his_worker(proxy: PostgresProxy, hf: Holdfast) -> None:
+async def test_a_start_whose_producer_gave_up_is_not_lost_for_its_worker(proxy: PostgresProxy, hf: Holdfast) -> None:
     async with hf.worker() as worker:
         await worker.run_until_idle()  # so that it takes the run at the moment it is created
         rule = proxy.cut_around_commit(STATEMENTS["create"], before=False, count=100)
@@ -136,17 +142,17 @@ async def test_a_start_whose_producer_gave_up_is_not_lost_on_his_worker(proxy: P
 
 
 def some_of(statement: str) -> Callable[[str], bool]:
-    """Every third of these statements: so the repetition gets through, most of the time."""
+    """Match every third of these statements, so that the repetition usually succeeds."""
     pattern = re.compile(statement, re.IGNORECASE)
     numbers = itertools.count(1)
     return lambda text: pattern.search(text) is not None and next(numbers) % 3 == 0
 
 
 @lasting(SECONDS)
-async def test_nothing_is_lost_or_doubled_under_load(
+async def test_nothing_is_lost_or_duplicated_under_load(
     proxy: PostgresProxy, hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "LONGEST_PAUSE_SECONDS", 1.0)  # so that there are beats to be cut off
+    monkeypatch.setattr(heartbeat, "LONGEST_PAUSE_SECONDS", 1.0)  # so that there are heartbeats to cut
     post = Post(hf)
     async with hf.worker(concurrency=50), post.sending():
         rules = [

@@ -1,4 +1,4 @@
-"""Limits while connections break: they are kept, every slot is given back, and all comes to its end."""
+"""Limits during connection failures: they hold, every slot is given back, and all runs end."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.faults.app import BOOK, Post, insist
 from tests.postgres import PostgresProxy
 
 ROUNDS = round(float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8")))
-"""So often all connections are cut."""
+"""Number of times that all connections are cut."""
 
 ERRANDS_A_ROUND = 3
-"""So many errands end between two cuts. On a slow machine that takes longer, and nothing starves."""
+"""Number of errands that end between two cuts. On a slow machine that takes longer, and nothing starves."""
 
 LEASE_SECONDS = 300.0
-"""Longer than the test: no worker dies here, so none may be taken for dead, however busy the machine is."""
+"""Longer than the test: no worker dies here, so none may seem dead, however busy the machine is."""
 
 LIMIT = 2
 
@@ -38,10 +38,10 @@ _LEFT = "select count(*) from holdfast.slots"
 pytestmark = pytest.mark.timeout(300 + 10 * ROUNDS)
 
 
-async def test_limits_are_kept_and_slots_given_back_while_connections_are_cut(
+async def test_limits_hold_and_slots_are_given_back_while_connections_are_cut(
     hf: Holdfast, proxy: PostgresProxy, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The children of parcels are errands, of which only so many are worked on at once."""
+    """The children of parcels are errands, whose number at once is limited."""
     post = Post(hf, (ROUNDS + 1) * ERRANDS_A_ROUND)
     may_go_on = asyncio.Event()
     most = done = cut = 0
@@ -65,7 +65,7 @@ async def test_limits_are_kept_and_slots_given_back_while_connections_are_cut(
             await look_until(taken=LIMIT)
             for wanted in range(ERRANDS_A_ROUND, (ROUNDS + 1) * ERRANDS_A_ROUND, ERRANDS_A_ROUND):
                 cut += await asyncio.to_thread(proxy.cut)
-                # With what is said of the type in between: it begins with waiting for all who claim.
+                # Set the limit of the type in between: that waits for all current claims.
                 await insist(partial(hf.types.set, "errand", concurrency=LIMIT, description=f"after {cut} cuts"))
                 may_go_on.set()
                 await look_until(ended=wanted)

@@ -16,7 +16,7 @@ from tests.proxy import FaultProxy, Tap, TapVerdict
 
 
 class Ear:
-    """Hears every statement that is carried out through a proxy."""
+    """Records every statement that is executed through a proxy."""
 
     def __init__(self, proxy: PostgresProxy) -> None:
         self.statements: list[str] = []
@@ -28,7 +28,7 @@ class Ear:
 
 
 class Witness(Tap):
-    """Reads along what a client asks of Postgres, and notes the names under which it prepares statements."""
+    """Reads the requests of a client, and records the names under which it prepares statements."""
 
     def __init__(self, names: list[bytes]) -> None:
         self._names = names

@@ -1,4 +1,4 @@
-"""A database that cannot be used: whoever opens it is told what is wrong, and what to do about it."""
+"""Unusable databases: opening one raises an error that names the problem and the remedy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ping() -> None: ...
 
 
 async def refusal(url: str) -> HoldfastError:
-    """What somebody hears who starts a run there."""
+    """Return the error of a start there."""
     hf = Holdfast(url)
     hf.include(workflows)
     try:
@@ -45,7 +45,7 @@ async def refusal(url: str) -> HoldfastError:
 
 
 def changed(url: str, *, account: str | None = None, database: str | None = None, port: int | None = None) -> str:
-    """A URL with something else in it."""
+    """Return a URL with one part replaced."""
     parts = urlsplit(url)
     old_account, _, place = parts.netloc.rpartition("@")
     if port is not None:
@@ -54,7 +54,7 @@ def changed(url: str, *, account: str | None = None, database: str | None = None
     return urlunsplit(parts._replace(netloc=f"{account or old_account}@{place}", path=path))
 
 
-async def test_a_server_that_is_too_old(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_is_too_old_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "OLDEST_VERSION", 99)
 
     error = await refusal(postgres_url)
@@ -63,7 +63,7 @@ async def test_a_server_that_is_too_old(postgres_url: str, monkeypatch: pytest.M
     assert "holdfast needs 99 or newer: upgrade the server" in str(error)
 
 
-async def test_a_schema_of_a_newer_version(postgres_url: str) -> None:
+async def test_a_schema_of_a_newer_version_is_refused(postgres_url: str) -> None:
     async with Holdfast(postgres_url):
         pass
     with psycopg.connect(postgres_url) as connection:
@@ -76,7 +76,7 @@ async def test_a_schema_of_a_newer_version(postgres_url: str) -> None:
     assert "export with the old version, import with the new one" in str(error)
 
 
-async def test_a_user_without_permissions(postgres_url: str) -> None:
+async def test_a_user_without_permissions_is_refused(postgres_url: str) -> None:
     name = "guest_" + urlsplit(postgres_url).path[-8:]
     guest = changed(postgres_url, account=f"{name}:secret")
     with psycopg.connect(postgres_url, autocommit=True) as administrator:
@@ -104,11 +104,11 @@ async def test_a_user_without_permissions(postgres_url: str) -> None:
 
 
 def granted(advice: str) -> list[str]:
-    """The statements that an error asks an administrator for."""
+    """Return the statements that an error suggests to an administrator."""
     return [part for part in advice.partition("run: ")[2].split("; ") if part.startswith("grant")]
 
 
-async def test_a_wrong_password(postgres_url: str) -> None:
+async def test_a_wrong_password_is_refused(postgres_url: str) -> None:
     user = urlsplit(postgres_url).username
 
     error = await refusal(changed(postgres_url, account=f"{user}:secret"))
@@ -117,14 +117,14 @@ async def test_a_wrong_password(postgres_url: str) -> None:
     assert "refuses the password; check user and password in the URL" in str(error)
 
 
-async def test_an_unknown_database(postgres_url: str) -> None:
+async def test_an_unknown_database_is_refused(postgres_url: str) -> None:
     error = await refusal(changed(postgres_url, database="nowhere"))
 
     assert isinstance(error, StoreUnavailable)
     assert "has no such database; create it (`createdb`), or correct the URL" in str(error)
 
 
-async def test_a_server_that_is_not_there(postgres_url: str) -> None:
+async def test_an_unreachable_server_is_refused(postgres_url: str) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         error = await refusal(changed(postgres_url, port=nobody.getsockname()[1]))
@@ -133,7 +133,7 @@ async def test_a_server_that_is_not_there(postgres_url: str) -> None:
     assert NOBODY in str(error)
 
 
-async def test_a_worker_that_cannot_begin_ends_with_the_reason(postgres_url: str, tmp_path: Path) -> None:
+async def test_a_worker_that_cannot_start_ends_with_the_reason(postgres_url: str, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))

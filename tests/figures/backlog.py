@@ -1,4 +1,4 @@
-"""How long work in progress waits behind a backlog of starts, and how much many types slow a message down."""
+"""Latency of started runs behind a backlog of new ones, and the effect of many types on a message."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def waiting(ctx: Context) -> float:
 
 @app.workflow("figure.parent")
 async def parent(ctx: Context) -> float:
-    """How long its two children took together."""
+    """Return the total duration of its two children."""
     await ctx.receive("go")
     begun = await ctx.step("begin", time.monotonic)
     await ctx.call(job)
@@ -72,7 +72,7 @@ async def opened(store: str, folder: Path, request: pytest.FixtureRequest) -> As
 
 
 async def asleep(hf: Holdfast, type: str, count: int) -> None:
-    """Wait until so many runs of a type are suspended."""
+    """Wait until this many runs of a type are suspended."""
 
     async def are_asleep() -> bool:
         return len([run async for run in hf.list(type=type, state="suspended", limit=count)]) == count
@@ -139,7 +139,7 @@ async def test_a_run_of_a_limited_type_answers_behind_500_that_are_parked(
 
 
 @pytest.mark.parametrize("store", STORES)
-async def test_a_message_does_not_take_longer_where_there_are_many_types(
+async def test_a_message_does_not_take_longer_with_many_types(
     store: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     many = Registry()
@@ -170,7 +170,7 @@ async def test_a_message_does_not_take_longer_where_there_are_many_types(
 
 
 async def _send(hf: Holdfast, types: list[str], took: list[float]) -> None:
-    """Send messages to runs that wait, one after the other, beside a worker for some types."""
+    """Send messages to waiting runs, one after the other, beside a worker for some types."""
     async with hf.worker(types, concurrency=SLOTS):
         runs = await hf.start_many(waiting, [()] * MESSAGES)
         await asleep(hf, waiting.type, MESSAGES)

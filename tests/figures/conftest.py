@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from tests.process.conftest import crew
 
-__all__ = ["crew"]  # a fixture that is used by being here
+__all__ = ["crew"]  # a fixture that pytest finds by its name

@@ -1,4 +1,4 @@
-"""What `asyncio.gather` over thousands of children costs: it grows with their number, not with its square."""
+"""The cost of `asyncio.gather` over thousands of children: it grows with their number, not with its square."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_a_gather_over_children_is_linear(store: str, tmp_path: Path, requ
     hf = Holdfast(url)
     hf.include(families)
     async with hf, hf.worker():
-        await seconds_of(hf, 100)  # what happens only once does not count
+        await seconds_of(hf, 100)  # one-time costs do not count
         few, many = [min([await seconds_of(hf, count) for _ in range(2)]) for count in (FEW, MANY)]
 
     ratio = many / few
@@ -42,7 +42,7 @@ async def test_a_gather_over_children_is_linear(store: str, tmp_path: Path, requ
 
 
 async def seconds_of(hf: Holdfast, count: int) -> float:
-    """The processor time of this process for so many children."""
+    """Return the CPU time of this process for this many children."""
     begun = time.process_time()
     assert await (await hf.start(parent, count)).result() == sum(range(count))
     return time.process_time() - begun

@@ -1,4 +1,4 @@
-"""How often a worker that has nothing to do asks its database."""
+"""The number of queries of an idle worker."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tests.faults.test_pooler import Ear
 from tests.postgres import PostgresProxy
 
 IDLE_SECONDS = 120.0
-"""Long enough for what comes once a minute."""
+"""Long enough for events that come once a minute."""
 LIMIT_PER_SECOND = 1.0
 
 
-async def test_an_idle_worker_on_postgres(postgres_url: str) -> None:
+async def test_an_idle_worker_on_postgres_queries_rarely(postgres_url: str) -> None:
     with PostgresProxy(postgres_url) as proxy:
         hf = Holdfast(proxy.url)
         hf.include(workflows)
         async with hf, hf.worker():
             await hf.start(letters, 1)
             await hf.start(letters, 0, delay=3600)
-            await asyncio.sleep(2)  # so that whatever backs off has done so
+            await asyncio.sleep(2)  # so that every backoff has reached its limit
             ear = Ear(proxy)
             begun = time.monotonic()
             await asyncio.sleep(IDLE_SECONDS)

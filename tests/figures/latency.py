@@ -1,4 +1,4 @@
-"""How long it takes until another process does what it was asked for, though both have been idle."""
+"""Latency of a request to another process, after both have been idle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.stores.test_sqlite_processes import hear, process, say
 
 TIMES = 9
 BACKOFF_SECONDS = 1.5
-"""After so long whatever backs off has done so."""
+"""Time after which every backoff has reached its limit."""
 LIMIT_SECONDS = 0.5
 CANCEL_SECONDS = 2.0
 HINT_SECONDS = 0.005
@@ -103,7 +103,7 @@ async def test_a_cancel_ends_a_body_elsewhere(crew: Crew) -> None:
     assert max(took) < CANCEL_SECONDS
 
 
-async def test_a_commit_is_heard_of_on_sqlite(tmp_path: Path) -> None:
+async def test_a_commit_is_noticed_on_sqlite(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     store = SqliteStore(path)
     await store.open()

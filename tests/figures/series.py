@@ -1,4 +1,4 @@
-"""A series of measurements: what is printed of it, and the limit it has to keep."""
+"""A series of measurements: its output, and its limit."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ MILLISECOND = 0.001
 
 
 async def measured(times: int, measure: Callable[[], Awaitable[float]]) -> list[float]:
-    """The seconds that each of several measurements gives."""
+    """Return the seconds of several measurements."""
     return [await measure() for _ in range(times)]
 
 
 def tell(what: str, seconds: Sequence[float], *, unit: str = "s") -> None:
-    """Print the median and the longest of a series."""
+    """Print the median and the maximum of a series."""
     size, digits = (MILLISECOND, 1) if unit == "ms" else (1.0, 2)
     middle, most = statistics.median(seconds) / size, max(seconds) / size
     sys.stdout.write(f"figure: {what} p50 {middle:.{digits}f} {unit}, most {most:.{digits}f} {unit}\n")

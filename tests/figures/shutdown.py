@@ -1,4 +1,4 @@
-"""How soon a run can be claimed by others when its worker was told to stop in the midst of a long step."""
+"""Time until a run can be claimed by others after its worker was stopped in the middle of a long step."""
 
 from __future__ import annotations
 

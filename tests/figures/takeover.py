@@ -1,4 +1,4 @@
-"""How long a run waits for another worker after its own was killed."""
+"""Time that a run waits for another worker after its own was killed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tests.process.crew import Crew, facts, on_every_store
 
 TIMES = 5
 LEASE_SECONDS = 2.0
-"""On Postgres a killed worker is missed when its lease is over."""
+"""On Postgres a killed worker is noticed when its lease is over."""
 PROBE_SECONDS = 1.0
-"""On SQLite others look so often whether a worker lives; their own lease does not matter."""
+"""Interval at which SQLite workers check whether others live; their own lease does not matter."""
 SLACK_SECONDS = 1.0
 
 

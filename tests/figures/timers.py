@@ -1,4 +1,4 @@
-"""How late a run goes on that has slept so long that its worker let go of it."""
+"""Delay of a run after a sleep that was long enough for its worker to drop it from memory."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ async def clock() -> float:
 
 @timers.workflow
 async def sleeper(ctx: Context, until: datetime) -> float:
-    """How late its first step after the sleep begins, in seconds."""
+    """Return how late the first step after the sleep starts, in seconds."""
     await ctx.sleep_until(until)
     return await clock() - until.timestamp()
 
 
 @pytest.mark.parametrize("store", LIMITS_SECONDS)
-async def test_a_sleeping_run_goes_on_in_time(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+async def test_a_sleeping_run_continues_in_time(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     url = f"sqlite:///{tmp_path / 'runs.db'}" if store == "sqlite" else request.getfixturevalue("postgres_url")
     hf = Holdfast(url)
     hf.include(timers)

@@ -1,4 +1,4 @@
-"""How long a write waits where two processes write to one SQLite file all the time."""
+"""Delay of a write where two processes write to one SQLite file all the time."""
 
 from __future__ import annotations
 

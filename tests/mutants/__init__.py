@@ -1,4 +1,4 @@
-"""Mutants: bugs put into holdfast on purpose, one at a time, to see whether the tests notice.
+"""Mutants: bugs put into holdfast on purpose, one at a time, to check that the tests detect them.
 
-`make mutants` says for each which layer of the proof caught it. Begin in `catalogue.py`, which lists them.
+`make mutants` prints for each which layer of tests caught it. Start in `catalogue.py`, which lists them.
 """

@@ -1,6 +1,6 @@
-"""`make mutants`: put each bug of the catalogue into a copy of holdfast, and see who notices.
+"""`make mutants`: put each bug of the catalogue into a copy of holdfast, and run the tests that must detect it.
 
-`ARGS="--only NAME"` chooses some, `--list` only names them, `--json` tells it to programs. Exit code 1 if one survives.
+`ARGS="--only NAME"` chooses some, `--list` only names them, `--json` prints JSON. Exit code 1 if one survives.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LINE_WIDTH = 160
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a mutant: `layer` caught it, or nobody did."""
+    """The result of a mutant: the `layer` that caught it, or none."""
 
     name: str
     breaks: str
@@ -40,18 +40,18 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hunt:
-    """Runs catchers on mutants, a few at a time, and tells how far it is."""
+    """Runs catchers on mutants, a few at a time, and shows the progress."""
 
     def __init__(self, jobs: int, told: Callable[[str], None]) -> None:
         self._told = told
         self._places = asyncio.Semaphore(jobs)
 
     async def control(self, mutants: Sequence[Mutant]) -> list[str]:
-        """Whatever is not green without a bug: what such a catcher says of mutants means nothing."""
+        """Return the catchers that fail without a bug: their results on mutants mean nothing."""
         used: dict[str, set[str]] = {}
         for catch in (catch for mutant in mutants for catch in mutant.caught_by):
             used.setdefault(catch.catcher, set()).add(catch.words)
-        # Each with all that is asked of it, in one go.
+        # Each catcher with all its tests, in one command.
         catches = [Catch(name, "" if "" in words else _any_of(words)) for name, words in used.items()]
         found = await asyncio.gather(*map(self._control_one, catches))
         return [wrong for wrong in found if wrong is not None]
@@ -62,7 +62,7 @@ class Hunt:
         return None if caught.code == 0 else f"{catch.catcher} ({caught.line})"
 
     async def hunt(self, mutants: Sequence[Mutant]) -> list[Verdict]:
-        """What becomes of each of them."""
+        """Return the result of each mutant."""
         return await asyncio.gather(*map(self._hunt_one, mutants))
 
     async def _hunt_one(self, mutant: Mutant) -> Verdict:
@@ -135,7 +135,7 @@ def _say(text: str) -> None:
 
 
 def _mutter(text: str) -> None:
-    """Tell how far it is; a program that reads the answer does not hear it."""
+    """Show the progress; not in JSON output."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
@@ -147,7 +147,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", metavar="NAME", action="append", help="this mutant; may be repeated")
     parser.add_argument("--list", action="store_true", help="name all mutants, and run nothing")
     parser.add_argument("--json", action="store_true", help="tell it as JSON")
-    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="so many side by side (default: 2)")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="number of mutants at a time (default: 2)")
     parser.add_argument("--no-control", action="store_true", help="take for granted that all is green without a bug")
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""The catalogue: all mutants there are."""
+"""The catalogue of all mutants."""
 
 from __future__ import annotations
 

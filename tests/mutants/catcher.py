@@ -1,4 +1,4 @@
-"""A catcher: a command that is green while holdfast is right, and red when it is not."""
+"""A catcher: a command that passes while holdfast is correct, and fails with the bug."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.mutants.mutant import PROJECT
 SEEDS = 60
 _PATIENCE_SECONDS = 10.0
 _HANG_SECONDS = 60.0
-"""After so long a test hangs, because of the bug; the control shows that none takes that long without it."""
+"""Time after which a test hangs because of the bug; the control shows that no test takes that long without it."""
 _PYTEST = (
     "pytest",
     "-x",
@@ -35,7 +35,7 @@ _SETTINGS = {"HOLDFAST_GUARD_SECONDS": f"{_HANG_SECONDS * 0.75:g}"}
 
 
 class Caught(msgspec.Struct, frozen=True):
-    """How a command ended: 0 is green, 1 is red, and anything else tells nothing. `line` is what it said first."""
+    """The end of a command: 0 is passed, 1 is failed, and any other code says nothing. `line` is its first message."""
 
     code: int
     seconds: float
@@ -43,9 +43,9 @@ class Caught(msgspec.Struct, frozen=True):
 
 
 class Catcher(msgspec.Struct, frozen=True, kw_only=True):
-    """A command of one layer of the proof, and how many seconds it may take.
+    """A command of one layer of tests, and its time limit in seconds.
 
-    `words` choose among its tests. A command that is not pytest `plays` what tests of the suite do.
+    `words` choose among its tests. A command that is not pytest `plays` the same scenarios as tests of the suite.
     """
 
     layer: str
@@ -57,16 +57,16 @@ class Catcher(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def places(self) -> list[str]:
-        """The files and folders of its tests, or single ones of them: `tests/a.py::test_b`."""
+        """The files and folders of its tests, or single tests: `tests/a.py::test_b`."""
         return [word for word in (*self.command, *self.plays) if word.startswith("tests/")]
 
     @property
     def names(self) -> list[str]:
-        """The single tests that it is, if it is not whole files of them."""
+        """The single tests of the command, if it does not run whole files."""
         return [name for _, _, name in (place.partition("::") for place in self.places) if name]
 
     async def run(self, folder: Path, words: str = "") -> Caught:
-        """Run it on the holdfast that is in a folder."""
+        """Run it on the holdfast in a folder."""
         chosen = " and ".join(f"({one})" for one in (self.words, words) if one)
         environment = os.environ | {"PYTHONPATH": str(folder)} | _SETTINGS | dict(self.settings)
         began = time.monotonic()
@@ -96,7 +96,7 @@ class Catcher(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Have it stop what it has started, a server of a database, say; then it ends, with whatever is left."""
+    """Let the command stop what it started, such as a database server; then kill what is left."""
     if process.returncode is None:
         process.send_signal(signal.SIGINT)
         await asyncio.wait([asyncio.ensure_future(process.wait())], timeout=_PATIENCE_SECONDS)
@@ -105,7 +105,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def _told(output: str, code: int) -> str:
-    """The line that says what went wrong."""
+    """Return the line that names the failure."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     failed = [line.removeprefix("FAILED ") for line in lines if line.startswith("FAILED ")]
     if code == 0:
@@ -135,7 +135,7 @@ CATCHERS: Mapping[str, Catcher] = {
     ),
     "random programs": Catcher(
         layer="crash tests",
-        command=_tests("tests/crash/test_vocabulary.py::test_random_programs_come_to_the_end_that_an_interpreter_says"),
+        command=_tests("tests/crash/test_vocabulary.py::test_random_programs_end_as_the_interpreter_predicts"),
         settings={"HOLDFAST_VOCABULARY": "200"},
     ),
     "recovered children": Catcher(

@@ -1,4 +1,4 @@
-"""Bugs in the SQLite and Postgres stores: what only they can do wrong."""
+"""Bugs that only the SQLite and Postgres stores can have."""
 
 # ruff: noqa: E501 - what is replaced stands here as it stands in the code
 
@@ -53,7 +53,7 @@ SQLITE = (
     ),
     Mutant(
         name="sqlite-repeated-claim-loses-runs",
-        breaks="a claim whose answer got lost may be repeated",
+        breaks="a claim whose answer was lost can be repeated",
         edits=(
             Edit(
                 _CLAIMS,
@@ -77,7 +77,7 @@ SQLITE = (
     ),
     Mutant(
         name="store-of-another-version-is-used",
-        breaks="a store that another version made is refused and left as it is",
+        breaks="a store of another version is refused and left unchanged",
         edits=(
             Edit(
                 "stores/schema_number.py",
@@ -86,8 +86,8 @@ SQLITE = (
             ),
         ),
         caught_by=(
-            Catch("schema of SQLite", "test_a_store_of_another_number_is_refused_and_left_as_it_is"),
-            Catch("schema of Postgres", "test_a_schema_of_another_number_is_refused_and_left_as_it_is"),
+            Catch("schema of SQLite", "test_a_store_of_another_schema_version_is_refused_and_left_unchanged"),
+            Catch("schema of Postgres", "test_a_schema_of_another_version_is_refused_and_left_unchanged"),
         ),
     ),
     Mutant(
@@ -112,7 +112,7 @@ SQLITE = (
                 "            if jobs:\n",
             ),
         ),
-        caught_by=(Catch("commits of SQLite", "test_a_value_the_database_cannot_keep_fails_only_its_own_caller"),),
+        caught_by=(Catch("commits of SQLite", "test_a_value_the_database_cannot_store_fails_only_its_own_caller"),),
     ),
 )
 
@@ -131,7 +131,7 @@ POSTGRES = (
     ),
     Mutant(
         name="postgres-heartbeat-without-fence",
-        breaks="a worker that lost its lease does not prolong the one of another",
+        breaks="a worker that lost its lease does not renew the lease of another",
         edits=(
             Edit(
                 "stores/postgres/functions/renew.sql",
@@ -143,7 +143,7 @@ POSTGRES = (
     ),
     Mutant(
         name="postgres-suspend-without-looking",
-        breaks="nothing that arrives while a run falls asleep is missed",
+        breaks="no arrival is missed while a run is being suspended",
         edits=(Edit(_CHECKPOINT_SQL, "            and (c.kind <> 'sleep' or r.arrivals <= c.seen)\n", ""),),
         caught_by=(_POSTGRES,),
     ),
@@ -211,7 +211,7 @@ POSTGRES = (
     ),
     Mutant(
         name="postgres-slots-for-the-first-rank-alone",
-        breaks="no rank starves of those that wait for a slot",
+        breaks="no rank of runs that wait for a slot starves",
         edits=(
             Edit(
                 "stores/postgres/functions/parked.sql",
@@ -223,7 +223,7 @@ POSTGRES = (
     ),
     Mutant(
         name="postgres-topics-not-locked",
-        breaks="an event is not missed because of timing",
+        breaks="an event is never missed because of timing",
         edits=(
             Edit(
                 _LOAD_SQL,
@@ -240,7 +240,7 @@ POSTGRES = (
     ),
     Mutant(
         name="postgres-parent-read-then-written",
-        breaks="the end of a child reaches its parent, whoever writes that meanwhile",
+        breaks="the end of a child reaches its parent despite concurrent writes",
         edits=(
             Edit(
                 _LOAD_SQL,
@@ -248,7 +248,7 @@ POSTGRES = (
                 "locked := array(select r.id from runs as r where r.id = any(locked) order by r.id);",
             ),
         ),
-        caught_by=(Catch("races", "test_a_family_that_ends_from_both_ends_at_once_ends_once"),),
+        caught_by=(Catch("races", "test_a_parent_and_children_that_end_concurrently_end_once"),),
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Bugs in what recovering a parent does to its children."""
+"""Bugs in the recovery of parents with children."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ MUTANTS = (
     ),
     Mutant(
         name="handled-failure-is-a-fault",
-        breaks="a failure that code was handling when another one came stays caught",
+        breaks="a failure that was being handled when another one came stays caught",
         edits=(
             Edit(
                 "core/errors.py",
@@ -76,7 +76,7 @@ MUTANTS = (
     ),
     Mutant(
         name="forgotten-child-reopened",
-        breaks="a child that nobody awaits is not recovered with its parent",
+        breaks="a child that is not awaited is not recovered with its parent",
         edits=(Edit(_RECOVERY, "if entry.is_settled else entry.attempts > 0\n", "if entry.is_settled else True\n"),),
         caught_by=(Catch("contract", "test_a_child_that_is_not_awaited_stays_as_it_is"),),
     ),
@@ -110,7 +110,7 @@ MUTANTS = (
     ),
     Mutant(
         name="reopened-child-takes-no-slot",
-        breaks="reopened children of a map keep to its limit",
+        breaks="reopened children of a map respect its limit",
         edits=(
             Edit(
                 "stores/operations/revisions.py", "            run, waits = self._seated(run)\n", "            pass\n"
@@ -120,7 +120,7 @@ MUTANTS = (
     ),
     Mutant(
         name="reopened-child-tells-again",
-        breaks="a parent is told of one end of a child",
+        breaks="a parent receives one end of a child",
         edits=(Edit("stores/operations/run_end.py", "    if kinship.is_reopened(run):\n", "    if False:\n"),),
         caught_by=(Catch("contract", "test_a_rewound_child_sends_its_end_to_its_parent_once"),),
     ),
@@ -149,7 +149,7 @@ MUTANTS = (
         caught_by=(
             Catch(
                 "recovered children",
-                "test_a_child_that_only_the_parents_handle_awaits_is_reopened_and_a_forgotten_one_is_not",
+                "test_a_child_awaited_only_by_its_handle_is_reopened_and_one_that_is_not_awaited_is_not",
             ),
         ),
     ),

@@ -1,4 +1,4 @@
-"""A mutant: a copy of holdfast with one bug in it, and who has to notice it."""
+"""A mutant: a copy of holdfast with one bug, and the tests that must detect it."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ PACKAGE = PROJECT / "src" / "holdfast"
 
 
 class Edit(msgspec.Struct, frozen=True):
-    """In a file of the package, a text that stands there once, and what stands there instead."""
+    """A text that occurs once in a file of the package, and its replacement."""
 
     path: str
     old: str
     new: str
 
     def applied_to(self, text: str) -> str:
-        """The file with the bug in it. Refuses a text that the code does not have any more, or more than once."""
+        """Return the file with the bug. Raises if the text does not occur exactly once."""
         if (count := text.count(self.old)) != 1:
             raise ValueError(f"{self.path} has this {count} times, not once: {self.old!r}")
         return text.replace(self.old, self.new)
 
 
 class Catch(msgspec.Struct, frozen=True):
-    """Who has to notice, by the name of a catcher. `words` name the test, as for `pytest -k`: `one or another`."""
+    """The catcher that must detect the bug, by name. `words` name the test, as for `pytest -k`: `one or another`."""
 
     catcher: str
     words: str = ""
 
     @property
     def names(self) -> list[str]:
-        """The words of which each has to be part of the name of a test."""
+        """The words that must each be part of a test name."""
         return self.words.split(" or ") if self.words else []
 
 
 class Mutant(msgspec.Struct, frozen=True, kw_only=True):
-    """A bug: `breaks` is the promise that is kept no longer, `caught_by` are those who notice, the quickest first."""
+    """A bug: `breaks` is the broken promise, `caught_by` are the catchers, the quickest first."""
 
     name: str
     breaks: str
@@ -50,7 +50,7 @@ class Mutant(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join(dict.fromkeys(edit.path for edit in self.edits))
 
     def texts(self) -> dict[str, str]:
-        """The files that have the bug, by their paths."""
+        """Return the changed files, by their paths."""
         texts: dict[str, str] = {}
         for edit in self.edits:
             try:
@@ -62,7 +62,7 @@ class Mutant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plant(mutant: Mutant | None, folder: Path) -> None:
-    """Copy the package into a folder, with its compiled files, and put the bug into it, if there is one."""
+    """Copy the package into a folder, with its compiled files, and apply the bug, if there is one."""
     texts = {} if mutant is None else mutant.texts()
     shutil.copytree(PACKAGE, folder / "holdfast")
     for path, text in texts.items():

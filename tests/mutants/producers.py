@@ -1,4 +1,4 @@
-"""Bugs in what SQL producers are promised, and in what becomes of rows that cannot be read."""
+"""Bugs in the promises to SQL producers, and in the handling of unreadable rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _VALUES = Catch("values in SQL", "cannot_read")
 _NAMES = Catch("values in SQL", "accepts_a_name")
 
 _ROWS = Catch("unreadable rows", "marked_and_hides")
-_CLAIMED = Catch("unreadable rows", "blocks_what_it_cannot_read")
+_CLAIMED = Catch("unreadable rows", "blocks_an_unreadable_run")
 
 UNREADABLE = (
     Mutant(
@@ -90,7 +90,7 @@ UNREADABLE = (
     ),
     Mutant(
         name="odd-payload-fails-the-run",
-        breaks="a run whose payload cannot be read is blocked, and goes on when that is mended",
+        breaks="a run with an unreadable payload is blocked, and continues when it is repaired",
         edits=(
             Edit(
                 "runner/turn.py",
@@ -132,7 +132,7 @@ MUTANTS = (
     ),
     Mutant(
         name="sql-key-twice",
-        breaks="of an object that SQL accepts nothing is dropped",
+        breaks="an object that SQL accepts is stored completely",
         edits=(Edit(_CHECK_PAYLOAD, "replace(outside, ':', '')) < pairs then", "replace(outside, ':', '')) < 0 then"),),
         caught_by=(_VALUES,),
     ),
@@ -158,9 +158,9 @@ MUTANTS = (
     ),
     Mutant(
         name="sql-request-of-the-owner",
-        breaks="a request of a SQL producer records who asked",
+        breaks="a request of a SQL producer records its actor",
         edits=(Edit("stores/postgres/schema.sql", "('sql:' || session_user)", "('sql:' || current_user)"),),
-        caught_by=(Catch("producers in SQL", "test_a_request_records_the_user_of_the_session_who_asked"),),
+        caught_by=(Catch("producers in SQL", "test_a_request_records_the_session_user"),),
     ),
     Mutant(
         name="bidirectional-characters-in-names",
@@ -188,7 +188,7 @@ MUTANTS = (
     ),
     Mutant(
         name="requests-only-with-a-free-slot",
-        breaks="requests of SQL producers are carried out whether or not a worker has a free slot",
+        breaks="requests of SQL producers are executed whether or not a worker has a free slot",
         edits=(
             Edit(
                 "worker/worker.py",

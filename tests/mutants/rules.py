@@ -1,4 +1,4 @@
-"""Bugs in the rules and in the memory store, which is the model: what all stores do."""
+"""Bugs in the rules and in the memory store, which is the model of all stores."""
 
 # ruff: noqa: E501 - what is replaced stands here as it stands in the code
 
@@ -63,7 +63,7 @@ FENCES = (
     ),
     Mutant(
         name="suspend-without-fence",
-        breaks="a worker that lost its lease lets go of nothing",
+        breaks="a worker that lost its lease releases nothing",
         edits=(
             Edit(
                 _RULES,
@@ -102,7 +102,7 @@ FENCES = (
     ),
     Mutant(
         name="heartbeat-without-fence",
-        breaks="a worker that lost its lease does not prolong the one of another",
+        breaks="a worker that lost its lease does not renew the lease of another",
         edits=(
             Edit(
                 "stores/operations/leases.py",
@@ -114,7 +114,7 @@ FENCES = (
     ),
     Mutant(
         name="claim-keeps-the-token",
-        breaks="each claim fences off whoever held the run before",
+        breaks="each claim fences off the previous holder of the run",
         edits=(
             Edit(
                 _RULES,
@@ -126,7 +126,7 @@ FENCES = (
     ),
     Mutant(
         name="cancel-keeps-the-token",
-        breaks="a cancelled run stays cancelled, whatever its holder still writes",
+        breaks="a cancelled run stays cancelled despite later writes of its holder",
         edits=(
             Edit(
                 _RULES,
@@ -143,7 +143,7 @@ FENCES = (
     ),
     Mutant(
         name="rewind-keeps-the-token",
-        breaks="a run that was rewound is not written by who held it before",
+        breaks="the previous holder cannot write a run that was rewound",
         edits=(
             Edit(
                 _RULES,
@@ -216,13 +216,13 @@ ENDS = (
     ),
     Mutant(
         name="close-policy-ignored",
-        breaks="children follow what was said of them when their parent ends",
+        breaks="children follow their close policy when their parent ends",
         edits=(Edit("stores/memory/unit_of_work.py", '.run.on_close == "cancel"]', '.run.on_close == "never"]'),),
         caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
         name="live-run-purged",
-        breaks="only what has ended is removed",
+        breaks="only ended runs are pruned",
         edits=(
             Edit(
                 "stores/memory/housekeeping.py",
@@ -241,7 +241,7 @@ ENDS = (
     ),
     Mutant(
         name="audit-forgets-who-asked",
-        breaks="the audit names who asked for a control",
+        breaks="the audit names the actor of a control request",
         edits=(
             Edit(
                 "core/audit.py",
@@ -253,7 +253,7 @@ ENDS = (
     ),
     Mutant(
         name="wake-forgets-who-sent",
-        breaks="the audit names who sent what woke a run",
+        breaks="the audit names the sender of the message that woke a run",
         edits=(
             Edit(
                 "stores/operations/arrivals.py",
@@ -280,13 +280,13 @@ ENDS = (
 ARRIVALS = (
     Mutant(
         name="suspend-without-looking",
-        breaks="nothing that arrives while a run falls asleep is missed",
+        breaks="no arrival is missed while a run is being suspended",
         edits=(Edit(_RULES, "if run.arrivals > checkpoint.seen:", "if False:"),),
         caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
         name="child-tells-only-who-waits",
-        breaks="the end of a child reaches its parent, whenever that begins to wait",
+        breaks="the end of a child reaches its parent, whenever the parent starts to wait",
         edits=(
             Edit(
                 _RUN_END,
@@ -304,7 +304,7 @@ ARRIVALS = (
     ),
     Mutant(
         name="receipt-forgotten",
-        breaks="a message that is sent again is no second one",
+        breaks="a message that is sent again is not a second message",
         edits=(Edit(_ARRIVALS, "            unit.inboxes.keep_receipts(run_id, {ref: now})\n", "            pass\n"),),
         caught_by=(_SIMULATION, _CONTRACT),
     ),
@@ -318,7 +318,7 @@ ARRIVALS = (
     ),
     Mutant(
         name="wake-forgotten",
-        breaks="what arrives wakes the run that waits for it",
+        breaks="an arrival wakes the run that waits for it",
         edits=(
             Edit(_RULES, "        return woken(run, now)\n    return run\n", "        return run\n    return run\n"),
         ),
@@ -326,7 +326,7 @@ ARRIVALS = (
     ),
     Mutant(
         name="message-to-the-dead",
-        breaks="whoever sends to a run that has ended is told so",
+        breaks="sending to an ended run raises an error",
         edits=(
             Edit(
                 _ARRIVALS,
@@ -338,7 +338,7 @@ ARRIVALS = (
     ),
     Mutant(
         name="queue-event-not-given-back",
-        breaks="an event of a queue that a run does not want goes to the next",
+        breaks="a queue event that a run does not take goes to the next",
         edits=(
             Edit(
                 _CHECKPOINTS, "            queues.give_back(unit, run, checkpoint.waits, now)\n", "            pass\n"
@@ -348,7 +348,7 @@ ARRIVALS = (
     ),
     Mutant(
         name="wake-before-the-start",
-        breaks="no run begins before its time",
+        breaks="no run starts before its time",
         edits=(
             Edit(
                 _RULES,
@@ -369,7 +369,7 @@ STARTS = (
     ),
     Mutant(
         name="repeated-create-begins-anew",
-        breaks="a start whose answer got lost may be repeated",
+        breaks="a start whose answer was lost can be repeated",
         edits=(
             Edit(
                 _STARTS,
@@ -381,7 +381,7 @@ STARTS = (
     ),
     Mutant(
         name="repeated-claim-loses-runs",
-        breaks="a claim whose answer got lost may be repeated",
+        breaks="a claim whose answer was lost can be repeated",
         edits=(
             Edit(
                 _MODEL_CLAIMS,
@@ -431,13 +431,13 @@ STARTS = (
     ),
     Mutant(
         name="limit-shares-forgotten",
-        breaks="no rank of runs starves that wait for a slot",
+        breaks="no rank of runs that wait for a slot starves",
         edits=(Edit(_LIMITS, "            turn.remember(unit, rule)\n            given", "            given"),),
         caught_by=(Catch("contract", "test_the_slots_of_a_limit_are_shared_by_rank"),),
     ),
     Mutant(
         name="suspects-together",
-        breaks="runs that have crashed twice do not take each other along",
+        breaks="runs that have crashed twice do not crash each other",
         edits=(Edit(_CLAIMS, "            may_suspect = may_suspect and not is_suspect\n", ""),),
         caught_by=(_SIMULATION, _CONTRACT),
     ),
@@ -446,25 +446,25 @@ STARTS = (
 LIMITS = (
     Mutant(
         name="limit-counted-after-the-claim",
-        breaks="no more runs of a type are worked on than its limit says",
+        breaks="the held runs of a type never exceed its limit",
         edits=(Edit(_LIMITS, "        if taken >= count:\n", "        if taken > count:\n"),),
         caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
         name="siblings-not-counted",
-        breaks="of a map with a limit no more children run than it says, also if some are made anew",
+        breaks="the running children of a map never exceed its limit, even if some are started again",
         edits=(Edit(_RULES, "        is_parked = used >= intent.limit\n", "        is_parked = False\n"),),
         caught_by=(Catch("contract", "test_new_children_get_only_the_slots_that_their_siblings_leave_free"),),
     ),
     Mutant(
         name="slot-not-handed-on",
-        breaks="whoever gives a slot back lets the next one go",
+        breaks="a slot that is given back wakes the next waiting run",
         edits=(Edit(_LIMITS, "    _serve(unit, rule, {*slots, *_shared(rule)}, now)\n\n\ndef apply", "\n\ndef apply"),),
         caught_by=(Catch("contract", "test_a_lowered_limit_counts_runs_that_are_held"),),
     ),
     Mutant(
         name="rate-not-used-up",
-        breaks="no more runs of a type begin in a while than its rate says",
+        breaks="the starts of a type never exceed its rate",
         edits=(
             Edit(
                 _LIMITS,
@@ -476,7 +476,7 @@ LIMITS = (
     ),
     Mutant(
         name="slot-fired-twice",
-        breaks="a slot of a schedule makes one run, however many fire it",
+        breaks="a slot of a schedule creates one run, however many workers fire it",
         edits=(
             Edit(
                 _SCHEDULES,

@@ -1,4 +1,4 @@
-"""Bugs in what one turn of a run does: replay, and what workflow code is told when."""
+"""Bugs in a turn of a run: replay, and the order in which workflow code gets results."""
 
 # ruff: noqa: E501 - what is replaced stands here as it stands in the code
 
@@ -32,7 +32,7 @@ REPLAY = (
     ),
     Mutant(
         name="replay-by-location",
-        breaks="branches interleave on replay as they did",
+        breaks="branches interleave on replay as in the original turn",
         edits=(
             Edit(
                 _HISTORY,
@@ -68,7 +68,7 @@ REPLAY = (
                 "            self.withdraw(operation)\n            return None\n",
             ),
         ),
-        caught_by=(Catch("unit tests of runs", "test_a_cancelled_branch_hears_of_it_where_it_waits"),),
+        caught_by=(Catch("unit tests of runs", "test_a_cancelled_branch_gets_the_error_where_it_waits"),),
     ),
     Mutant(
         name="tasks-hash-by-address",
@@ -112,12 +112,12 @@ REPLAY = (
     ),
     Mutant(
         name="divergence-unnoticed",
-        breaks="code that does not fit its history is stopped",
+        breaks="code that does not fit its history is blocked",
         edits=(
             Edit(_TURN, "if history.unreached or not self._open.by_location:", "if not self._open.by_location:"),
             Edit(_TURN, "        if self._history.unreached:\n", "        if False:\n"),
         ),
-        caught_by=(Catch("unit tests of runs", "test_nothing_is_pruned_where_the_code_passed_something_by"),),
+        caught_by=(Catch("unit tests of runs", "test_nothing_is_pruned_where_the_code_skipped_an_entry"),),
     ),
     Mutant(
         name="lax-by-default",
@@ -135,7 +135,9 @@ REPLAY = (
             ),
         ),
         caught_by=(
-            Catch("unit tests of runs", "test_t3_code_that_cancels_what_has_a_recorded_result_executes_nothing"),
+            Catch(
+                "unit tests of runs", "test_t3_code_that_cancels_an_operation_with_a_recorded_result_executes_nothing"
+            ),
         ),
     ),
     Mutant(
@@ -161,12 +163,12 @@ REPLAY = (
             ),
         ),
         caught_by=(
-            Catch("unit tests of runs", "test_what_was_asked_for_but_not_told_before_a_divergence_is_not_known"),
+            Catch("unit tests of runs", "test_operations_requested_but_not_fed_before_a_divergence_are_not_known"),
         ),
     ),
     Mutant(
         name="marks-out-of-turn",
-        breaks="how much of a loop is kept may change while it goes on",
+        breaks="keep and every of a loop may change while it runs",
         edits=(
             Edit(
                 "runner/looping.py",
@@ -196,7 +198,7 @@ REPLAY = (
                 "DryRun(fit, misfit.what, misfit.report, turn.told | turn._open.by_location, misfit)",
             ),
         ),
-        caught_by=(Catch("unit tests of runs", "test_what_the_code_was_told_is_known_with_its_function"),),
+        caught_by=(Catch("unit tests of runs", "test_fed_operations_are_known_with_their_functions"),),
     ),
     Mutant(
         name="block-drops-results",
@@ -212,13 +214,13 @@ REPLAY = (
     ),
     Mutant(
         name="block-keeps-requests",
-        breaks="nothing that code asked for since its last fact is committed with a block",
+        breaks="a block commits no request of the code after its last fact",
         edits=(Edit(_TURN, "        self.pending.drop_requests()\n", ""),),
         caught_by=(_RUNS, _SIMULATION),
     ),
     Mutant(
         name="an-awaited-child-counts-as-a-fact",
-        breaks="nothing that code asked for since its last fact is committed with a block",
+        breaks="a block commits no request of the code after its last fact",
         edits=(Edit(_REQUESTS, "self._pending.amend(awaited)", "self._pending.add(awaited, is_lazy=True)"),),
         caught_by=(Catch("blocked results", "awaited_a_child"),),
     ),
@@ -240,7 +242,7 @@ REPLAY = (
         edits=(
             Edit(_REQUESTS, "        if self._rounds and isinstance(operation, StepCall):\n", "        if False:\n"),
         ),
-        caught_by=(Catch("rounds", "test_the_next_generation_begins_with_the_first_round"),),
+        caught_by=(Catch("rounds", "test_the_next_generation_starts_with_the_first_round"),),
     ),
     Mutant(
         name="undo-key-outlives-undo",
@@ -256,7 +258,7 @@ REPLAY = (
     ),
     Mutant(
         name="child-forgotten-on-replay",
-        breaks="a parent that is replayed knows the child it has started",
+        breaks="a parent that is replayed finds the child it has started",
         edits=(
             Edit(
                 "runner/child.py",
@@ -311,7 +313,7 @@ TOLD = (
     ),
     Mutant(
         name="arrival-beats-the-deadline",
-        breaks="of what arrives and a deadline the earlier counts",
+        breaks="the earlier of an arrival and a deadline wins",
         edits=(
             Edit(
                 _INBOX,
@@ -323,7 +325,7 @@ TOLD = (
     ),
     Mutant(
         name="abandoned-wait-swallows",
-        breaks="a wait that was given up takes nothing that comes later",
+        breaks="a withdrawn wait takes nothing that comes later",
         edits=(Edit(_INBOX, "        self.awaited.pop(operation.serial, None)\n        if len", "        if len"),),
         caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
@@ -344,7 +346,7 @@ TOLD = (
 ROLLBACK = (
     Mutant(
         name="undo-by-start",
-        breaks="undo goes in reverse order of what was done",
+        breaks="a rollback undoes steps in reverse order",
         edits=(
             Edit(
                 _ROLLBACK,
@@ -356,7 +358,7 @@ ROLLBACK = (
     ),
     Mutant(
         name="undo-forwards",
-        breaks="undo goes in reverse order of what was done",
+        breaks="a rollback undoes steps in reverse order",
         edits=(
             Edit(
                 _ROLLBACK,
@@ -368,7 +370,7 @@ ROLLBACK = (
     ),
     Mutant(
         name="undo-forgets-the-first",
-        breaks="all that was done is undone",
+        breaks="a rollback undoes every finished step",
         edits=(
             Edit(
                 _ROLLBACK,
@@ -380,7 +382,7 @@ ROLLBACK = (
     ),
     Mutant(
         name="pruning-takes-undo-along",
-        breaks="what undo needs is kept when a loop is pruned",
+        breaks="pruning a loop keeps what its undo needs",
         edits=(
             Edit(
                 "stores/memory/unit_of_work.py",
@@ -401,7 +403,7 @@ ROLLBACK = (
 EVICTION = (
     Mutant(
         name="a-parent-builds-all-its-waits-again",
-        breaks="what a wake-up of a parent costs does not depend on how many children it waits for",
+        breaks="waking a parent costs the same for any number of children",
         edits=(
             Edit(
                 "runner/open_operations.py",
@@ -409,7 +411,7 @@ EVICTION = (
                 "        known = {}\n",
             ),
         ),
-        caught_by=(Catch("unit tests of runs", "test_a_wake_up_of_a_parent_costs_the_same"),),
+        caught_by=(Catch("unit tests of runs", "test_waking_a_parent_costs_the_same"),),
     ),
     Mutant(
         name="survivors-left-to-the-collector",
@@ -427,7 +429,7 @@ EVICTION = (
                 "[release(task) for task in closed]; self.survivors += destroy_survivors(closed)",
             ),
         ),
-        caught_by=(Catch("swallowing", "again_and_again"),),
+        caught_by=(Catch("swallowing", "repeatedly_suspends"),),
     ),
     Mutant(
         name="an-evicted-await-of-something-settled-returns",
@@ -439,7 +441,7 @@ EVICTION = (
                 "return asyncio.Future.__await__(future)",
             ),
         ),
-        caught_by=(Catch("swallowing", "again_and_again"),),
+        caught_by=(Catch("swallowing", "repeatedly_suspends"),),
     ),
     Mutant(
         name="an-evicted-context-raises",
@@ -458,7 +460,7 @@ EVICTION = (
 COMPOSITION = (
     Mutant(
         name="race-names-the-last",
-        breaks="a race tells who won",
+        breaks="a race returns its winner",
         edits=(
             Edit(
                 _BRANCHES,
@@ -470,7 +472,7 @@ COMPOSITION = (
     ),
     Mutant(
         name="join-waits-for-all",
-        breaks="a join that fails fast does so at the first failure",
+        breaks="a fail-fast join ends at the first failure",
         edits=(
             Edit(_BRANCHES, "self._run_until(_failed if fail_fast else _rolls_back)", "self._run_until(_rolls_back)"),
         ),
@@ -478,7 +480,7 @@ COMPOSITION = (
     ),
     Mutant(
         name="loop-forgets-its-state",
-        breaks="a loop goes on with the state it had",
+        breaks="a loop resumes with its last state",
         edits=(
             Edit(
                 "runner/looping.py",
@@ -490,7 +492,7 @@ COMPOSITION = (
     ),
     Mutant(
         name="map-mixes-up-its-results",
-        breaks="a map gives the results in the order of its items",
+        breaks="a map returns the results in the order of its items",
         edits=(
             Edit(
                 "runner/mapping.py",
@@ -502,7 +504,7 @@ COMPOSITION = (
     ),
     Mutant(
         name="map-ignores-its-limit",
-        breaks="so many children of a map run at once as it says",
+        breaks="the children of a map that run at once reach its limit",
         edits=(
             Edit(
                 "runner/mapping.py",

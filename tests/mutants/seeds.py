@@ -1,4 +1,4 @@
-"""Simulations up to the first that goes wrong, and no more: it is neither made smaller nor played again."""
+"""Run simulations up to the first failure, without shrinking or repeating it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.simulation.outcome import played
 from tests.simulation.plan import plan_of
 
 SEED_SECONDS = 60.0
-"""One that takes so much time of the processor, hundreds of times as long as usual, goes in circles."""
+"""CPU time after which a simulation counts as an endless loop: hundreds of times the usual."""
 
 
 def main(count: int) -> int:
-    """Play so many seeds; the exit code is 1 if one of them goes wrong."""
+    """Play this many seeds; the exit code is 1 if one of them fails."""
     for seed in range(count):
         with _Patience(seed):
             outcome = played(plan_of(seed))
@@ -27,7 +27,7 @@ def main(count: int) -> int:
 
 
 class _Patience:
-    """While it lasts, whoever takes too long ends the process: an error could be caught by what goes in circles."""
+    """End the process if a simulation takes too long; an endless loop could catch an exception."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

@@ -1,4 +1,4 @@
-"""Mutants do not rot: each still fits the code, and changes it into something that is code."""
+"""Mutants stay valid: each still fits the code, and the changed code still compiles."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def test_a_mutant_fits_the_code(mutant: Mutant) -> None:
             compile(text, path, "exec")
 
 
-def test_each_has_a_name_of_its_own_and_somebody_who_is_to_notice_it() -> None:
+def test_each_mutant_has_a_unique_name_and_a_catcher() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
     assert all(mutant.caught_by for mutant in MUTANTS)
     assert {catch.catcher for mutant in MUTANTS for catch in mutant.caught_by} == CATCHERS.keys()
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_each_names_a_test_that_must_catch_it_and_that_exists(mutant: Mutant) -> None:
+def test_each_mutant_names_an_existing_test_that_must_catch_it(mutant: Mutant) -> None:
     named = [(CATCHERS[catch.catcher], catch.names or CATCHERS[catch.catcher].names) for catch in mutant.caught_by]
     assert any(names for _, names in named), "it names no test"
     for catcher, names in named:
@@ -36,7 +36,7 @@ def test_each_names_a_test_that_must_catch_it_and_that_exists(mutant: Mutant) ->
 
 
 def names_in(catcher: Catcher) -> frozenset[str]:
-    """The names of the tests in the files of a catcher, which are not imported for that."""
+    """Return the names of the tests in the files of a catcher, without importing them."""
     paths = [PROJECT / place.partition("::")[0] for place in catcher.places]
     files = {file for path in paths for file in (path.rglob("test_*.py") if path.is_dir() else [path])}
     if any(file.name.startswith("test_contract_") for file in files):  # their tests are inherited
@@ -52,7 +52,7 @@ def _names_in_file(file: Path) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("text", ["", "a = 1\na = 1\n"])
-def test_what_does_not_stand_there_exactly_once_is_refused_and_named(text: str) -> None:
+def test_a_text_that_does_not_occur_exactly_once_is_refused_and_named(text: str) -> None:
     mutant = Mutant(name="rotten", breaks="", edits=(Edit("core/rules.py", "no such text", ""),), caught_by=())
 
     with pytest.raises(ValueError, match="'a = 1'"):

@@ -1,4 +1,4 @@
-"""Bugs in workers: who claims, executes, writes and lets go."""
+"""Bugs in workers: claiming, executing, writing and releasing runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MUTANTS = (
     ),
     Mutant(
         name="parent-claimed-for-each-child",
-        breaks="what a parent of many children costs grows with their number, and not with its square",
+        breaks="the cost of a parent grows with the number of its children, not with its square",
         edits=(
             Edit(_DRIVER, "return has_near or self._gathering.until(standstill) > standstill.at", "return has_near"),
         ),
@@ -43,7 +43,7 @@ MUTANTS = (
         caught_by=(
             Catch(
                 "unit tests of workers",
-                "test_run_until_idle_works_on_what_its_runs_have_woken_though_every_hint_is_lost",
+                "test_run_until_idle_executes_runs_that_its_runs_have_woken_even_if_every_hint_is_lost",
             ),
         ),
     ),
@@ -55,11 +55,9 @@ MUTANTS = (
     ),
     Mutant(
         name="all-awake-for-every-timer",
-        breaks="workers that others are quicker than do not hinder them",
+        breaks="slower workers do not hinder faster ones",
         edits=(Edit(_CLAIMER, "        if is_withheld or is_beaten:\n", "        if is_withheld:\n"),),
-        caught_by=(
-            Catch("unit tests of workers", "test_a_worker_that_another_is_quicker_than_is_not_awake_for_every_timer"),
-        ),
+        caught_by=(Catch("unit tests of workers", "test_a_worker_with_a_faster_rival_does_not_wake_for_every_timer"),),
     ),
     Mutant(
         name="local-clock",
@@ -74,13 +72,13 @@ MUTANTS = (
         caught_by=(
             Catch(
                 "unit tests of clocks",
-                "test_a_following_clock_does_not_go_back_for_an_answer_of_which_nobody_knows_when_it_was_asked_for",
+                "test_a_following_clock_does_not_go_back_for_an_answer_without_a_request_time",
             ),
         ),
     ),
     Mutant(
         name="shutdown-recorded-as-outcome",
-        breaks="a worker that stops records no outcome because of that",
+        breaks="stopping a worker records no outcome",
         edits=(
             Edit(
                 _DRIVER,
@@ -114,18 +112,20 @@ MUTANTS = (
     ),
     Mutant(
         name="refusal-shared",
-        breaks="a checkpoint that the store refuses takes no other run along",
+        breaks="a checkpoint that the store refuses harms no other run",
         edits=(
             Edit(_COMMITTER, "                if len(batch) == 1:\n", "                if error:\n"),
             Edit(
                 _COMMITTER, "                    return [error]\n", "                    return [error] * len(batch)\n"
             ),
         ),
-        caught_by=(Catch("unit tests of workers", "test_a_refusal_hits_only_its_culprit_also_beside_another_flush"),),
+        caught_by=(
+            Catch("unit tests of workers", "test_a_refusal_affects_only_its_own_run_also_beside_another_flush"),
+        ),
     ),
     Mutant(
         name="outage-taken-for-refusal",
-        breaks="a write whose answer got lost is repeated",
+        breaks="a write whose answer was lost is repeated",
         edits=(
             Edit(_COMMITTER, "            if isinstance(error, StoreUnavailable):\n", "            if not batch:\n"),
         ),
@@ -135,13 +135,11 @@ MUTANTS = (
         name="outage-logged-at-every-failure",
         breaks="an outage is logged once, however long it lasts",
         edits=(Edit("core/outage.py", "        if level > self._level:\n", "        if level:\n"),),
-        caught_by=(
-            Catch("unit tests of workers", "test_a_claim_that_fails_is_made_again_after_a_pause_and_told_once"),
-        ),
+        caught_by=(Catch("unit tests of workers", "test_a_failed_claim_is_repeated_after_a_pause_and_logged_once"),),
     ),
     Mutant(
         name="step-before-its-request-is-committed",
-        breaks="a step begins when all that led to it is written",
+        breaks="a step starts only when everything before it is written",
         edits=(
             Edit(
                 _TURN,
@@ -155,7 +153,7 @@ MUTANTS = (
         name="crashes-not-charged",
         breaks="attempts are bounded, also for a body that kills its worker",
         edits=(Edit(_ATTEMPT, "    call.attempts += crashes\n", ""),),
-        caught_by=(Catch("unit tests of runs", "test_a_crash_is_charged_with_the_facts_that_came_since"),),
+        caught_by=(Catch("unit tests of runs", "test_a_crash_is_charged_together_with_later_facts"),),
     ),
     Mutant(
         name="crash-charged-at-each-release",
@@ -167,11 +165,11 @@ MUTANTS = (
                 "is_telling = not isinstance(next, Release)",
             ),
         ),
-        caught_by=(Catch("unit tests of runs", "test_a_crash_is_charged_once_however_often_the_run_is_given_back"),),
+        caught_by=(Catch("unit tests of runs", "test_a_crash_is_charged_once_however_often_the_run_is_released"),),
     ),
     Mutant(
         name="starts-beyond-the-slots",
-        breaks="a worker holds no more runs than it may",
+        breaks="a worker never holds more runs than its concurrency",
         edits=(
             Edit(
                 "worker/worker.py",
@@ -180,14 +178,14 @@ MUTANTS = (
             ),
         ),
         caught_by=(
-            Catch("unit tests of workers", "test_a_worker_takes_no_more_than_it_may_of_what_is_started_at_once"),
+            Catch("unit tests of workers", "test_a_worker_takes_at_most_its_concurrency_of_runs_started_at_once"),
         ),
     ),
     Mutant(
         name="held-up-together",
-        breaks="a run whose row somebody has locked keeps no other waiting",
+        breaks="a run with a locked row does not delay others",
         edits=(Edit(_COMMITTER, "        elif _is_held_up(error):\n            self._scatter(flush, error)\n", ""),),
-        caught_by=(Catch("unit tests of workers", "test_one_that_is_held_up_alone_keeps_nobody_else_waiting"),),
+        caught_by=(Catch("unit tests of workers", "test_a_single_checkpoint_that_is_held_up_delays_no_other"),),
     ),
     Mutant(
         name="crash-loop-goes-on",
@@ -203,7 +201,7 @@ MUTANTS = (
     ),
     Mutant(
         name="lost-lease-unnoticed",
-        breaks="a worker that lost its lease stops what it executes",
+        breaks="a worker that lost its lease stops its bodies",
         edits=(
             Edit(
                 _DRIVER,
@@ -211,7 +209,7 @@ MUTANTS = (
                 "            return\n",
             ),
         ),
-        caught_by=(Catch("frozen worker", "test_renewing_what_another_worker_holds_tells_so_and_changes_nothing"),),
+        caught_by=(Catch("frozen worker", "test_renewing_a_run_that_another_worker_holds_fails_and_changes_nothing"),),
     ),
     Mutant(
         name="arrival-in-the-answer-ignored",

@@ -1,7 +1,7 @@
 """The environment of the tests: the same wherever and however pytest is started.
 
-This module neutralises only what holdfast is right to follow, such as `HOLDFAST_URL` and `NO_COLOR`. Tests have to pass
-with all else as it is: the user, the home directory, `TMPDIR`, the umask, the time zone.
+This module neutralises only settings that holdfast is meant to follow, such as `HOLDFAST_URL` and `NO_COLOR`. Tests
+have to pass with all else as it is: the user, the home directory, `TMPDIR`, the umask, the time zone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DISPLAY = {
     *("COLUMNS", "LINES", "TERM", "TTY_COMPATIBLE", "TTY_INTERACTIVE"),
 }
 _PASSWORDS = {"PGPASSFILE", "PGPASSWORD"}
-"""For a server that `HOLDFAST_TEST_POSTGRES` names; the URLs of private ones have their own."""
+"""Passwords of a server that `HOLDFAST_TEST_POSTGRES` names; the URLs of private ones have their own."""
 _ENCODING = {"PYTHONCOERCECLOCALE", "PYTHONIOENCODING", "PYTHONUTF8"}
 
 _SIGNALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
@@ -41,9 +41,9 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Have the garbage collector never look again at what was imported and collected.
+    """Exclude imported objects from garbage collection.
 
-    That is most of what there is. Many tests of evictions collect garbage, and each would go through all of it.
+    Those are most of all objects. Many tests of evictions collect garbage, and each collection would visit all of them.
     """
     gc.collect()
     gc.freeze()
@@ -55,9 +55,9 @@ def _settled() -> None:
 
 
 def forget_settings() -> None:
-    """Remove the variables by which a person chooses settings of holdfast, servers of Postgres and a display.
+    """Remove the variables by which a person chooses settings of holdfast, Postgres servers and a display.
 
-    It comes before tests are collected: modules make a `Holdfast` when they are imported.
+    This happens before tests are collected: modules create a `Holdfast` when they are imported.
     """
     for name in list(os.environ):
         if name in _SETTINGS | _INTERNAL | _DISPLAY or (name.startswith("PG") and name not in _PASSWORDS):
@@ -67,19 +67,19 @@ def forget_settings() -> None:
 def settle() -> None:
     """Give this process, and the processes that it starts, default signals and text in UTF-8.
 
-    Only a process that runs tests does so, not the one that starts the workers of pytest-xdist: they read the names of
-    files as that process does, and ignore what it ignores.
+    Only a process that runs tests does this, not the one that starts the workers of pytest-xdist: the workers inherit
+    its file system encoding and its ignored signals.
     """
     _start_children_with_default_signals()
     _use_utf8()
 
 
 def _start_children_with_default_signals() -> None:
-    """Take care that no process begins with an ignored signal because a shell has started the tests so.
+    """Prevent child processes from starting with an ignored signal because a shell started the tests that way.
 
-    With `&` a shell starts a command that ignores SIGINT, and programs pass on what they ignore to those they start. A
-    signal that has a handler gets its default action back there. So this process still ignores the signal, but by a
-    handler that does nothing.
+    With `&` a shell starts a command that ignores SIGINT, and programs pass ignored signals on to their children. A
+    signal with a handler gets its default action back there. So this process still ignores the signal, but by a handler
+    that does nothing.
 
     SIGHUP stays as it is: under `nohup` the tests and all their processes survive the end of the terminal. A test that
     sends SIGHUP has to choose its action first.
@@ -87,7 +87,7 @@ def _start_children_with_default_signals() -> None:
     for number in _SIGNALS:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, _ignore)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else nobody learns how a child ended
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # otherwise the parent would not learn how a child ended
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
@@ -99,7 +99,7 @@ def _use_utf8() -> None:
         if name in _ENCODING or name == "LANGUAGE" or name.startswith("LC_"):
             del os.environ[name]
     os.environ["LC_ALL"] = "C.UTF-8"
-    with suppress(locale.Error):  # where there is no such locale, Python uses UTF-8 by itself
+    with suppress(locale.Error):  # without such a locale, Python uses UTF-8 by itself
         locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 
 

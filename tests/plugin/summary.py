@@ -1,6 +1,6 @@
-"""The last lines of a test run: how many tests ran and how long, the slowest, the servers used, what was not tested.
+"""The last lines of a test run: the number of tests, the time, the slowest, the servers used, and the omissions.
 
-Workers of pytest-xdist hand what they know to the process that prints.
+Workers of pytest-xdist send their data to the process that prints.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ SLOWEST = 5
 OTHER_TIER: dict[Tier, str] = {"short": "the long tier: make test-long", "long": "the short tier: make test"}
 
 _servers: set[str] = set()
-"""The real servers that tests of this process have used, each as a few words."""
+"""The real servers that tests of this process have used, each in a few words."""
 
 _STARTED = pytest.StashKey[float]()
 _SERVERS = pytest.StashKey[set[str]]()
 
 
 def note_server(words: str) -> None:
-    """Remember that a test has used a real server, such as `Postgres 16.4 (private)`."""
+    """Record that a test has used a real server, such as `Postgres 16.4 (private)`."""
     _servers.add(words)
 
 
@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _Collector:
-    """Takes over what the workers of pytest-xdist know when they leave."""
+    """Collect the data of the pytest-xdist workers at their end."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config

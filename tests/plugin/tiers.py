@@ -24,13 +24,13 @@ LONG_FOLDERS = ("tests/process/", "tests/faults/")
 _chosen: Tier = "all"
 
 DESELECTED = pytest.StashKey[int]()
-"""How many of the collected tests belong to the other tier."""
+"""Number of collected tests that belong to the other tier."""
 
 
 def amount(*, short: int, long: int, variable: str = "") -> int:
-    """How many examples, seeds or races a test goes through in the tier of this run.
+    """Return the number of examples, seeds or races of a test in the tier of this run.
 
-    The environment variable, where it is named and set, wins: `HOLDFAST_SIMULATION_SEEDS=5000 make test-long`.
+    The environment variable, if it is named and set, wins: `HOLDFAST_SIMULATION_SEEDS=5000 make test-long`.
     """
     by_hand = os.environ.get(variable, "") if variable else ""
     return int(by_hand) if by_hand else long if _chosen == "long" else short
@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def belongs_to(item: pytest.Item, tier: Tier) -> bool:
-    """Whether a test runs in a tier."""
+    """True if a test runs in a tier."""
     if tier == "all" or item.get_closest_marker("both_tiers") or _is_property(item):
         return True
     return _is_long(item) == (tier == "long")

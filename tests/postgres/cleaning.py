@@ -1,4 +1,4 @@
-"""Cleaning: what makes a database as good as new once a test is done with it."""
+"""Cleaning: resets a database after a test, so that the next test can use it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.testing.patience import GUARD_SECONDS
 SCHEMA = "holdfast"
 
 
-# Ends the sessions that were left open, and waits until they are gone: what they were at may still be committed.
+# Ends sessions that were left open, and waits until they are gone: their transactions may still commit.
 _END_SESSIONS = f"""
 do $$
 declare
@@ -61,7 +61,7 @@ select exists (
     )
 """  # noqa: S608 - a name of ours
 
-# Deleted, not truncated: of a table with few rows that costs a hundredth. The rest is the work of autovacuum.
+# Deleted, not truncated: with few rows that costs a hundredth. The rest is the work of autovacuum.
 _DELETE_ROWS = f"""
 do $$
 declare
@@ -86,7 +86,7 @@ end
 $$
 """  # noqa: S608
 
-# Everything that somebody may have changed of the schema; a row of the catalog that is changed has a new `xmin`.
+# Everything of the schema that may have been changed; a changed row of the catalog has a new `xmin`.
 _FINGERPRINT = f"""
 select format('%s %s %s %s',
     (
@@ -120,24 +120,24 @@ def connect(url: str) -> psycopg.Connection[Any]:
 
 
 class Cleaner:
-    """A database, and a connection to it that stays: to connect takes as long as to clean."""
+    """A database, and a permanent connection to it: connecting takes as long as cleaning."""
 
     def __init__(self, name: str, url: str) -> None:
         self.name = name
         self.url = url
         self._connection: psycopg.Connection[Any] | None = None
         self._fingerprint: tuple[Any, ...] | None = None
-        """What the schema looked like when it was made; None if there is none."""
+        """A fingerprint of the schema when it was created; None if there is none."""
 
     def migrate(self) -> None:
-        """Make the schema, unless it is there."""
+        """Create the schema, unless it exists."""
         if self._fingerprint is None:
             connection = self._connected()
             schema.prepare(connection, SCHEMA)
             self._fingerprint = _fingerprint(connection)
 
     def clean(self) -> bool:
-        """Take away all rows, and all that is not of our schema. False if the schema itself was changed."""
+        """Remove all rows, and all objects outside our schema. Return False if the schema itself was changed."""
         connection = self._connected()
         connection.execute(_END_SESSIONS)
         if _found(connection, _HAS_OTHERS):
@@ -148,7 +148,7 @@ class Cleaner:
         return True
 
     def empty(self) -> None:
-        """Take away everything."""
+        """Remove everything."""
         self._fingerprint = None
         connection = self._connected()
         connection.execute(_END_SESSIONS)
@@ -161,7 +161,7 @@ class Cleaner:
             self._connection = None
 
     def _connected(self) -> psycopg.Connection[Any]:
-        """The connection; a new one if it is gone, because a test has ended all there were, say."""
+        """Return the connection, or a new one if it was closed, for example by a test that ended all sessions."""
         if self._connection is not None:
             with suppress(psycopg.OperationalError):
                 self._connection.execute("select 1")

@@ -1,7 +1,7 @@
-"""Databases on a server, one for each test: each begins empty, or with the schema of a store and nothing in it.
+"""Databases on a server, one for each test: each starts empty, or with an empty schema of a store.
 
-To make and to drop a database takes Postgres a tenth of a second, and so does the schema. So one that a test is done
-with is cleaned, which takes milliseconds, and lent to the next one; all are dropped at the end.
+Creating and dropping a database takes Postgres a tenth of a second, and so does the schema. So a used database is
+cleaned, which takes milliseconds, and given to the next test. All are dropped at the end.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Databases:
 
     @contextmanager
     def lend(self, *, is_migrated: bool = False) -> Iterator[str]:
-        """The URL of a database that is nobody else's until the end of the block.
+        """Return the URL of a database that is private until the end of the block.
 
-        It is empty, or `is_migrated`: then it has the schema of a store as the current version makes it.
+        It is empty, or `is_migrated`: then it has the schema of a store as the current version creates it.
         """
         cleaner = self._migrated.pop() if is_migrated and self._migrated else self._new()
         self._lent.append(cleaner)
@@ -57,7 +57,7 @@ class Databases:
             (self._migrated if is_clean else self._empty).append(cleaner)
 
     def close(self) -> None:
-        """Drop every database, also those that are lent."""
+        """Drop every database, also those in use."""
         cleaners = (*self._empty, *self._migrated, *self._lent)
         for cleaner in cleaners:
             cleaner.close()

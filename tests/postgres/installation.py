@@ -28,7 +28,7 @@ _SYSTEM_FOLDERS = (
 
 @dataclass(frozen=True)
 class Installation:
-    """Where the binaries are, and what they are."""
+    """The location and version of the binaries."""
 
     bin: Path
     version: int
@@ -36,7 +36,7 @@ class Installation:
 
     @property
     def psql(self) -> Path:
-        """The client for people: the one that belongs to the server if it is there."""
+        """The `psql` client, that of the server if it exists."""
         own = self.bin / "psql"
         found = str(own) if own.exists() else shutil.which("psql")
         if found is None:
@@ -44,10 +44,10 @@ class Installation:
         return Path(found)
 
     def usable_by(self, user: int | None, folder: Path) -> Installation:
-        """The installation as this user can run it: copied into `folder` if he cannot reach it where it is."""
+        """Return an installation that this user can run: copied into `folder` if the original is not accessible."""
         if self._is_executable_by(user):
             return self
-        if not self.is_wheel:  # what the system installed does not work from another place
+        if not self.is_wheel:  # binaries installed by the system do not work elsewhere
             raise InvalidRequest(f"the user {user}, as whom Postgres is to run, may not execute {self.bin}/postgres")
         tree = self.bin.parent
         # The binaries find their libraries by a relative path to the folder beside the package.
@@ -68,7 +68,7 @@ class Installation:
 
 
 def find_installation(version: int | None = None) -> Installation:
-    """The binaries of this version; by default those of the wheel, version 16 first, else the newest there are.
+    """Return the binaries of this version; by default those of the wheel, version 16 first, else the newest.
 
     Raises:
         InvalidRequest: There are none.
@@ -96,7 +96,7 @@ def _installations() -> Iterator[Installation]:
 
 
 def _wheel_folders() -> list[Path]:
-    # Not imported: that looks for servers of its own, and warns.
+    # Not imported: the package searches for its own servers, and warns.
     spec = importlib.util.find_spec(_WHEEL)
     places = () if spec is None else spec.submodule_search_locations or ()
     return [folder for place in places for folder in sorted(Path(place).glob("pginstall*/bin"))]
@@ -111,7 +111,7 @@ def _system_folders() -> Iterator[Path]:
 
 
 def _version(folder: Path, user: int | None = None) -> int | None:
-    """The major version of the binaries in a folder; None if it has none that run here."""
+    """Return the major version of the binaries in a folder; None if it has none that run here."""
     if not all(os.access(folder / name, os.X_OK) for name in _NEEDED):
         return None
     asked = subprocess.run(

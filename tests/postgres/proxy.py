@@ -2,10 +2,10 @@
 
     with PostgresProxy(server.url) as proxy:
         rule = proxy.cut_around_commit("holdfast.checkpoint", before=False)
-        psycopg.connect(proxy.url)        # its next checkpoint is carried out, but the answer gets lost
+        psycopg.connect(proxy.url)        # its next checkpoint is executed, but the answer is lost
         rule.wait()
 
-It watches only what is not encrypted: to a client that asks for encryption it says that there is none.
+It reads unencrypted traffic only: it answers a request for encryption with a refusal.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _DEFAULT_PORT = 5432
 
 
 class CommitRule:
-    """Which commits to cut around, and how. It ends by itself when it has done so often enough."""
+    """A rule for cutting around commits. It ends after the requested number of cuts."""
 
     def __init__(self, matches: Callable[[str], bool], *, before: bool, count: int, skip: int) -> None:
         self.before = before
         self.hits = 0
-        """How many connections it has cut."""
+        """Number of connections that it has cut."""
         self._matches = matches
         self._remaining = count
         self._skip = skip
@@ -38,22 +38,22 @@ class CommitRule:
         self._done = threading.Event()
 
     def wait(self, seconds: float = GUARD_SECONDS) -> None:
-        """Wait until it has cut as often as it should.
+        """Wait until it has made all its cuts.
 
         Raises:
-            TimeoutError: It has not, by then.
+            TimeoutError: It has not, in time.
 
         """
         if not self._done.wait(seconds):
             raise TimeoutError(f"{self._remaining} commits are still to be cut after {seconds} seconds")
 
     def end(self) -> None:
-        """Cut nothing any more."""
+        """Stop cutting."""
         with self._lock:
             self._remaining = 0
 
     def takes(self, statement: str) -> bool:
-        """Whether to cut around this statement, which is about to be carried out."""
+        """True if this statement, which is about to be executed, is to be cut."""
         with self._lock:
             if self._remaining == 0 or not self._matches(statement):
                 return False
@@ -70,7 +70,7 @@ class CommitRule:
 
 
 class PostgresProxy(FaultProxy):
-    """A fault proxy before the server of a URL; `url` is the same database through it."""
+    """A fault proxy in front of the server of a URL; `url` is the same database through it."""
 
     def __init__(self, url: str) -> None:
         self._parts = urlsplit(url)
@@ -96,7 +96,7 @@ class PostgresProxy(FaultProxy):
         count: int = 1,
         skip: int = 0,
     ) -> CommitRule:
-        """Cut the connection around the next statement that matches, which commits: by itself, or as `commit`.
+        """Cut the connection around the next matching statement that commits: by itself, or as `commit`.
 
         `before` it reaches the server, so that nothing happens; or after the server has committed and answered, with
         the answer lost. `matching` is a regular expression or a function of the statement's text; the first `skip`
@@ -110,7 +110,7 @@ class PostgresProxy(FaultProxy):
         return rule
 
     def heal(self) -> None:
-        """End all faults and rules, and take connections again."""
+        """End all faults and rules, and accept connections again."""
         for rule in self._rules:
             rule.end()
         self._rules.clear()
@@ -118,7 +118,7 @@ class PostgresProxy(FaultProxy):
 
 
 class _PostgresTap(Tap):
-    """One connection: what it has prepared, which answer is awaited, and whether that one is to get lost."""
+    """One connection: its prepared statements, the awaited answer, and whether that one is to be lost."""
 
     def __init__(self, rules: Callable[[], tuple[CommitRule, ...]]) -> None:
         self._rules = rules
@@ -127,7 +127,7 @@ class _PostgresTap(Tap):
         self._has_begun = False
         self._statements: dict[bytes, str] = {}
         self._portals: dict[bytes, str] = {}
-        # Each answer ends with the server being ready for more, which it is once before anything was asked.
+        # Each answer ends with ReadyForQuery, which the server also sends once at the beginning.
         self._asked = 0
         self._answered = -1
         self._losing: CommitRule | None = None
@@ -172,7 +172,7 @@ class _PostgresTap(Tap):
         return TapVerdict(forward)
 
     def _executed(self, message: _Message) -> str | None:
-        """The text of the statement that a message has the server carry out, if it does."""
+        """Return the text of the statement that a message executes, if any."""
         body = message.body
         match message.kind:
             case b"Q":
@@ -198,7 +198,7 @@ class _Message:
 
 
 class _Stream:
-    """Bytes of one direction, cut into the messages of the protocol."""
+    """Bytes of one direction, split into protocol messages."""
 
     def __init__(self) -> None:
         self._bytes = b""
@@ -207,13 +207,13 @@ class _Stream:
         self._bytes += data
 
     def startup(self) -> bytes | None:
-        """The first message of a client, which has a length but no kind; None if it is not complete."""
+        """Return the first message of a client, which has a length but no kind; None if it is not complete."""
         if len(self._bytes) < 8:
             return None
         return self._taken(int.from_bytes(self._bytes[:4]))
 
     def messages(self) -> Iterator[_Message]:
-        """All complete ones that follow."""
+        """Yield all complete messages that follow."""
         while len(self._bytes) >= 5:
             raw = self._taken(1 + int.from_bytes(self._bytes[1:5]))
             if raw is None:

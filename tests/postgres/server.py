@@ -1,9 +1,9 @@
-"""A private Postgres server: a cluster in a temporary folder, on a free port, gone with the process that uses it.
+"""A private Postgres server: a cluster in a temporary folder, on a free port, that ends with the process that uses it.
 
     with PostgresServer() as server:
         psycopg.connect(server.url)
 
-It is as durable as Postgres is by default. Postgres refuses to run as root: then it runs as an unprivileged user.
+It has the default durability of Postgres. Postgres refuses to run as root: then it runs as an unprivileged user.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from tests.postgres.installation import Installation, find_installation
 
 HOST = "127.0.0.1"
 ROLE = "postgres"
-"""The superuser of a private cluster. Were it named like the schema of a store, its tables would be made in there."""
+"""The superuser of a private cluster. With the name of a store's schema, its tables would be created in there."""
 
 StopMode = Literal["smart", "fast", "immediate"]
-"""Wait for sessions to end; break them off; or crash, so that the next start recovers."""
+"""Ways to stop: wait for sessions to end, interrupt them, or crash, so that the next start recovers."""
 
 _PASSING = ("Address already in use", "pre-existing shared memory block", "is still in use")
-"""Why a start may fail now and work in a moment: someone has the port, a child of a killed server still lives."""
+"""Temporary reasons for a failed start: the port is in use, or a child of a killed server still lives."""
 _PORTS = range(15_000, 32_000)
-"""Below those the system gives to clients, who could take ours while the server is down."""
+"""Below the ports that the system gives to clients, which could take ours while the server is down."""
 _TAIL_CHARACTERS = 2_000
 
 
 class _Address(msgspec.Struct, frozen=True):
-    """What another process must know of a cluster to use it, beside its folder."""
+    """The data that another process needs to use a cluster, besides its folder."""
 
     port: int
     password: str
@@ -56,7 +56,7 @@ class _Address(msgspec.Struct, frozen=True):
 
 
 class PostgresServer:
-    """A private cluster. It exists after the first `start` and until `close`; `stop` and `start` keep its data."""
+    """A private cluster. It exists from the first `start` until `close`; `stop` and `start` keep its data."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class PostgresServer:
 
     @classmethod
     def in_use(cls, folder: Path) -> PostgresServer | None:
-        """The server that another process has started in `folder`, for this one too; None if it is gone."""
+        """Return the server that another process has started in `folder`; None if it is gone."""
         used = use(folder)
         if used is None:
             return None
@@ -83,11 +83,11 @@ class PostgresServer:
         server._used = used
         return server
 
-    # Where it is
+    # Location
 
     @property
     def folder(self) -> Path:
-        """The temporary folder with everything of this cluster."""
+        """The temporary folder with all files of this cluster."""
         if self._folder is None:
             raise InvalidRequest("this Postgres server has not been started, or is closed")
         return self._folder
@@ -98,11 +98,11 @@ class PostgresServer:
 
     @property
     def url(self) -> str:
-        """The database `postgres`, as a superuser."""
+        """The URL of the database `postgres`, as a superuser."""
         return self.url_of("postgres")
 
     def url_of(self, database: str) -> str:
-        # Without encryption, which nobody offers here: so nobody asks for it first, and a proxy can read along.
+        # Without encryption, which no server here offers, so that a proxy can read the traffic.
         return (
             f"postgresql://{ROLE}:{self._known.password}@{HOST}:{self.port}/{database}"
             "?sslmode=disable&gssencmode=disable"
@@ -110,35 +110,35 @@ class PostgresServer:
 
     @property
     def installation(self) -> Installation:
-        """The binaries it runs from, `psql` among them."""
+        """The binaries it runs from, including `psql`."""
         return Installation(Path(self._known.bin), self._known.version)
 
     @property
     def log(self) -> str:
-        """What the server has said."""
+        """The log of the server."""
         path = self.folder / "server.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     @property
     def pid(self) -> int | None:
-        """The process that all others of the server are children of; None if it does not run."""
+        """The parent process of the server; None if it does not run."""
         try:
             pid = int((self._data / "postmaster.pid").read_text().split("\n", 1)[0])
         except (FileNotFoundError, ValueError):
             return None
         return pid if _is_alive(pid) else None
 
-    # Its life
+    # Lifecycle
 
     def start(self) -> Self:
-        """Start it, the first time in a new cluster; returns when it takes connections."""
+        """Start the server, the first time in a new cluster; return when it accepts connections."""
         if self._folder is None:
             self._create()
         self._until("start", self._has_started)
         return self
 
     def stop(self, mode: StopMode = "fast") -> None:
-        """Stop it, if it runs; its data stays."""
+        """Stop the server, if it runs; its data stays."""
         if self.pid is not None:
             self._until("stop", lambda: self._controlled("stop", "-m", mode) or self.pid is None)
 
@@ -147,27 +147,27 @@ class PostgresServer:
         self.start()
 
     def kill(self) -> None:
-        """SIGKILL all its processes. The next start recovers what had been committed."""
+        """Send SIGKILL to all its processes. The next start recovers all commits."""
         pid = self.pid
         if pid is None:
             return
         children = _children(pid)
-        os.kill(pid, signal.SIGKILL)  # first, or it would start new ones
+        os.kill(pid, signal.SIGKILL)  # the parent first, because it would start new children
         for child in children:
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
         self._until("end", lambda: not any(map(_is_alive, (pid, *children))))
-        # Where nobody collects the dead, the next start would take it for alive.
+        # Where no process reaps zombies, the next start would take it for alive.
         (self._data / "postmaster.pid").unlink(missing_ok=True)
 
     def leave(self) -> None:
-        """Use it no longer; it ends when nobody does."""
+        """Stop using the server; it ends with its last user."""
         if self._used is not None:
             self._used.close()
         self._used = self._folder = self._address = None
 
     def close(self) -> None:
-        """End it, whoever may be using it, and remove its folder."""
+        """End the server regardless of its users, and remove its folder."""
         if self._folder is not None:
             self.stop("immediate")
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -185,7 +185,7 @@ class PostgresServer:
     ) -> None:
         self.close()
 
-    # How
+    # Implementation
 
     @property
     def _known(self) -> _Address:
@@ -227,7 +227,7 @@ class PostgresServer:
         settings = {
             "listen_addresses": HOST,
             "port": self._known.port,
-            "unix_socket_directories": "",  # a temporary folder may have a longer path than a socket can
+            "unix_socket_directories": "",  # a temporary folder may have a longer path than a socket allows
             **self._settings,
         }
         lines = "".join(f"{name} = {_quoted(value)}\n" for name, value in settings.items())
@@ -275,7 +275,7 @@ def _quoted(value: object) -> str:
 
 
 def _unprivileged_user() -> int | None:
-    """Whom Postgres is to run as; None if we ourselves are good enough."""
+    """Return the user that Postgres runs as; None for the current one."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -287,7 +287,7 @@ def _unprivileged_user() -> int | None:
 
 
 def _reachable_folder(user: int | None) -> Path:
-    """A new temporary folder, which belongs to the user if there is one."""
+    """Return a new temporary folder, owned by the user if there is one."""
     if user is None:
         return Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
     places = [place for place in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")) if _is_open(place)]  # noqa: S108
@@ -314,7 +314,7 @@ def _free_port() -> int:
 
 
 def _children(pid: int) -> list[int]:
-    """The processes of a server, where the system tells; elsewhere they notice by themselves that it has died."""
+    """Return the processes of a server, where the system shows them; elsewhere they notice its death themselves."""
     try:
         return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
     except FileNotFoundError:
@@ -322,7 +322,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _is_alive(pid: int) -> bool:
-    """Whether a process runs: one that has ended and was not collected does not."""
+    """True if a process runs; a zombie does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,7 +1,7 @@
-"""One server for all processes of a test run, for instance the workers of pytest-xdist.
+"""One server for all processes of a test run, for example the workers of pytest-xdist.
 
-The first one that asks starts it; it ends after the last one has left or died. `HOLDFAST_TEST_POSTGRES` names another
-server to use instead, by its URL, or the version of the private one: `HOLDFAST_TEST_POSTGRES=18`.
+The first process starts it; it ends after the last one has left or died. `HOLDFAST_TEST_POSTGRES` names another server
+to use instead, by its URL, or the version of the private one: `HOLDFAST_TEST_POSTGRES=18`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VARIABLE = "HOLDFAST_TEST_POSTGRES"
 
 @contextmanager
 def shared_url(folder: Path) -> Iterator[str]:
-    """The URL of a server on which databases may be created; the same for all that name the same `folder`."""
+    """Return the URL of a server on which databases may be created; the same for all that name the same `folder`."""
     told = os.environ.get(VARIABLE, "")
     if told and not told.isdecimal():
         yield _checked(told)
@@ -33,7 +33,7 @@ def shared_url(folder: Path) -> Iterator[str]:
 
 
 def wanted_version() -> int | None:
-    """The version of private servers, if one is asked for."""
+    """The requested version of private servers, if any."""
     told = os.environ.get(VARIABLE, "")
     return int(told) if told.isdecimal() else None
 

@@ -1,4 +1,4 @@
-"""Databases for tests: each begins empty, or with nothing but a schema, whatever the one before has left."""
+"""Databases for tests: each starts empty, or with an empty schema, whatever the previous test left."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_migrated_database_has_the_schema_and_no_rows_whatever_was_left_in_it(
         "drop schema holdfast cascade",
     ],
 )
-def test_a_schema_that_was_changed_is_made_anew(databases: Databases, change: str) -> None:
+def test_a_schema_that_was_changed_is_created_again(databases: Databases, change: str) -> None:
     with databases.lend(is_migrated=True) as url, psycopg.connect(url) as connection:
         before = connection.execute(SCHEMA).fetchall()
         connection.execute(change)
@@ -119,7 +119,7 @@ def test_a_schema_that_was_changed_is_made_anew(databases: Databases, change: st
     assert after == before
 
 
-def test_what_a_session_was_at_when_it_was_ended_is_not_seen_by_the_next(databases: Databases) -> None:
+def test_a_transaction_of_an_ended_session_is_invisible_to_the_next_test(databases: Databases) -> None:
     with databases.lend(is_migrated=True) as url:
         left = psycopg.connect(url)
         left.execute("insert into holdfast.runs (type) values ('shop')")
@@ -130,7 +130,7 @@ def test_what_a_session_was_at_when_it_was_ended_is_not_seen_by_the_next(databas
         left.execute("select 1")
 
 
-def test_a_database_is_cleaned_though_a_test_has_ended_all_sessions(databases: Databases) -> None:
+def test_a_database_is_cleaned_even_if_a_test_has_ended_all_sessions(databases: Databases) -> None:
     with databases.lend(is_migrated=True) as first, psycopg.connect(first) as connection:
         connection.execute(END_OTHERS)
 

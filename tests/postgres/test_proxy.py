@@ -1,4 +1,4 @@
-"""The fault proxy before Postgres: connections cut exactly around a commit, however the client speaks."""
+"""The fault proxy in front of Postgres: connections cut exactly around a commit, in all variants of the protocol."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def client(proxy: PostgresProxy) -> Iterator[Connection]:
 
 @pytest.fixture
 def noted(postgres_url: str) -> Callable[[], list[int]]:
-    """What has been committed, read past the proxy."""
+    """Return the committed rows, read without the proxy."""
 
     def noted() -> list[int]:
         with psycopg.connect(postgres_url) as connection:
@@ -73,7 +73,7 @@ WAYS = [_simply, _with_parameters, _prepared, _in_a_pipeline]
 
 @pytest.mark.parametrize("note", WAYS)
 @pytest.mark.parametrize("before", [True, False])
-def test_a_statement_is_cut_before_it_is_carried_out_or_after(
+def test_a_statement_is_cut_before_or_after_its_execution(
     proxy: PostgresProxy,
     client: Connection,
     noted: Callable[[], list[int]],
@@ -92,7 +92,7 @@ def test_a_statement_is_cut_before_it_is_carried_out_or_after(
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_transaction_is_cut_before_its_commit_or_after(
+def test_a_transaction_is_cut_before_or_after_its_commit(
     proxy: PostgresProxy, client: Connection, noted: Callable[[], list[int]], before: bool
 ) -> None:
     proxy.cut_around_commit(before=before)
@@ -116,7 +116,7 @@ def test_a_commit_as_a_query_is_cut_too(
     assert noted() == [1]
 
 
-def test_only_as_many_commits_are_cut_as_was_asked_for(
+def test_only_the_requested_number_of_commits_is_cut(
     proxy: PostgresProxy, client: Connection, noted: Callable[[], list[int]]
 ) -> None:
     rule = proxy.cut_around_commit(r"note\(", before=True, skip=1, count=2)
@@ -131,7 +131,7 @@ def test_only_as_many_commits_are_cut_as_was_asked_for(
     assert noted() == [1, 4]
 
 
-def test_waiting_for_a_rule_that_nothing_matches_ends(proxy: PostgresProxy) -> None:
+def test_waiting_for_a_rule_without_a_match_times_out(proxy: PostgresProxy) -> None:
     rule = proxy.cut_around_commit(before=True)
 
     with pytest.raises(TimeoutError, match=r"1 commits are still to be cut after 0\.01 seconds"):
@@ -150,7 +150,7 @@ def test_a_function_may_choose_the_statement(
     assert noted() == [1]
 
 
-def test_other_connections_do_not_notice(proxy: PostgresProxy, client: Connection) -> None:
+def test_other_connections_are_not_affected(proxy: PostgresProxy, client: Connection) -> None:
     proxy.cut_around_commit(r"note\(", before=False)
     with psycopg.connect(proxy.url, autocommit=True) as other, pytest.raises(psycopg.OperationalError):
         _simply(other, 1)
@@ -158,7 +158,7 @@ def test_other_connections_do_not_notice(proxy: PostgresProxy, client: Connectio
     assert client.execute("select 1").fetchone() == (1,)
 
 
-def test_answers_that_were_asked_for_before_arrive(proxy: PostgresProxy, client: Connection) -> None:
+def test_earlier_answers_arrive(proxy: PostgresProxy, client: Connection) -> None:
     proxy.cut_around_commit(r"note\(", before=False)
     with suppress(psycopg.OperationalError), client.pipeline() as pipeline:
         early = client.execute("select 'early'")
@@ -177,7 +177,7 @@ def test_a_rule_ends_with_heal(proxy: PostgresProxy, client: Connection, noted: 
     assert (noted(), rule.hits) == ([1], 0)
 
 
-def test_a_client_that_would_like_encryption_goes_without(proxy: PostgresProxy) -> None:
+def test_a_client_that_asks_for_encryption_continues_without(proxy: PostgresProxy) -> None:
     wishing = proxy.url.replace("sslmode=disable", "sslmode=prefer").replace("gssencmode=disable", "gssencmode=prefer")
 
     with psycopg.connect(wishing) as client:
@@ -190,7 +190,7 @@ def test_a_large_statement_and_a_large_answer_pass(client: Connection) -> None:
     assert client.execute("select %s", [large]).fetchone() == (large,)
 
 
-def test_a_request_to_cancel_passes(client: Connection) -> None:
+def test_a_cancel_request_passes(client: Connection) -> None:
     timer = threading.Timer(0.2, client.cancel_safe)
     timer.start()
 

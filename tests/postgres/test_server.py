@@ -1,4 +1,4 @@
-"""A private Postgres server: durable, private, and never left over."""
+"""A private Postgres server: durable, private, and never left behind."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ with shared_url(Path(sys.argv[1])) as url:
 """
 
 
-def test_a_private_server_is_as_durable_as_postgres_is_by_default(postgres_server: PostgresServer) -> None:
+def test_a_private_server_has_the_default_durability_of_postgres(postgres_server: PostgresServer) -> None:
     with psycopg.connect(postgres_server.url) as connection:
         names = ("fsync", "synchronous_commit", "full_page_writes")
         settings = [connection.execute(f"show {name}").fetchone() for name in names]
@@ -51,7 +51,7 @@ def test_a_private_server_is_as_durable_as_postgres_is_by_default(postgres_serve
     assert settings == [("on",), ("on",), ("on",)]
 
 
-def test_a_private_server_lets_nobody_in_without_its_password(postgres_server: PostgresServer) -> None:
+def test_a_private_server_requires_its_password(postgres_server: PostgresServer) -> None:
     parts = urlsplit(postgres_server.url)
     guessed = parts._replace(netloc=f"{parts.username}:guess@{parts.hostname}:{parts.port}").geturl()
 
@@ -59,7 +59,7 @@ def test_a_private_server_lets_nobody_in_without_its_password(postgres_server: P
         psycopg.connect(guessed)
 
 
-def test_a_restart_keeps_the_address_and_what_was_committed(postgres_server: PostgresServer) -> None:
+def test_a_restart_keeps_the_address_and_all_commits(postgres_server: PostgresServer) -> None:
     url = postgres_server.url
     _keep(url, "restarted")
 
@@ -80,7 +80,7 @@ def test_a_stopped_server_takes_no_connections_until_it_is_started(postgres_serv
     psycopg.connect(postgres_server.url).close()
 
 
-def test_a_killed_server_recovers_what_was_committed(postgres_server: PostgresServer) -> None:
+def test_a_killed_server_recovers_all_commits(postgres_server: PostgresServer) -> None:
     url = postgres_server.url
     with psycopg.connect(url) as witness:
         _keep(url, "killed")
@@ -128,7 +128,7 @@ def test_processes_share_a_server_until_the_last_one_has_left(tmp_path: Path, mo
     wait_until("the server does not answer any more", lambda: not _answers(url))
 
 
-def test_whoever_comes_after_the_last_one_has_left_gets_a_new_server(
+def test_a_process_that_comes_after_the_last_one_has_left_gets_a_new_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HOLDFAST_TEST_POSTGRES", raising=False)
@@ -151,7 +151,7 @@ def test_a_url_in_the_environment_is_used_instead(
         assert url == postgres_server.url
 
 
-def test_what_is_no_url_of_postgres_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_postgres_url_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_TEST_POSTGRES", "mysql://root@localhost")
 
     with pytest.raises(InvalidRequest, match="must be a URL like postgresql://"), shared_url(tmp_path):
@@ -172,7 +172,7 @@ def test_binaries_that_the_user_of_the_server_cannot_reach_are_copied(tmp_path: 
     found = find_installation()
     hidden = tmp_path / "hidden"
     hidden.mkdir(mode=0o700)
-    # The folder that packages are in: the binaries find their libraries from there.
+    # The package folder: the binaries find their libraries from there.
     (hidden / "site").symlink_to(found.bin.parents[2])
     unreachable = Installation(
         hidden / "site" / found.bin.relative_to(found.bin.parents[2]), found.version, is_wheel=True
@@ -205,7 +205,7 @@ def test_without_binaries_one_sentence_says_what_to_install(monkeypatch: pytest.
         PostgresServer().start()
 
 
-def test_a_version_that_is_not_there_is_named() -> None:
+def test_a_missing_version_is_named() -> None:
     with pytest.raises(InvalidRequest, match=r"no Postgres 9 was found to start a private server from \(only .*16"):
         PostgresServer(9).start()
 

@@ -1,6 +1,6 @@
 """A worker process of the tests: `python -m tests.process.app URL [--lease …] [--grace …] [--hints-only 1] …`.
 
-Where a body keeps its ledger, and which file lets it go on, comes with the payload of its run.
+The payload of a run names the ledger file, and the gate file that lets a body continue.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ workflows = Registry()
 
 
 def is_open(gate: str) -> bool:
-    """Whether a gate is open, for all or for this process alone."""
+    """True if a gate is open, for all or for this process alone."""
     return Path(gate).exists() or Path(f"{gate}.{os.getpid()}").exists()
 
 
@@ -47,7 +47,7 @@ async def work(book: str, seconds: float = 0.02) -> str:
 
 
 async def hold(book: str, gate: str) -> str:
-    """Take until somebody opens the gate."""
+    """Wait until the gate is opened."""
     with Ledger(book).execution() as mark:
         for _ in range(round(LONG_SECONDS / POLL_SECONDS)):
             if is_open(gate):
@@ -65,7 +65,7 @@ async def hang(book: str, gate: str) -> str:
 
 
 def stick(book: str, gate: str) -> str:
-    """Likewise in a thread, which cannot be cancelled."""
+    """The same in a thread, which cannot be cancelled."""
     with Ledger(book).execution() as mark:
         if not is_open(gate):
             time.sleep(LONG_SECONDS)
@@ -73,14 +73,14 @@ def stick(book: str, gate: str) -> str:
 
 
 async def block(book: str, gate: str) -> str:
-    """Keep the worker's whole event loop from doing anything else until somebody opens the gate."""
+    """Block the worker's whole event loop until the gate is opened."""
     with Ledger(book).execution() as mark:
         wait_until(f"somebody opens {gate}", lambda: is_open(gate))
         return mark
 
 
 async def die(book: str) -> None:
-    """Take the worker along."""
+    """Kill the worker process."""
     with Ledger(book).execution():
         os._exit(13)
 
@@ -120,7 +120,7 @@ async def blocking(ctx: Context, book: str, gate: str) -> str:
 
 @workflows.workflow("letter")
 async def letter(ctx: Context) -> Any:
-    """Give back what it is sent."""
+    """Return a received message."""
     return await ctx.receive("word")
 
 
@@ -137,17 +137,17 @@ STUBBORN = Retry(max_attempts=30, initial=0.01)
 
 
 class Tale(msgspec.Struct):
-    """What a saga came to: the marks of its steps by location, the words it was sent, what its child told."""
+    """The outcome of a saga: the marks of its steps by location, the received messages, the result of its child."""
 
     marks: dict[str, str] = {}
     words: list[str] = []
     told: int = 0
 
 
-# Its workers are killed far more often than any that are not being tested.
+# Its workers are killed far more often than real ones.
 @workflows.workflow("saga", crash_limit=30)
 async def saga(ctx: Context, book: str, number: int) -> Tale:
-    """Eight steps, some side by side, with sleeps, messages and a child in between."""
+    """Eight steps, some concurrent, with sleeps, messages and a child in between."""
     tale = Tale()
     for place in ("a", "b", "c"):
         tale.marks[place] = await ctx.step(place, work, book, 0.08, retry=STUBBORN)
@@ -155,7 +155,7 @@ async def saga(ctx: Context, book: str, number: int) -> Tale:
     tale.words.append(await ctx.receive("word", type=str))
     both = await asyncio.gather(*(ctx.step(place, work, book, 0.05, retry=STUBBORN) for place in ("d", "e")))
     tale.marks |= zip(("d", "e"), both, strict=True)
-    await ctx.sleep(1.2 if number % 3 == 0 else 0.1)  # the one suspends, the other stays in memory
+    await ctx.sleep(1.2 if number % 3 == 0 else 0.1)  # the first suspends, the second stays in memory
     tale.told = await ctx.call(errand, book, number)
     for place in ("f", "g", "h"):
         tale.marks[place] = await ctx.step(place, work, book, 0.08, retry=STUBBORN)
@@ -172,14 +172,14 @@ async def errand(ctx: Context, book: str, number: int) -> int:
 
 
 def make_tables(connection: Any) -> None:
-    """Make tables of the test's own, with nothing in them."""
+    """Create the test's own empty tables."""
     connection.execute("create table deposit (run_id text, number integer)")
     connection.execute("create table total (count integer)")
     connection.execute("insert into total values (0)")
 
 
 def deposit(connection: Any, number: int) -> int:
-    """Write to tables of the test's own, in the transaction of the store."""
+    """Write to the test's own tables, in the transaction of the store."""
     mark = "?" if isinstance(connection, apsw.Connection) else "%s"
     connection.execute(f"insert into deposit values ({mark}, {mark})", (step_info().run_id, number))  # noqa: S608
     connection.execute("update total set count = count + 1")
@@ -193,7 +193,7 @@ async def tellers(ctx: Context, count: int) -> list[int]:
 
 
 def die_in_transaction(connection: Any) -> None:
-    """Take the worker along, in the midst of a transaction."""
+    """Kill the worker process in the middle of a transaction."""
     connection.execute("create table trace (x integer)")
     os._exit(13)
 
@@ -242,7 +242,7 @@ def run_forked() -> int:
 
 @workflows.workflow("nursery")
 async def nursery(ctx: Context, book: str, gate: str) -> str:
-    """A step whose child processes live longer than its worker."""
+    """A step whose child processes outlive its worker."""
     return await ctx.step("raise", bring_up, book, gate)
 
 
@@ -277,13 +277,13 @@ async def serve(url: str, registries: Sequence[Registry], *, hints_only: bool, *
 
 
 def main(*others: Registry) -> None:
-    """Work on the workflows of this module, and on others."""
+    """Execute the workflows of this module, and others."""
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
     parser.add_argument("--lease", dest="lease_seconds", type=float, default=30)
     parser.add_argument("--grace", dest="grace_seconds", type=float, default=10)
     parser.add_argument("--concurrency", type=int, default=200)
-    parser.add_argument("--hints-only", type=int, default=0, help="1: do not look for what nobody tells of")
+    parser.add_argument("--hints-only", type=int, default=0, help="1: rely on hints, never poll")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s")
     asyncio.run(serve(registries=(workflows, *others), **vars(parser.parse_args())))
 

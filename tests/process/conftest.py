@@ -1,4 +1,4 @@
-"""A crew for each test. What its workers said is shown when the test fails, and no run may be forgotten by all."""
+"""A crew for each test. The output of its workers is shown when the test fails, and no run may be orphaned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.process.crew import Crew
 
 @pytest_asyncio.fixture
 async def crew(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Crew]:
-    """On an SQLite file, or on what the test was told by `on_every_store`."""
+    """A crew on an SQLite file, or on the store that `on_every_store` chose."""
     if getattr(request, "param", "sqlite") == "sqlite":
         crew = Crew(tmp_path)
     else:

@@ -27,13 +27,13 @@ from tests.stage import SLOWNESS
 
 ROOT = Path(__file__).parents[2]
 on_every_store = pytest.mark.parametrize("crew", ["sqlite", "postgres"], indirect=True)
-"""For tests of what workers do on an SQLite file and on a Postgres server alike."""
+"""Parameter for tests that run on an SQLite file and on a Postgres server."""
 
 COMPLAINTS = ("Traceback", "Exception ignored", "was destroyed", "never awaited", "never retrieved")
-"""What no worker ever says, however it ends."""
+"""Log texts that no worker writes, however it ends."""
 
 LONG_LEASE_SECONDS = 3_600.0
-"""Longer than any test: what is taken over in spite of it was heard to have ended, or was given back."""
+"""Longer than any test: a run taken over earlier was released, or its worker's death was noticed."""
 
 _TAIL_CHARACTERS = 4_000
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Hand:
-    """One worker process, or another that is given a URL and options."""
+    """One worker process, or another process with a URL and options."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Hand:
 
     @property
     def log(self) -> str:
-        """Everything it has said."""
+        """Its whole output."""
         return self._log.read_text(errors="replace")
 
     @property
@@ -89,22 +89,21 @@ class Hand:
         self.process.send_signal(number)
 
     def leave(self) -> None:
-        """SIGTERM. It may take a while."""
+        """Send SIGTERM. The end may take a while."""
         self.left_at = time.time()
         self.signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL. Returns when the process is gone."""
+        """Send SIGKILL and wait until the process is gone."""
         self.killed_at = time.time()
         self.process.kill()
         self.process.wait(GUARD_SECONDS)
 
 
 class Crew:
-    """All workers of a test. It dismisses them at the end, whatever has become of them.
+    """All workers of a test. It ends them when the test ends.
 
-    `lease` is how long the leases of its workers last unless they are told otherwise: so long that none is lost where
-    the machine is busy with other things.
+    `lease` is the lease time of its workers by default: so long that none is lost on a busy machine.
     """
 
     def __init__(self, folder: Path, database: Path | None = None, *, url: str = "", lease: float = 60.0) -> None:
@@ -114,7 +113,7 @@ class Crew:
         self.lease = lease
         self.hears_of_deaths = not url
         self.mortal_lease = LONG_LEASE_SECONDS if self.hears_of_deaths else 3.0
-        """For a worker that is to be killed: where nobody hears of its death, its lease has to run out."""
+        """Lease for a worker that is to be killed: where its death is not noticed, its lease has to run out."""
         self.ledger = Ledger(folder / "ledger")
         self.hf = Holdfast(self.url)
         self.hf.include(workflows)
@@ -122,11 +121,11 @@ class Crew:
 
     @property
     def book(self) -> str:
-        """Where the ledger is, for the payload of a run."""
+        """The path of the ledger, for the payload of a run."""
         return str(self.ledger.path)
 
     def gate(self, name: str = "gate", hand: Hand | None = None) -> Path:
-        """A file that some body waits for; it may be one for the bodies of one worker only."""
+        """Return a gate file that a body waits for, optionally for the bodies of one worker only."""
         return self.folder / (name if hand is None else f"{name}.{hand.pid}")
 
     # Workers
@@ -136,7 +135,7 @@ class Crew:
         return await self.ready(self.launch(None, **options))
 
     def launch(self, url: str | None = None, **options: float) -> Hand:
-        """Start a worker process, perhaps with another way to the store."""
+        """Start a worker process, optionally with another URL of the store."""
         hand = Hand(len(self.hands), url or self.url, self.folder, {"lease": self.lease, **options})
         self.hands.append(hand)
         return hand
@@ -154,24 +153,24 @@ class Crew:
         return bool(hand.worker_id)
 
     async def exited(self, hand: Hand) -> int:
-        """Wait until a process has ended by itself; its exit code."""
+        """Wait until a process has ended by itself; return its exit code."""
         await self.until(f"worker {hand.number} ends", lambda: not hand.is_alive)
         return hand.process.wait()
 
     def dismiss(self) -> None:
-        """Kill whoever is left."""
+        """Kill all remaining processes."""
         for hand in self.hands:
             if hand.is_alive:
                 hand.kill()
 
     def complaints(self) -> list[str]:
-        """Lines of workers that should not be there."""
+        """Return log lines of workers that should not be there."""
         lines = [line for hand in self.hands for line in hand.log.splitlines()]
         return [line for line in lines if any(words in line for words in COMPLAINTS)]
 
     @contextmanager
     def nobody_writing(self) -> Iterator[None]:
-        """Have the lock that all must have to write, as a process does that is stopped in the midst of it."""
+        """Hold the write lock, as a process does that is stopped in the middle of a write."""
         file = os.open(f"{self.database}-holdfast/write.lock", os.O_RDWR)
         fcntl.flock(file, fcntl.LOCK_EX)
         try:
@@ -182,11 +181,11 @@ class Crew:
     # Waiting
 
     async def until(self, what: str, is_so: Callable[[], bool | Awaitable[bool]]) -> None:
-        """Wait until something is so, or the guard ends it with all that is known."""
+        """Wait until a condition holds, or fail with all available information."""
         await until(what, is_so, report=self.report)
 
     async def begun(self, run: RunHandle[Any], location: str, hand: Hand) -> Deed:
-        """Wait until a worker has begun to execute a step."""
+        """Wait until a worker has started to execute a step."""
         await self.until(f"worker {hand.number} began {location}", lambda: bool(self._began(run, location, hand)))
         return self._began(run, location, hand)[0]
 
@@ -198,25 +197,25 @@ class Crew:
         await self.until(f"worker {hand.number} says: {words}", lambda: words in hand.log)
 
     async def result(self, run: RunHandle[T]) -> T:
-        """The result of a run, or all that is known of why there is none."""
+        """Return the result of a run, or fail with all available information."""
         try:
             return await run.result(timeout=GUARD_SECONDS)
         except TimeoutError:
             raise AssertionError(self.report(f"after {GUARD_SECONDS:g} s no result: {await run.explain()}")) from None
 
     async def results(self, runs: Iterable[RunHandle[T]]) -> list[T]:
-        """The results of many runs."""
+        """Return the results of many runs."""
         return await asyncio.gather(*map(self.result, runs))
 
-    # Telling
+    # Reporting
 
     def executions(self, run: RunHandle[Any], location: str) -> list[int]:
-        """The workers that began to execute a step, in order."""
+        """Return the workers that started to execute a step, in order."""
         numbers = {hand.pid: hand.number for hand in self.hands}
         return [numbers[deed.pid] for deed in self.ledger.deeds("began", run.id, location)]
 
     def report(self, what: str) -> str:
-        """A failure, with the last words of every worker."""
+        """A failure, with the last output of every worker."""
         logs = [
             f"--- worker {hand.number} (pid {hand.pid}, {_fate(hand)}) ---\n{_tail(hand.log)}" for hand in self.hands
         ]
@@ -225,12 +224,12 @@ class Crew:
 
 
 def warnings_of(hand: Hand) -> list[str]:
-    """The warnings that a worker has logged; not those of code that took long, as it does on a busy machine."""
+    """Return the warnings of a worker, except those about slow code on a busy machine."""
     return [line for line in hand.log.splitlines() if "WARNING" in line and SLOWNESS not in line]
 
 
 def is_stopped(hand: Hand) -> bool:
-    """Whether every thread of a process stands still."""
+    """True if every thread of a process is stopped."""
     stats = [path.read_text() for path in Path(f"/proc/{hand.pid}/task").glob("*/stat")]
     return {stat.rpartition(")")[2].split()[0] for stat in stats} == {"T"}
 
@@ -244,20 +243,20 @@ def _tail(text: str) -> str:
     return text[-_TAIL_CHARACTERS:]
 
 
-# Of runs
+# Helpers for runs
 
 
 async def facts(run: RunHandle[Any], event: str) -> list[AuditInfo]:
-    """The facts of one kind in a run's life."""
+    """Return the facts of one kind in a run's audit."""
     return [fact for fact in await run.audit() if fact.event == event]
 
 
 async def step(run: RunHandle[Any], location: str) -> EntryInfo:
-    """What is recorded of a step."""
+    """Return the entry of a step."""
     (entry,) = [entry for entry in await run.history() if entry.location == location]
     return entry
 
 
 async def marks(run: RunHandle[Any]) -> dict[str, str]:
-    """The recorded results of a run's steps by location."""
+    """Return the recorded results of a run's steps by location."""
     return {entry.location: entry.result for entry in await run.history() if entry.kind is EntryKind.STEP}

@@ -1,4 +1,4 @@
-"""The ledger: what step bodies really did, one line each, in a file that all processes append to."""
+"""The ledger: the actual executions of step bodies, one line each, in a file that all processes append to."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from holdfast import LeaseLost, step_info
 
 @dataclass(frozen=True)
 class Deed:
-    """Something a body did: `began`, `ended`, `failed` or `cancelled`. All of one execution bear the same `mark`.
+    """An event of a body: `began`, `ended`, `failed` or `cancelled`. All of one execution have the same `mark`.
 
-    `at` is when by the clock of the machine, `word` what the body was given to tell.
+    `at` is the time by the clock of the machine, `word` the argument of the body.
     """
 
     what: str
@@ -36,14 +36,14 @@ class Deed:
 
 
 class Ledger:
-    """Deeds in the order in which they were done."""
+    """Events in the order in which they happened."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
     @contextmanager
     def execution(self, word: str = "-") -> Iterator[str]:
-        """In a body: write down that it begins, and how it ends. Gives a mark that no other execution has."""
+        """In a body: record its start and its end. Yields a mark that no other execution has."""
         mark = f"{os.getpid()}.{time.monotonic_ns()}"
         self._write("began", mark, word)
         try:
@@ -64,7 +64,7 @@ class Ledger:
         os.close(file)
 
     def deeds(self, what: str, run_id: str | None = None, location: str | None = None) -> list[Deed]:
-        """Those that were done, of one run and at one location if so wished."""
+        """Return the events, optionally of one run and one location."""
         return [
             deed
             for deed in self.all()
@@ -75,7 +75,7 @@ class Ledger:
         return list(map(Deed.read, self._lines()))
 
     def executions(self) -> dict[tuple[str, str], list[Deed]]:
-        """What began, by run and location."""
+        """Return the starts, by run and location."""
         found: dict[tuple[str, str], list[Deed]] = {}
         for deed in self.deeds("began"):
             found.setdefault((deed.run_id, deed.location), []).append(deed)

@@ -1,4 +1,4 @@
-"""The beginning: what a producer was told is accepted is there, and a file is made by many at once, or not at all."""
+"""Accepting: acknowledged starts exist, and a file is created by many processes at once, or not at all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 @on_every_store
-async def test_what_a_killed_producer_was_promised_is_kept(crew: Crew, tmp_path: Path) -> None:
+async def test_acknowledged_starts_of_a_killed_producer_are_kept(crew: Crew, tmp_path: Path) -> None:
     said = tmp_path / "said"
     with said.open("wb") as out:
         producer = subprocess.Popen([sys.executable, "-c", PRODUCER, crew.url, crew.book], cwd=ROOT, stdout=out)
@@ -46,11 +46,11 @@ async def test_what_a_killed_producer_was_promised_is_kept(crew: Crew, tmp_path:
     assert len(found) - len(promised) <= 3
 
 
-async def test_many_processes_may_make_the_file_at_once(tmp_path: Path) -> None:
+async def test_many_processes_may_create_the_file_at_once(tmp_path: Path) -> None:
     crew = Crew(tmp_path, tmp_path / "new.db")
     try:
         hands = [crew.launch() for _ in range(4)]
-        await crew.until("somebody has made the file", crew.database.exists)
+        await crew.until("a process has created the file", crew.database.exists)
         async with crew.hf:
             await asyncio.gather(*map(crew.ready, hands))
             results = await crew.results(await crew.hf.start_many(quick, [(crew.book, 2)] * 20))

@@ -38,4 +38,4 @@ async def test_a_loop_that_is_silent_for_several_leases_loses_them(crew: Crew) -
     assert (await marks(run))["block"] == crew.ledger.deeds("began", run.id)[-1].mark
     await crew.said(blocked, "silent")
     heir.kill()
-    assert len(await crew.result(await crew.hf.start(quick, crew.book, 2))) == 2  # it has come round
+    assert len(await crew.result(await crew.hf.start(quick, crew.book, 2))) == 2  # the event loop runs again

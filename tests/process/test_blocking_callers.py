@@ -69,7 +69,7 @@ print(run.info().state.value)
 
 
 def said(script: str, url: str) -> list[str]:
-    """What a program prints. It must end well, and complain of nothing."""
+    """Return the output of a program, which must succeed without complaints."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", PRELUDE + script, url],
         cwd=ROOT,
@@ -94,11 +94,11 @@ def test_a_process_that_closes_nothing_ends_all_the_same(script: str, url: str) 
     assert said(script, url) == ["pending"]
 
 
-def test_ctrl_c_while_waiting_leaves_nobody_waiting(url: str) -> None:
+def test_ctrl_c_while_waiting_leaves_no_waiter_behind(url: str) -> None:
     assert said(INTERRUPTED, url) == ["pending"]
 
 
-def test_what_was_opened_before_a_fork_refuses_to_work_after_it(url: str) -> None:
+def test_an_object_opened_before_a_fork_refuses_to_work_after_it(url: str) -> None:
     started, looked, closed, parent = said(FORKED, url)
 
     assert "StoreUnavailable: hf.sync was opened in another process" in started
@@ -106,5 +106,5 @@ def test_what_was_opened_before_a_fork_refuses_to_work_after_it(url: str) -> Non
     assert (closed, parent) == ("it worked", "pending")
 
 
-def test_what_was_closed_before_a_fork_may_be_used_after_it(url: str) -> None:
+def test_an_object_closed_before_a_fork_may_be_used_after_it(url: str) -> None:
     assert said(CLOSED_BEFORE, url) == ["pending", "pending"]

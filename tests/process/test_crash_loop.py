@@ -1,4 +1,4 @@
-"""A run that kills its workers: it is stopped before it has killed them all, and others do not suffer."""
+"""A run that kills its workers: it is blocked before it has killed them all, and other runs are not affected."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ INNOCENT = 12
 
 
 async def staffed(crew: Crew, deaths: int) -> Hand:
-    """Put a new worker in the place of each that dies, so many times; the last one, which lives."""
+    """Replace each worker that dies, a given number of times; return the last one, which lives."""
     for _ in range(deaths):
         assert await crew.exited(crew.launch(lease=crew.mortal_lease)) == 13
     return await crew.hire()
 
 
 async def innocent(crew: Crew) -> list[RunHandle[list[str]]]:
-    """Runs that are in the hands of the same workers."""
+    """Start runs that the same workers hold."""
     return await crew.hf.start_many(quick, [(crew.book, 3, 0.05)] * INNOCENT)
 
 
@@ -43,13 +43,13 @@ async def test_a_run_that_kills_three_workers_is_blocked(crew: Crew) -> None:
     info = await run.info()
     assert info.error is not None
     assert info.error.type == "CrashLoop"
-    assert info.ready_at is None  # it is not tried again by itself
+    assert info.ready_at is None  # it is not retried by itself
     assert "Blocked" in await run.explain()
     assert crew.executions(run, "die") == [0, 1, 2]
     sys.stdout.write(f"figure: blocked after 3, {2 * INNOCENT} others succeeded\n")
 
 
-async def test_the_limit_is_the_workflows_own(crew: Crew) -> None:
+async def test_the_crash_limit_is_an_option_of_the_workflow(crew: Crew) -> None:
     run = await crew.hf.start(deadly_twice, crew.book, 10)
     others = await innocent(crew)
 
@@ -74,7 +74,7 @@ async def test_a_step_that_has_used_up_its_attempts_fails_without_another(crew: 
     assert crew.executions(run, "die") == [0, 1]
 
 
-async def test_a_step_without_retry_is_never_begun_a_second_time(crew: Crew) -> None:
+async def test_a_step_without_retry_is_never_started_a_second_time(crew: Crew) -> None:
     run = await crew.hf.start(deadly, crew.book, 1)
 
     await staffed(crew, deaths=1)
@@ -84,7 +84,7 @@ async def test_a_step_without_retry_is_never_begun_a_second_time(crew: Crew) -> 
     assert crew.executions(run, "die") == [0]
 
 
-async def test_a_suspect_that_has_got_on_makes_place_for_the_next(crew: Crew) -> None:
+async def test_a_suspect_that_has_made_progress_gives_way_to_the_next(crew: Crew) -> None:
     near, far = crew.gate("near"), crew.gate("far")
     runs = await crew.hf.start_many(stages, [(crew.book, [str(near), str(far)])] * 2)
     for _ in range(2):
@@ -92,7 +92,7 @@ async def test_a_suspect_that_has_got_on_makes_place_for_the_next(crew: Crew) ->
         for run in runs:
             await crew.begun(run, "stage", victim)
         victim.kill()
-    last = await crew.hire()  # two workers have died with each of them: it takes but one of them at a time
+    last = await crew.hire()  # two workers have died with each of them: a worker takes only one of them at a time
     near.touch()
 
     for run in runs:

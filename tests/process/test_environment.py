@@ -1,4 +1,4 @@
-"""The tests pass in an odd environment: a child has one and runs those that would notice."""
+"""The tests pass in an unusual environment: a child process has one and runs the tests that depend on it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.process.crew import ROOT
 
 TESTS = (
     "tests/scenario/test_cli_checking.py::test_verbose_shows_history_and_code_side_by_side",  # LC_ALL
-    "tests/scenario/test_cli_config.py::test_without_a_wish_for_it_the_origin_is_left_out",  # HOLDFAST_…
+    "tests/scenario/test_cli_config.py::test_the_origin_is_shown_only_on_request",  # HOLDFAST_…
     "tests/scenario/test_cli_reading.py::test_history_and_audit_are_tables_for_people",  # COLUMNS, HOLDFAST_COLOR
     "tests/scenario/test_cli_worker.py::test_an_interrupt_ends_watching",  # signals
-    "tests/unit/cli/test_times.py::test_a_moment_without_a_zone_is_local_time",  # TZ
+    "tests/unit/cli/test_times.py::test_an_instant_without_a_zone_is_local_time",  # TZ
     "tests/unit/core/test_retry.py",  # HOME, for Hypothesis
-    "tests/unit/stores/postgres/test_views.py::test_the_other_views_show_what_is_kept",  # PG…, TMPDIR
+    "tests/unit/stores/postgres/test_views.py::test_the_other_views_show_the_stored_rows",  # PG…, TMPDIR
     "tests/unit/stores/test_sqlite_errors.py",  # umask
 )
 
@@ -46,7 +46,7 @@ STARTED_IN_THE_BACKGROUND = 'trap "" HUP INT QUIT; umask 077; exec <&-; exec "$@
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """A temporary folder with a path that is too long for Unix sockets, and that every user can reach."""
+    """A temporary folder whose path is too long for Unix sockets, and that every user can reach."""
     with reachable_directory() as directory:
         path = directory / ("a long name " * 10)
         path.mkdir()
@@ -54,7 +54,7 @@ def temporary() -> Iterator[Path]:
         yield path
 
 
-def test_tests_pass_in_an_odd_environment(temporary: Path) -> None:
+def test_tests_pass_in_an_unusual_environment(temporary: Path) -> None:
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     pytest_ = [sys.executable, "-m", "pytest", "-n", "1", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *TESTS]
 

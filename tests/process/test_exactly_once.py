@@ -1,4 +1,4 @@
-"""Runs and users' own tables: what is started with them is executed at once, and a transaction may kill its worker."""
+"""Runs and users' own tables: starts inside a transaction, and a transaction that kills its worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes within processes: what is open does not go along with a fork, and step bodies may start what they like."""
+"""Processes within processes: open objects do not survive a fork, and step bodies may start processes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ in_child(start)
 
 
 def said(script: str, database: Path) -> str:
-    """What a program prints. It must end well, and complain of nothing."""
+    """Return the output of a program, which must succeed without complaints."""
     done = subprocess.run(
         [sys.executable, "-c", PRELUDE + script, f"sqlite:///{database}"],
         cwd=ROOT,
@@ -93,7 +93,7 @@ def said(script: str, database: Path) -> str:
 
 
 @pytest.mark.parametrize("script", [AFTER_ITS_LOOP, WITHIN_ITS_LOOP, BY_A_HANDLE])
-def test_what_was_opened_before_a_fork_refuses_to_work_after_it(script: str, tmp_path: Path) -> None:
+def test_a_database_opened_before_a_fork_refuses_to_work_after_it(script: str, tmp_path: Path) -> None:
     answer = said(script, tmp_path / "runs.db")
 
     assert "another process" in answer
@@ -101,7 +101,7 @@ def test_what_was_opened_before_a_fork_refuses_to_work_after_it(script: str, tmp
 
 
 @pytest.mark.parametrize("script", [CLOSED_BEFORE, NEVER_OPENED])
-def test_what_is_not_open_may_be_opened_after_a_fork(script: str, tmp_path: Path) -> None:
+def test_an_object_that_is_not_open_may_be_opened_after_a_fork(script: str, tmp_path: Path) -> None:
     assert said(script, tmp_path / "runs.db") == "it worked"
 
 
@@ -113,7 +113,7 @@ async def test_step_bodies_may_start_processes(crew: Crew) -> None:
     assert await crew.exited(worker) == 0
 
 
-async def test_children_of_a_killed_worker_do_not_delay_its_heir(crew: Crew) -> None:
+async def test_children_of_a_killed_worker_do_not_delay_the_takeover(crew: Crew) -> None:
     run = await crew.hf.start(nursery, crew.book, str(crew.gate()))
     killed = await crew.hire(lease=crew.mortal_lease)
     left = Path(f"{crew.book}.children")

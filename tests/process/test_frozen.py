@@ -1,4 +1,4 @@
-"""A worker that is stopped for longer than its lease: whatever it does when it wakes up comes too late."""
+"""A worker that is stopped for longer than its lease: all its later writes come too late."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ async def test_a_worker_that_was_stopped_writes_nothing_and_drops_its_bodies(cre
 
 
 async def freeze_once(crew: Crew, round: int) -> None:
-    # When the process wakes up, the first two runs are over, and the other two are being executed by another. Of
-    # each pair, one body ends by itself, and the other has to be cancelled. That of the race has ended before, and
-    # its record is all but written.
+    # When the process wakes up, the first two runs are over, and another worker executes the other two. Of each pair,
+    # one body ends by itself, and the other has to be cancelled. The body of the race has ended before, and its record
+    # is almost written.
     over, hung, raced, shared = (f"{name}-{round}" for name in ("over", "hung", "raced", "shared"))
     runs = {
         name: await crew.hf.start(story, crew.book, str(crew.gate(name)), "hang" if name is hung else "hold")
@@ -75,7 +75,7 @@ async def freeze_once(crew: Crew, round: int) -> None:
 
 @pytest.mark.parametrize("crew", ["postgres"], indirect=True)
 @lasting(10 * ROUNDS)
-async def test_writes_that_arrive_when_the_lease_is_over_change_nothing(crew: Crew) -> None:
+async def test_writes_that_arrive_after_the_lease_change_nothing(crew: Crew) -> None:
     for round in range(ROUNDS):
         with PostgresProxy(crew.url) as proxy:
             await delay_once(crew, proxy, round)
@@ -83,8 +83,8 @@ async def test_writes_that_arrive_when_the_lease_is_over_change_nothing(crew: Cr
 
 
 async def delay_once(crew: Crew, proxy: PostgresProxy, round: int) -> None:
-    # The record of a body that has ended, and the heartbeats after it, hang somewhere between worker and server. They
-    # arrive when another worker has executed the one run and is executing the other.
+    # The record of a finished body, and the heartbeats after it, are delayed between worker and server. They arrive
+    # when another worker has executed the one run and is executing the other.
     over, shared = f"over-{round}", f"shared-{round}"
     runs = {name: await crew.hf.start(story, crew.book, str(crew.gate(name))) for name in (over, shared)}
     frozen = await crew.ready(crew.launch(proxy.url, lease=LEASE_SECONDS))
@@ -120,8 +120,8 @@ async def delay_once(crew: Crew, proxy: PostgresProxy, round: int) -> None:
 
 
 @pytest.mark.parametrize("crew", ["postgres"], indirect=True)
-async def test_a_worker_that_was_stopped_begins_no_step_that_another_has_done(crew: Crew) -> None:
-    """It was stopped before it heard that a step is recorded, and hears that when its lease has long been over."""
+async def test_a_worker_that_was_stopped_starts_no_step_that_another_has_finished(crew: Crew) -> None:
+    """It was stopped before it learned that a step is recorded, and learns that long after its lease."""
     run = await crew.hf.start(story, crew.book, str(crew.gate()))
     with PostgresProxy(crew.url) as proxy:
         frozen = await crew.ready(crew.launch(proxy.url, lease=4))
@@ -146,10 +146,10 @@ async def is_recorded(run: RunHandle[list[str]], location: str) -> bool:
 
 
 def is_dropped(crew: Crew, run: RunHandle[list[str]], hand: Hand, how: str) -> bool:
-    """Whether the body that a worker had begun has come to such an end."""
+    """True if the body that a worker had started has ended in this way."""
     return hand.pid in [deed.pid for deed in crew.ledger.deeds(how, run.id, "middle")]
 
 
 async def everything(run: RunHandle[list[str]]) -> object:
-    """All that the store knows of a run."""
+    """Return all that the store knows of a run."""
     return await run.info(), await run.history(), await run.audit()

@@ -1,4 +1,4 @@
-"""The disk takes nothing more for a while: a worker says so once, holds what it has, and goes on when it can."""
+"""A full disk: a worker logs it once, keeps its runs, and continues when there is space."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.process.crew import LONG_LEASE_SECONDS, Crew, Hand, facts, marks
 
 LEASE_SECONDS = 1.0
 OUTAGE_SECONDS = 1.5
-"""Longer than the lease, which must not be lost by it: there is nobody else to take over."""
+"""Longer than the lease, which must not be lost: there is no other worker to take over."""
 
 TROUBLES = ("cannot write", "cannot claim", "cannot renew")
 
 
 @contextmanager
 def unable_to_grow_files(crew: Crew, hand: Hand) -> Iterator[None]:
-    """From the outside, let no file grow beyond what the write-ahead log has now, if a worker process writes it."""
+    """Prevent a worker process, from outside, from growing any file beyond the current write-ahead log."""
     wal = crew.database.with_name(crew.database.name + "-wal")
     soft, hard = resource.prlimit(hand.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(hand.pid, resource.RLIMIT_FSIZE, (wal.stat().st_size, hard))
@@ -51,14 +51,14 @@ def full(disk: Path) -> Iterator[None]:
 
 
 async def last_through(crew: Crew, hand: Hand) -> None:
-    """Be there while nothing works, for longer than a lease, until the worker has met it in all it does."""
+    """Wait for longer than a lease, until every operation of the worker has failed."""
     await asyncio.sleep(OUTAGE_SECONDS)
     for trouble in TROUBLES:
         await crew.said(hand, trouble)
 
 
 async def check_nothing_was_lost(crew: Crew, hand: Hand, held: RunHandle[list[str]]) -> None:
-    """It was one worker, with one lease, that executed each step once, and it did not say the same again and again."""
+    """Check that one worker with one lease executed each step once, and did not repeat its log lines."""
     assert await crew.result(held) == list((await marks(held)).values())
     assert crew.executions(held, "middle") == [hand.number]
     assert len(await facts(held, "claimed")) == 1
@@ -67,7 +67,7 @@ async def check_nothing_was_lost(crew: Crew, hand: Hand, held: RunHandle[list[st
     assert hand.is_alive
 
 
-async def test_a_worker_that_cannot_write_goes_on_when_it_can(crew: Crew) -> None:
+async def test_a_worker_that_cannot_write_continues_when_it_can(crew: Crew) -> None:
     worker = await crew.hire(lease=LEASE_SECONDS)
     held = await crew.hf.start(story, crew.book, str(crew.gate()))
     await crew.begun(held, "middle", worker)
@@ -81,7 +81,7 @@ async def test_a_worker_that_cannot_write_goes_on_when_it_can(crew: Crew) -> Non
     await check_nothing_was_lost(crew, worker, held)
 
 
-async def test_a_worker_that_could_not_give_back_its_runs_is_followed_at_once(crew: Crew) -> None:
+async def test_a_worker_that_could_not_give_back_its_runs_is_replaced_at_once(crew: Crew) -> None:
     worker = await crew.hire(grace=0, lease=LONG_LEASE_SECONDS)
     held = await crew.hf.start(story, crew.book, str(crew.gate()))
     await crew.begun(held, "middle", worker)
@@ -123,7 +123,7 @@ async def cramped(tmp_path: Path, small_disk: Path) -> AsyncIterator[Crew]:
 
 
 async def start_more(crew: Crew, accepted: list[RunHandle[list[str]]]) -> None:
-    """Start runs until the space is used up that SQLite had for itself."""
+    """Start runs until the free space inside the SQLite file is used up."""
     while True:
         accepted += await crew.hf.start_many(quick, [(crew.book, 2)] * 5, delay=1)
 
@@ -143,7 +143,6 @@ async def test_a_full_disk_refuses_starts_and_loses_nothing(cramped: Crew, small
 
     assert [len(result) for result in await crew.results(accepted)] == [2] * len(accepted)
     await check_nothing_was_lost(crew, worker, held)
-    assert sum((await session_of(crew.hf).store.stats(CountRuns()))["quick"].values()) == len(
-        accepted
-    )  # what was refused is not there
+    counts = await session_of(crew.hf).store.stats(CountRuns())
+    assert sum(counts["quick"].values()) == len(accepted)  # refused starts left nothing
     assert os.statvfs(small_disk).f_bavail > 0

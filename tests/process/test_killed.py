@@ -1,4 +1,4 @@
-"""A worker that is killed: another one goes on with the step that was cut off; on SQLite before its lease is over."""
+"""A killed worker: another one continues the interrupted step; on SQLite before the lease is over."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.process.crew import Crew, facts, marks, on_every_store, step
 
 
 @on_every_store
-async def test_a_new_worker_resumes_and_repeats_only_what_was_cut_off(crew: Crew) -> None:
+async def test_a_new_worker_resumes_and_repeats_only_the_interrupted_step(crew: Crew) -> None:
     run = await crew.hf.start(story, crew.book, str(crew.gate()))
     killed = await crew.hire(lease=crew.mortal_lease)
     await crew.begun(run, "middle", killed)
@@ -28,7 +28,7 @@ async def test_a_new_worker_resumes_and_repeats_only_what_was_cut_off(crew: Crew
     assert again.data["worker"] == heir.worker_id
 
 
-async def test_the_crash_counts_as_an_attempt_of_the_step_that_was_cut_off(crew: Crew) -> None:
+async def test_the_crash_counts_as_an_attempt_of_the_interrupted_step(crew: Crew) -> None:
     run = await crew.hf.start(story, crew.book, str(crew.gate()))
     killed = await crew.hire(lease=crew.mortal_lease)
     await crew.begun(run, "middle", killed)
@@ -45,7 +45,7 @@ async def test_the_crash_counts_as_an_attempt_of_the_step_that_was_cut_off(crew:
 
 
 @on_every_store
-async def test_a_worker_that_stands_by_takes_over(crew: Crew) -> None:
+async def test_an_idle_worker_takes_over(crew: Crew) -> None:
     run = await crew.hf.start(story, crew.book, str(crew.gate()))
     killed = await crew.hire(lease=crew.mortal_lease)
     await crew.begun(run, "middle", killed)

@@ -1,4 +1,4 @@
-"""Two workers on one file under load: neither keeps the other from its heartbeat, so no lease is ever lost."""
+"""Two workers on one file under load: neither delays the heartbeat of the other, so no lease is ever lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A producer here, a worker there: what one does the other hears of, though it never looks for it."""
+"""A producer and a worker in different processes: each notices the other's changes without polling."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TIMES = 5
 
 
 @on_every_store
-async def test_a_start_here_is_executed_there(crew: Crew) -> None:
+async def test_a_start_in_one_process_is_executed_in_another(crew: Crew) -> None:
     await crew.hire(hints_only=1)
 
     for _ in range(TIMES):
@@ -20,7 +20,7 @@ async def test_a_start_here_is_executed_there(crew: Crew) -> None:
 
 
 @on_every_store
-async def test_a_message_from_here_wakes_a_run_there(crew: Crew) -> None:
+async def test_a_message_from_one_process_wakes_a_run_in_another(crew: Crew) -> None:
     await crew.hire(hints_only=1)
 
     for number in range(TIMES):
@@ -35,7 +35,7 @@ async def waits(crew: Crew, run_id: str) -> bool:
 
 
 @on_every_store
-async def test_a_cancel_from_here_cancels_the_body_there(crew: Crew) -> None:
+async def test_a_cancel_from_one_process_cancels_the_body_in_another(crew: Crew) -> None:
     worker = await crew.hire(hints_only=1)
     run = await crew.hf.start(story, crew.book, str(crew.gate()), "hang")
     await crew.begun(run, "middle", worker)

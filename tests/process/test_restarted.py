@@ -1,6 +1,6 @@
-"""The database goes away under load: workers stay, go on by themselves when it is back, and repeat nothing.
+"""A database outage under load: workers survive, continue when it is back, and repeat nothing.
 
-`HOLDFAST_PROCESS_SECONDS` makes it happen more often, and makes it stay away for longer.
+`HOLDFAST_PROCESS_SECONDS` makes it happen more often and last longer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOST, BACK = "lost the database", "the database is back"
 
 @pytest_asyncio.fixture
 async def crew(postgres_server: PostgresServer, tmp_path: Path) -> AsyncIterator[Crew]:
-    """On a server of its own, which may be stopped."""
+    """A crew on its own server, which may be stopped."""
     with Databases(postgres_server.url) as databases, databases.lend() as url:
         crew = Crew(tmp_path, url=url, lease=LONG_LEASE_SECONDS)
         try:
@@ -50,7 +50,7 @@ async def crew(postgres_server: PostgresServer, tmp_path: Path) -> AsyncIterator
 
 
 @lasting(SECONDS)
-async def test_workers_outlive_their_database(crew: Crew, postgres_server: PostgresServer) -> None:
+async def test_workers_survive_an_outage_of_their_database(crew: Crew, postgres_server: PostgresServer) -> None:
     def crash() -> None:
         postgres_server.kill()
         time.sleep(AWAY_SECONDS)
@@ -84,7 +84,7 @@ async def test_workers_outlive_their_database(crew: Crew, postgres_server: Postg
     assert [len(result) for result in results] == [STEPS] * len(runs)
     executions = crew.ledger.executions()
     assert len(executions) == STEPS * len(runs)
-    assert {len(deeds) for deeds in executions.values()} == {1}  # nobody died, so nothing was repeated
+    assert {len(deeds) for deeds in executions.values()} == {1}  # no process died, so nothing was repeated
     for run in runs:
         assert ((await run.info()).state, len(await facts(run, "succeeded"))) == (RunState.SUCCEEDED, 1)
     for worker in workers:
@@ -95,7 +95,7 @@ async def test_workers_outlive_their_database(crew: Crew, postgres_server: Postg
 
 
 async def progress(crew: Crew, workers: list[Hand]) -> None:
-    """Wait until each worker has done something new."""
+    """Wait until each worker has executed something new."""
     before = {worker.pid: count_of(crew, worker) for worker in workers}
     for worker in workers:
         await crew.until(

@@ -1,4 +1,4 @@
-"""`holdfast worker --processes N`: one that dies is replaced, all stop together, and none is left behind."""
+"""`holdfast worker --processes N`: a process that dies is replaced, all stop together, and none is left behind."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Firm:
         return self.supervisor
 
     async def staffed(self, number: int, without: frozenset[int] = frozenset()) -> frozenset[int]:
-        """Wait until there are so many worker processes, not counting some; their process ids."""
+        """Wait until there are this many worker processes, not counting some; return their process ids."""
         await session_of(self.hf).open()
         found: frozenset[int] = frozenset()
 
@@ -80,7 +80,7 @@ class Firm:
         await self.until(f"{gate} has begun", (self.folder / f"begun-{gate}").exists)
 
     async def ended(self) -> int:
-        """Wait until the supervisor has ended; its exit code."""
+        """Wait until the supervisor has ended; return its exit code."""
         await self.until("the supervisor has ended", lambda: self.supervisor.poll() is not None)
         return self.supervisor.wait()
 
@@ -107,7 +107,7 @@ async def firm(tmp_path: Path) -> AsyncIterator[Firm]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process that is more than an entry in the table."""
+    """True if the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -115,7 +115,7 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="only Linux shows what a process was started with")
-async def test_the_url_with_its_password_is_not_shown_to_the_whole_machine(firm: Firm) -> None:
+async def test_the_url_with_its_password_is_not_visible_in_the_process_list(firm: Firm) -> None:
     firm.open("--processes", "2")
 
     workers = await firm.staffed(2)
@@ -123,7 +123,7 @@ async def test_the_url_with_its_password_is_not_shown_to_the_whole_machine(firm:
     assert [b"shop.db" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in workers] == [False, False]
 
 
-async def test_a_process_that_is_killed_is_replaced_and_its_work_goes_on(firm: Firm) -> None:
+async def test_a_process_that_is_killed_is_replaced_and_its_work_continues(firm: Firm) -> None:
     firm.open("--processes", "2")
     before = await firm.staffed(2)
     run = await firm.hf.start("slow", {"gate": "g"})
@@ -138,7 +138,7 @@ async def test_a_process_that_is_killed_is_replaced_and_its_work_goes_on(firm: F
     assert await run.result(timeout=GUARD_SECONDS) != holder
     after = await firm.staffed(2, without=frozenset({holder}))
     assert len(after & before) == 1
-    assert f"(pid {holder}) was killed by SIGKILL; another one is started now" in firm.said()
+    assert f"(pid {holder}) was killed by SIGKILL; starting another one now" in firm.said()
 
 
 async def _holder(firm: Firm, run_id: str) -> str | None:
@@ -147,7 +147,7 @@ async def _holder(firm: Firm, run_id: str) -> str | None:
     return details.run.worker
 
 
-async def test_a_signal_stops_all_of_them_after_their_steps_have_ended(firm: Firm) -> None:
+async def test_a_signal_stops_all_processes_after_their_steps_have_ended(firm: Firm) -> None:
     firm.open("--processes", "2", "--grace", "60s")
     pids = await firm.staffed(2)
     run = await firm.hf.start("slow", {"gate": "g"})
@@ -207,8 +207,8 @@ async def test_no_process_outlives_a_supervisor_that_is_killed(firm: Firm) -> No
     assert await run.result(timeout=GUARD_SECONDS) in pids
 
 
-async def test_a_process_that_is_told_to_stop_makes_place_for_a_new_one(firm: Firm) -> None:
-    """So that all can be replaced one by one."""
+async def test_a_process_that_is_stopped_is_replaced_by_a_new_one(firm: Firm) -> None:
+    """A rolling restart replaces the processes one by one in this way."""
     firm.open("--processes", "2")
     pids = await firm.staffed(2)
     leaver = min(pids)
@@ -218,7 +218,7 @@ async def test_a_process_that_is_told_to_stop_makes_place_for_a_new_one(firm: Fi
     assert len(await firm.staffed(2, without=frozenset({leaver})) & pids) == 1
 
 
-async def test_all_of_them_end_when_nothing_is_left_to_do(firm: Firm) -> None:
+async def test_all_processes_end_with_until_idle(firm: Firm) -> None:
     runs = await firm.hf.start_many("whoami", [{}] * 20)
 
     firm.open("--processes", "2", "--until-idle")
@@ -229,14 +229,14 @@ async def test_all_of_them_end_when_nothing_is_left_to_do(firm: Firm) -> None:
     assert await session_of(firm.hf).store.workers() == []
 
 
-async def test_each_has_a_name_of_its_own(firm: Firm) -> None:
+async def test_each_process_has_its_own_name(firm: Firm) -> None:
     firm.open("--processes", "2", "--name", "wally")
     await firm.staffed(2)
 
     assert {worker.name for worker in await session_of(firm.hf).store.workers()} == {"wally-1", "wally-2"}
 
 
-async def test_the_number_can_be_set_by_a_variable(firm: Firm, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_processes_can_be_set_by_a_variable(firm: Firm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_WORKER_PROCESSES", "2")
 
     firm.open("--until-idle")
@@ -250,11 +250,11 @@ async def test_the_number_can_be_set_by_a_variable(firm: Firm, monkeypatch: pyte
     [
         ("nosuch:hf", None, 2, "there is no module 'nosuch'"),
         ("broken:hf", None, 1, "importing 'broken' failed: ZeroDivisionError"),
-        ("app:hf", "memory://", 2, "in memory, which several processes cannot share"),
+        ("app:hf", "memory://", 2, "uses a memory store, which processes cannot share"),
         ("app:hf", "sqlite:///nowhere/shop.db", 5, "there is no directory"),
     ],
 )
-async def test_what_no_process_can_execute_is_told_once(
+async def test_types_without_a_handler_are_reported_once(
     firm: Firm, target: str, url: str | None, code: int, message: str
 ) -> None:
     (firm.folder / "broken.py").write_text("1 / 0")

@@ -1,4 +1,4 @@
-"""A worker that is asked to end: running steps have their grace, then every run is given back; nothing is charged."""
+"""A worker that is stopped: running steps have their grace, then every run is given back; no attempt is charged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.process.app import BodyName, saga, story
 from tests.process.crew import LONG_LEASE_SECONDS, Crew, Hand, facts, marks, step
 
 RUNS, PLACES = 60, 8
-"""More than the workers have places for, so that each is busy all the time."""
+"""More than the workers have slots for, so that each is busy all the time."""
 
 GRACE_SECONDS = 1.0
 
@@ -43,7 +43,7 @@ async def test_a_run_with_a_long_step_is_given_back_after_the_grace(crew: Crew, 
     assert took >= GRACE_SECONDS
     assert (after.state, after.worker) == (RunState.PENDING, None)
     assert after.ready_at is not None
-    assert after.ready_at <= given_back_at  # claimable before anybody could ask
+    assert after.ready_at <= given_back_at  # claimable before any worker could ask
     assert crew.executions(run, "middle") == [ended.number, heir.number]
     assert [deed.attempt for deed in crew.ledger.deeds("began", run.id, "middle")] == [1, 1]
     assert (await step(run, "middle")).attempts == 1

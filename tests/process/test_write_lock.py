@@ -1,4 +1,4 @@
-"""Somebody keeps the lock that all must have to write, as a process does that is stopped in the midst of it."""
+"""A stopped process holds the write lock of the database."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.process.app import quick, story
 from tests.process.crew import LONG_LEASE_SECONDS, Crew, facts
 
 
-async def test_a_worker_waits_for_its_turn_and_goes_on(crew: Crew) -> None:
+async def test_a_worker_waits_for_the_lock_and_continues(crew: Crew) -> None:
     lease = 1.0
     worker = await crew.hire(lease=lease)
     run = await crew.hf.start(story, crew.book, str(crew.gate()))
@@ -25,7 +25,7 @@ async def test_a_worker_waits_for_its_turn_and_goes_on(crew: Crew) -> None:
     assert len(await crew.result(await crew.hf.start(quick, crew.book))) == 1
 
 
-async def test_a_worker_ends_though_it_cannot_give_back_its_runs(crew: Crew) -> None:
+async def test_a_worker_ends_even_if_it_cannot_give_back_its_runs(crew: Crew) -> None:
     worker = await crew.hire(grace=0, lease=LONG_LEASE_SECONDS)
     run = await crew.hf.start(story, crew.book, str(crew.gate()))
     await crew.begun(run, "middle", worker)

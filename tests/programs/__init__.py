@@ -1,5 +1,5 @@
-"""Random programs: trees of every operation there is, of which it is known beforehand what must come of them.
+"""Random programs: trees of every operation, with a predicted outcome.
 
-`vocabulary` grows them from a seed, `performer` carries them out in runs, `interpreter` works out in plain Python what
-must come of them, and `comparison` holds the one against the other.
+`vocabulary` generates them from a seed, `performer` executes them in runs, `interpreter` predicts their outcome in
+plain Python, and `comparison` compares both.
 """

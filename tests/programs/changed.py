@@ -1,7 +1,7 @@
 """A performer of changed code: another version of the code under the same type, as a bad deploy brings it.
 
-What it changes is something that the run has recorded, so whatever it does next must not happen: it has to be noticed
-before anything is executed. Where nothing of that is recorded it does what the right code does.
+It changes something that the run has recorded, so its next operation must not happen: the divergence has to be detected
+before anything is executed. Where nothing of that is recorded it behaves like the original code.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tests.programs.performer import Performer
 
 CHANGES = ("rename", "insert", "remove", "swap", "violate")
 _PARTNERS = frozenset({"step", "flaky", "sleep"})
-"""What a step may be swapped with: something whose outcome is recorded in its turn."""
+"""Operations that a step may be swapped with: each records its own outcome."""
 
 _SHARE = 2
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What is changed, and which of the steps that is done to, by the remainder of their number."""
+    """A change, and the steps it applies to, by the remainder of their number."""
 
     what: str
     number: int = 0
@@ -38,10 +38,10 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class ChangedPerformer(Performer):
-    """Carries out a program with a change.
+    """Executes a program with a change.
 
-    `forbid` is told what was executed that should not be; `told` at which location code was given a result before it
-    did what only a step may.
+    `forbid` records steps that were executed wrongly; `told` the location of the result that code received before it
+    did what only a step may do.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ChangedPerformer(Performer):
         return [values[place] for place in range(len(nodes))]
 
     def _concerns(self, at: At, number: int) -> bool:
-        """Whether a step is changed, and recorded. That it does I/O shows also when it is new."""
+        """True if a step is changed and recorded. A violation by I/O shows also in a new step."""
         is_recorded = requests_of(self.ctx).recorded(f"{at.scope}step{number}") is not None
         return self._change.concerns(number) and (is_recorded or self._change.what == "violate")
 

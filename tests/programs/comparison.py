@@ -1,4 +1,4 @@
-"""The comparison: what came of a program, held against what the interpreter says must come of it."""
+"""The comparison of the outcome of a program with the prediction of the interpreter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.programs.performer import wording
 
 @dataclass
 class Played:
-    """What came of programs: runs, values and the ledger, by the paths of runs; and what is wrong in itself."""
+    """The outcome of programs: runs, values and the ledger, by the paths of runs; and inconsistencies."""
 
     runs: dict[str, Run]
     values: dict[tuple[str, str], Any]
@@ -49,12 +49,12 @@ class Played:
 
 
 def path_of(run: Run) -> str:
-    """Where the run of a program stands: the name of the root, and the locations of its children."""
+    """The path of a program's run: the name of the root, and the locations of its children."""
     return str(json.loads(run.payload).get("path", "root"))
 
 
 def _undone(run: Run, history: Iterable[Entry]) -> list[str]:
-    """What the history says is to be undone, last first: all that has an undo, of a run that ended badly."""
+    """Return the steps with an undo of a failed run, in reverse order of its history."""
     if not run.state.is_end or run.state is RunState.SUCCEEDED:
         return []
     done = [entry for entry in history if entry.has_undo and entry.state is EntryState.DONE]
@@ -69,7 +69,7 @@ def _wrong_result(path: str, location: str, value: Any, history: Iterable[Entry]
 
 
 def problems(expected: ExpectedOutcome, played: Played, *, crashes: int) -> list[str]:
-    """In what a play differs from what is expected, if workers were lost so many times."""
+    """Return the differences between a play and the prediction, if workers were lost this many times."""
     found = list(played.problems)
     found += Check(played.ledger, crashes=crashes).problems([expected.tree, *expected.loose])
     for path, run in played.runs.items():

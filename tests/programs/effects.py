@@ -1,7 +1,7 @@
-"""Effects: what the bodies of a program must have done, in which order, and how a ledger is held against that.
+"""Effects: the bodies that a program must have executed, their order, and the comparison with a ledger.
 
-A tree says what is before what: a sequence is in order, what is side by side is not. What may have been cut off is a
-`Maybe`: none of it need have happened, but what did has happened in its order and not too often.
+A tree defines the order: a sequence is ordered, concurrent parts are not. A part that may have been cut off is a
+`Maybe`: none of it needs to have happened, but what happened is in order and not too often.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Effect:
-    """A body that is begun `times` times; after crashes perhaps more often, perhaps only `least` times.
+    """A body that is started `times` times; after crashes perhaps more often, perhaps only `least` times.
 
-    `is_firm`: once it is done it is never begun again. `undo_times`: how often its undo is begun, if it has one.
+    `is_firm`: once it is done it is never started again. `undo_times`: how often its undo is started, if it has one.
     """
 
     run: str
@@ -33,7 +33,7 @@ class Effect:
 
     @property
     def undone(self) -> Effect:
-        """The effect of undoing it."""
+        """The effect of its undo."""
         return Effect(self.run, f"~undo/{self.location}", self.undo_times)
 
 
@@ -58,7 +58,7 @@ NOTHING = Seq()
 
 
 def effects_of(tree: Tree, *, is_sure: bool = True) -> Iterator[tuple[Effect, bool]]:
-    """All effects of a tree, each with whether it must happen."""
+    """Yield all effects of a tree, each with True if it must happen."""
     match tree:
         case Effect():
             yield tree, is_sure
@@ -70,7 +70,7 @@ def effects_of(tree: Tree, *, is_sure: bool = True) -> Iterator[tuple[Effect, bo
 
 
 def undoing(tree: Tree, run: str) -> Tree:
-    """What undoing the effects of one run does: last first."""
+    """Return the effects of a rollback of one run, in reverse order."""
     match tree:
         case Effect():
             return tree.undone if tree.run == run and tree.undo_times else NOTHING
@@ -83,12 +83,12 @@ def undoing(tree: Tree, run: str) -> Tree:
 
 
 def unsure(tree: Tree) -> Tree:
-    """The same effects, none of which need happen, in whatever order."""
+    """Return the same effects, all optional, in any order."""
     return Par(tuple(Maybe(effect) for effect, _ in effects_of(tree)))
 
 
 class Check:
-    """Holds a ledger, the keys of all bodies in the order they were begun, against trees."""
+    """Compares a ledger, the keys of all started bodies in order, with trees."""
 
     def __init__(self, ledger: Sequence[Key], *, crashes: int) -> None:
         self._crashes = crashes
@@ -97,7 +97,7 @@ class Check:
             self._begun.setdefault(key, []).append(number)
 
     def problems(self, trees: Sequence[Tree]) -> list[str]:
-        """What is wrong with the ledger, in words; nothing if it fits."""
+        """Return the problems of the ledger in words; empty if it fits."""
         known = {effect.key for tree in trees for effect, _ in effects_of(tree)}
         found = [f"{key} was begun, and should not have been" for key in self._begun if key not in known]
         return found + [problem for tree in trees for problem in self._surely(tree)]
@@ -119,7 +119,7 @@ class Check:
                 yield from self._disorder(tree)
 
     def _perhaps(self, tree: Tree) -> tuple[list[str], bool, bool]:
-        """Problems of what may have been cut off, whether any of it was begun, and whether all of it was."""
+        """Return the problems of an optional part, whether any of it was started, and whether all of it was."""
         if isinstance(tree, Effect):
             count = self._count(tree)
             too_often = [f"{tree.key} was begun {count} times, at most {tree.times} are right"]
@@ -150,7 +150,7 @@ class Check:
                     last, by = latest, str(effect.key)
 
     def _certain(self, tree: Tree) -> Iterator[tuple[Effect, int]]:
-        """What was begun of what is sure to happen, with when it was begun last."""
+        """Return the started bodies of a part that must happen, with their last start."""
         for effect, is_sure in effects_of(tree):
             begun = self._begun.get(effect.key)
             if is_sure and begun:
@@ -161,7 +161,7 @@ class Check:
 
 
 def _is_undo(tree: Tree) -> bool:
-    """Whether a tree undoes something, which also a run does that was cut off before it came so far."""
+    """True if a tree contains an undo, which a run that was cut off earlier also does."""
     return all(effect.location.startswith("~undo/") for effect, _ in effects_of(tree))
 
 
@@ -170,7 +170,7 @@ def _named(tree: Tree) -> str:
 
 
 def undo_problems(ledger: Sequence[Key], undone_last_first: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Where undo did not go through a run's history backwards. `undone_last_first`: what stands in it, by run."""
+    """Return where a rollback did not follow a run's history in reverse. `undone_last_first`: that history, by run."""
     begun: dict[str, dict[str, None]] = {}
     for run, location in ledger:
         if location.startswith("~undo/"):

@@ -1,4 +1,4 @@
-"""What is expected of a program: how it ends, what it has done by then, and in which words it fails."""
+"""The expectation for a program: how it ends, its effects until then, and the text of its failure."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ ENDS = frozenset({"succeeded", "failed", "cancelled"})
 
 
 class Undetermined(Exception):
-    """What comes of this program depends on how long things really take."""
+    """The outcome of this program depends on real durations."""
 
 
 def digest(*values: Any) -> int:
-    """A number that stands for values, however many they are."""
+    """A number that stands for any number of values."""
     return crc32(json.dumps(values).encode())
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An error: the name of its class, its text, and of a join the results there are."""
+    """An error: its class name, its text, and for a join the partial results."""
 
     type: str
     text: str
@@ -38,13 +38,13 @@ class Failure:
 
     @property
     def told(self) -> list[Any]:
-        """What is made of it where it is caught."""
+        """The value that its handler produces."""
         return ["caught", str(self), self.results]
 
 
 @dataclass(frozen=True)
 class RunEnd:
-    """How a run ends; `result` and `error` may be `ANY`. One that `is_sure` exists."""
+    """The end of a run; `result` and `error` may be `ANY`. One that `is_sure` exists."""
 
     states: frozenset[str]
     result: Any = ANY
@@ -52,15 +52,15 @@ class RunEnd:
     is_sure: bool = True
 
     def cut(self) -> RunEnd:
-        """The same run, cancelled at any time or not even started. One that would be cancelled anyway still is."""
+        """The same run, cancelled at any time or never started. One that would be cancelled anyway still is."""
         return RunEnd(self.states if self.states == {"cancelled"} else ENDS, is_sure=False)
 
 
 @dataclass(frozen=True)
 class ExpectedOutcome:
-    """What comes of an operation: a value, an error, or nothing ever; and what it has done by then.
+    """The outcome of an operation: a value, an error, or no end; and its effects until then.
 
-    `loose` goes on beside everything that comes later. `values` are those published, by run and name.
+    `loose` continues beside everything that comes later. `values` are the published ones, by run and name.
     """
 
     value: Any = None
@@ -81,7 +81,7 @@ class ExpectedOutcome:
         return self.error is not None and self.error.type == "Rollback"
 
     def then(self, later: ExpectedOutcome) -> ExpectedOutcome:
-        """Both, one after the other; how it ends is decided by the later one."""
+        """Combine two outcomes in sequence; the later one decides the end."""
         return replace(
             later,
             seconds=self.seconds + later.seconds,
@@ -92,7 +92,7 @@ class ExpectedOutcome:
         )
 
     def cut(self) -> ExpectedOutcome:
-        """The same, cut off somewhere. Its children may be cancelled wherever they are, and undo what they did."""
+        """The same outcome, cut off somewhere. Its children may be cancelled at any point, and then roll back."""
         done = Par((self.tree, *self.loose))
         undone = tuple(unsure(undoing(done, path)) for path in self.runs)
         return replace(
@@ -104,13 +104,13 @@ class ExpectedOutcome:
         )
 
     def left_behind(self) -> ExpectedOutcome:
-        """What it does goes on beside everything that comes later."""
+        """Let its effects continue beside everything that comes later."""
         return replace(self, tree=NOTHING, loose=(self.tree, *self.loose), seconds=0)
 
 
 @dataclass(frozen=True)
 class At:
-    """Where in a program something stands: the path of the run, the scope in it, the iteration of the loop around."""
+    """A place in a program: the path of the run, the scope in it, the iteration of the surrounding loop."""
 
     run: str
     scope: str = ""
@@ -124,7 +124,7 @@ class At:
 
 
 def beside(parts: Iterable[ExpectedOutcome], end: ExpectedOutcome) -> ExpectedOutcome:
-    """Things that went on side by side, and how that ended."""
+    """Concurrent outcomes, and their combined end."""
     every = list(parts)
     return replace(
         end,

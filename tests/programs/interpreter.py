@@ -1,7 +1,7 @@
-"""An interpreter of programs: what must come of one, worked out in plain Python, in one thread and no time.
+"""An interpreter of programs: it predicts their outcome in plain Python, in one thread, without time.
 
-It knows nothing of holdfast but what its errors are called and how they are worded. It never asks what happened first
-in reality: a program of which that is decisive is `Undetermined`, and is not grown.
+It knows only the names and texts of holdfast's errors. It never asks what happened first in reality: a program that
+depends on that is `Undetermined`, and is not generated.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from tests.programs.expectation import (
 )
 
 Node = list[Any]
-"""The name of an operation and what it is done to."""
+"""The name of an operation and its arguments."""
 
 Program = dict[str, Any]
 """Its `parts`, one for each generation of the run."""
 
 LIMIT_SECONDS = 2 * 86_400
-"""The life of a run that is to end by its limit, `max_run` or `max_suspend`. Nothing else takes that long."""
+"""The duration after which a run ends by its limit, `max_run` or `max_suspend`. Nothing else takes that long."""
 
 NEWS_SECONDS = 6 * 86_400
-"""So long events are surely kept that nobody waited for yet."""
+"""Time for which unreceived events are surely kept."""
 
 FAR_SECONDS = 4_000 * 86_400
 """A timer that always loses."""
 
 
 class Interpreter:
-    """Works out what comes of one program."""
+    """Predicts the outcome of one program."""
 
     def __init__(self) -> None:
         self._received: Counter[tuple[str, int]] = Counter()
@@ -63,7 +63,7 @@ class Interpreter:
     # Runs
 
     def root(self, program: Program, path: str = "root") -> ExpectedOutcome:
-        """What comes of a program that somebody started, and who ends it if it does not end by itself."""
+        """Return the outcome of a started program, and who ends it if it does not end by itself."""
         match program.get("end"):
             case "cancel":
                 outcome = self._ended_from_outside(path, *self.live(program, path), "enough", 0)
@@ -78,7 +78,7 @@ class Interpreter:
         return outcome
 
     def run(self, program: Program, path: str) -> ExpectedOutcome:
-        """A run from its start to its end, and undo if it fails."""
+        """A run from its start to its end, with a rollback if it fails."""
         outcome, last = self.live(program, path)
         if outcome.is_never:
             return outcome
@@ -90,7 +90,7 @@ class Interpreter:
         return replace(outcome, runs=outcome.runs | {path: end})
 
     def live(self, program: Program, path: str) -> tuple[ExpectedOutcome, Tree]:
-        """The generations of a run, one after the other, and what the last one did: only that can be undone."""
+        """The generations of a run in sequence, and the effects of the last one: only those can be undone."""
         before, total = ExpectedOutcome(), 0
         for number, part in enumerate(program["parts"]):
             outcome = self.evaluate(part, At(path))
@@ -103,7 +103,7 @@ class Interpreter:
     def _ended_from_outside(
         self, path: str, outcome: ExpectedOutcome, last: Tree, reason: str, seconds: float
     ) -> ExpectedOutcome:
-        """A run that was left to come to where it only waits, and was then cancelled."""
+        """A run that is cancelled once it only waits."""
         if not outcome.is_never:
             raise Undetermined("it ends by itself")
         error = Failure("Cancelled", reason)
@@ -123,7 +123,7 @@ class Interpreter:
         return self._ended_from_outside(path, outcome, last, f"{what} of {LIMIT_SECONDS:g} s", seconds)
 
     def _dropped(self, path: str, outcome: ExpectedOutcome, states: Iterable[str] = ("cancelled",)) -> ExpectedOutcome:
-        """A run that is cancelled wherever it is."""
+        """A run that is cancelled at any point."""
         end = RunEnd(frozenset(states))
         cut = replace(outcome, runs=outcome.runs | {path: end}).cut()
         return replace(cut, runs=cut.runs | {path: end}, seconds=0)
@@ -239,7 +239,7 @@ class Interpreter:
     def _when(self, at: At, iteration: int, node: Node, other: Node) -> ExpectedOutcome:
         return self.evaluate(node if at.iteration == iteration else other, at)
 
-    # Side by side
+    # Concurrency
 
     def _join(self, at: At, number: int, branches: dict[str, Node], is_fast: int) -> ExpectedOutcome:
         parts = self._branches(at, f"join{number}", branches)
@@ -291,7 +291,7 @@ class Interpreter:
         return replace(ended, value=[ending[0], ended.value])
 
     def _timers(self, at: At, number: int, how: str, timers: dict[str, list[Any]]) -> ExpectedOutcome:
-        """Branches that do nothing but sleep, no two of them equally long: which is first is plain."""
+        """Branches that only sleep, each for a different time: their order is known."""
         where = f"{at.scope}timers{number}"
         ordered = sorted(timers, key=lambda key: float(timers[key][0]))
         errors = {key: Failure("Boom", f"late {key}") for key in timers if not timers[key][1]}
@@ -330,7 +330,7 @@ class Interpreter:
         return self._awaited(self._born(at, f"call{number}", program))
 
     def _born(self, at: At, name: str, program: Program) -> ExpectedOutcome:
-        """A child that ends by itself, or with whoever awaits it."""
+        """A child that ends by itself, or together with the run that awaits it."""
         path = at.child(name)
         outcome = self.run(program, path)
         return replace(self._dropped(path, outcome), is_never=True) if outcome.is_never else outcome
@@ -357,7 +357,7 @@ class Interpreter:
         return replace(self._alone(path, self.run(program, path), on_close).left_behind(), value="gone", error=None)
 
     def _alone(self, path: str, child: ExpectedOutcome, on_close: str) -> ExpectedOutcome:
-        """A child that nobody waits for."""
+        """A child that is not awaited."""
         if on_close == "cancel":
             states = ENDS if not child.is_never else {"cancelled"}
             return replace(self._dropped(path, child, states), is_never=False, error=None)
@@ -390,7 +390,7 @@ class Interpreter:
         first, second = self.run(thrower, paths[0]), self.run(catcher, paths[1])
         if first.is_never or second.is_never:
             raise Undetermined("nobody ends it")
-        if first.error is not None:  # nothing is thrown, and the catcher ends with its parent
+        if first.error is not None:  # nothing is raised, and the catcher ends with its parent
             waiting = ExpectedOutcome(is_never=True, runs={paths[1]: RunEnd(frozenset({"cancelled"}))})
             return beside([first, waiting], replace(first, error=child_failed(first.error)))
         end = self._awaited(second)
@@ -404,19 +404,19 @@ class Interpreter:
 
 
 def _first_kept(iteration: int, keep: int, every: int) -> int:
-    """The first iteration that is not pruned while this one is under way."""
+    """Return the first iteration that is not pruned during this one."""
     marks = [1 + every * number for number in range(1, iteration) if 1 + every * number <= iteration]
     return max((mark for mark in marks if mark <= marks[-1] - keep), default=1)
 
 
 def _check_undo(undos: list[frozenset[str]], first: int) -> None:
-    """How to undo what was pruned is known only from iterations that are kept; without them a run would be blocked."""
+    """Undoing pruned iterations needs the undo of a kept one; without any the run would be blocked."""
     if not frozenset().union(*undos) <= frozenset().union(*undos[first - 1 :]):
         raise Undetermined("how to undo what an iteration did that is pruned")
 
 
 def _undo_names(tree: Tree, at: At) -> frozenset[str]:
-    """What of an iteration may have to be undone, by its name there."""
+    """Return the undoable steps of an iteration, by their names there."""
     here = [(effect, is_sure) for effect, is_sure in effects_of(tree) if effect.run == at.run and effect.undo_times]
     if not all(is_sure for _, is_sure in here):
         raise Undetermined("whether a later iteration comes to where what was done can be undone")
@@ -424,12 +424,12 @@ def _undo_names(tree: Tree, at: At) -> frozenset[str]:
 
 
 def mail_of(program: Program) -> Counter[int]:
-    """How many messages its parent, or the world, has to send to a run that carries out this program, by number."""
+    """Return how many messages the parent, or the world, has to send to a run of this program, by number."""
     return Counter(number for kind, number in _wanted(program["parts"], 1) if kind == "receive")
 
 
 def news_of(program: Program) -> Counter[int]:
-    """How many events the world has to emit for it, by number."""
+    """Return how many events the world has to emit for it, by number."""
     return Counter(number for kind, number in _wanted(program["parts"], 1) if kind == "news")
 
 
@@ -441,12 +441,12 @@ def _wanted(node: Any, times: int) -> Iterator[tuple[str, int]]:
             yield from [("news", number)] * times
         case ["loop", _, count, _, _, body]:
             yield from _wanted(body, times * count)
-        case ["start", _, _, beside, _]:  # the child has a sender of its own
+        case ["start", _, _, beside, _]:  # the child has its own sender
             yield from _wanted(beside, times)
         case list():
             for part in node:
                 yield from _wanted(part, times)
-        case dict() if "parts" not in node:  # branches; other children get nothing sent
+        case dict() if "parts" not in node:  # branches; other children get no messages
             yield from _wanted(list(node.values()), times)
         case _:
             pass

@@ -1,4 +1,4 @@
-"""The ledger: what the bodies of steps have really done, for holding it against what they should have."""
+"""The ledger: the actual executions of step bodies, for comparison with the expected ones."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from holdfast import Fatal, step_info
 
 
 class EffectLedger:
-    """What step bodies have really done: how often each of them was begun, and in which order."""
+    """The actual executions of step bodies: their number and order."""
 
     def __init__(self) -> None:
         self.begun: Counter[tuple[str, str]] = Counter()
         self.log: list[tuple[str, str, Any]] = []
 
     def note(self, value: Any = None) -> Any:
-        """A body, or the beginning of one."""
+        """Record a body, or the start of one."""
         info = step_info()
         self.begun[info.run_id, info.location] += 1
         self.log.append((info.run_id, info.location, value))
         return value
 
     def flaky(self) -> int:
-        """A body that works at the third attempt."""
+        """A body that succeeds at the third attempt."""
         self.note()
         if step_info().attempt < 3:
             raise OSError("busy")
         return 7
 
     def hopeless(self) -> None:
-        """A body that never works."""
+        """A body that always fails."""
         self.note()
         raise Fatal("never")

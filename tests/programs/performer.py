@@ -1,4 +1,4 @@
-"""A performer carries out a program (see `vocabulary`) inside a run, with the operations of the context."""
+"""A performer executes a program (see `vocabulary`) inside a run, with the operations of the context."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _VARYING = [
 
 
 class Boom(ValueError):
-    """An error of the workflow's own."""
+    """An error of the workflow itself."""
 
 
 def wording(text: str) -> str:
-    """An error's text without what a crash may change."""
+    """Return an error's text without parts that a crash may change."""
     for pattern, plain in _VARYING:
         text = pattern.sub(plain, text)
     return text
 
 
 class Performer:
-    """Carries out the program of one run."""
+    """Executes the program of one run."""
 
     def __init__(self, ctx: Context, ledger: EffectLedger, peer: str) -> None:
         self.ctx = ctx
@@ -47,7 +47,7 @@ class Performer:
         return await work(at, *parts)
 
     async def play_stubbornly(self, node: Node, at: At) -> Any:
-        """Play a node as badly behaved code does: it swallows every attempt to close it, and goes on."""
+        """Execute a node like badly behaved code: it swallows every attempt to close it, and continues."""
         while True:
             try:
                 return await self.play(node, at)
@@ -72,7 +72,7 @@ class Performer:
             self.ledger.note(value)
             if step_info().attempt < times:
                 raise OSError("busy")
-            # A loop that is pruned knows how to undo its iterations, but not which one this is.
+            # A pruned loop knows how to undo its iterations, but not which one this is.
             assert value[0] == expected[0], f"undo got {value}, the result of another step"
 
         return undo if times else None
@@ -138,7 +138,7 @@ class Performer:
         return got + await self.ctx.receive_batch(name, size, timeout=0.5)
 
     def _unique(self, what: str, at: At, number: int) -> str:
-        """A name of its own wherever it stands: what a branch that was cut off left unread must not be read here."""
+        """Return a name that is unique to its place: a message that a cancelled branch left must not be read here."""
         return f"{what}{number}-{digest(at.scope)}"
 
     async def _late(self, at: At, number: int, seconds: float) -> Any:
@@ -210,7 +210,7 @@ class Performer:
     async def _when(self, at: At, iteration: int, node: Node, other: Node) -> Any:
         return await self.play(node if at.iteration == iteration else other, at)
 
-    # Side by side
+    # Concurrency
 
     def _branches(self, at: At, name: str, branches: dict[str, Node]) -> dict[str, Callable[[Context], Awaitable[Any]]]:
         def branch(key: str, node: Node) -> Callable[[Context], Awaitable[Any]]:
@@ -300,11 +300,11 @@ class Performer:
 
 
 Make = Callable[[Context, EffectLedger, str], Performer]
-"""Makes the performer of a run, given its context, the ledger and the id of its peer."""
+"""Creates the performer of a run, from its context, the ledger and the id of its peer."""
 
 
 def build(app: Registry, ledger: EffectLedger, *, strict: bool = True, make: Make = Performer) -> None:
-    """Register the one workflow that carries programs out, a part in each of its generations."""
+    """Register the one workflow that executes programs, one part per generation."""
 
     @app.workflow("program", crash_limit=20, strict=strict)
     async def program(  # noqa: PLR0917 - what is handed on from one generation to the next

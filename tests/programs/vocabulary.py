@@ -1,9 +1,9 @@
-"""The vocabulary as a language: a seed grows a program, a tree of plain JSON made of every operation there is.
+"""The vocabulary as a language: a seed generates a program, a tree of plain JSON made of every operation.
 
-Of each program it is determined what comes of it (see `interpreter`): only timers race with timers, and what else
-races has one end alone. A program is `{"parts": [...]}`, a part for each generation of its run; the root also has an
-`end` if it does not end by itself. Numbers make the names of operations unique. A third of the programs are sagas:
-every step has its undo, and many a run fails in the end.
+The outcome of each program is determined (see `interpreter`): only timers race with timers, and all other races have a
+single possible end. A program is `{"parts": [...]}`, a part for each generation of its run; the root also has an `end`
+if it does not end by itself. Numbers make the names of operations unique. A third of the programs are sagas: every step
+has its undo, and many runs fail in the end.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ BRANCHES = (
 )
 KEYS = ("a", "b", "c", "d")
 UNCAUGHT = 0.25
-"""How often an operation that ends its sequence is left to do so; most are put into a `try`."""
+"""Probability that an operation that ends its sequence stays uncaught; the others are put into a `try`."""
 
 
 @dataclass(frozen=True)
 class Soil:
-    """Where an operation grows: how deep it may branch, whether somebody sends it messages, what iteration it is in."""
+    """The context of an operation: how deep it may branch, whether it gets messages, and its loop iteration."""
 
     depth: int
     has_sender: bool
@@ -47,7 +47,7 @@ class Soil:
 
 
 class Gardener:
-    """Grows programs from a seed. Numbers begin beyond `count`, so that programs side by side have none in common."""
+    """Generates programs from a seed. Numbers start after `count`, so that concurrent programs share none."""
 
     def __init__(self, seed: int | str, *, count: int = 0) -> None:
         self._chance = random.Random(seed)
@@ -56,7 +56,7 @@ class Gardener:
         self._is_saga = self._chance.random() < 0.35
 
     def grow(self) -> Program:
-        """A whole program."""
+        """Generate a whole program."""
         end = self._chance.choices([None, "cancel", "max_run", "max_suspend"], [80, 12, 4, 4])[0]
         while True:
             soil = Soil(self._chance.choice([1, 2, 2, 3, 3, 4]), has_sender=True, is_root=True)
@@ -84,7 +84,7 @@ class Gardener:
         return self._count
 
     def _node(self, soil: Soil) -> Node:
-        """An operation of which it is determined what comes of it."""
+        """Generate an operation with a determined outcome."""
         for _ in range(6):
             node = self._draw(soil)
             try:
@@ -169,7 +169,7 @@ class Gardener:
         return ["join", self._number(), branches, is_fast]
 
     def _branch(self, soil: Soil) -> Node:
-        """A branch that ends, more often by failing than an operation in a sequence does."""
+        """A branch that ends; it fails more often than an operation in a sequence."""
         branch = self._sequence(soil.below, 2)
         if self._chance.random() < 0.15:
             branch[1].append(self._leaf(soil, self._chance.choice(["broken", "raise", "rollback"])))

@@ -18,7 +18,7 @@ PROJECT = Path(__file__).parents[2]
 
 
 def main(arguments: Sequence[str], tested: tuple[int, int] = sys.version_info[:2]) -> int:
-    """Do what the command line says, and return the exit code. `make test` uses the version `tested`."""
+    """Execute the command line and return the exit code. `make test` uses the version `tested`."""
     options, pytest_options = _parser().parse_known_args(arguments)
     found = discover([Path(sys.executable), *candidates(os.environ)])
     for path, reason in found.passed_over.items():
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str], tested: tuple[int, int] = sys.version_info[:2
 
 
 def nothing_newer(found: Found, tested: tuple[int, int]) -> str:
-    """Why the newest interpreter need not be tested, which is that `make test` uses it; else nothing."""
+    """Return why the newest interpreter is not tested, which is that `make test` uses it; otherwise an empty string."""
     newest = found.interpreters[-1]
     if newest.order[:2] != tested:
         return ""

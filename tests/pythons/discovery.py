@@ -1,4 +1,4 @@
-"""Which interpreters are installed. Each candidate is executed: a pyenv shim may exist without working."""
+"""Find the installed interpreters. Each candidate is executed: a pyenv shim may exist without working."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ print(json.dumps({
 
 
 class Interpreter(msgspec.Struct, frozen=True):
-    """What a Python says about itself. `executable` is the real path of the interpreter, also from inside a venv."""
+    """The self-description of a Python. `executable` is the real path of the interpreter, also from inside a venv."""
 
     implementation: str
     version: str
@@ -44,11 +44,11 @@ class Interpreter(msgspec.Struct, frozen=True):
 
 
 class Broken(Exception):
-    """A candidate that is no working interpreter; the text says what it did."""
+    """A candidate is not a working interpreter; the text says what it did."""
 
 
 class Found(msgspec.Struct, frozen=True):
-    """One interpreter for each minor version, oldest first, and why others were passed over."""
+    """One interpreter for each minor version, oldest first, and the reasons why others were skipped."""
 
     interpreters: list[Interpreter]
     passed_over: dict[str, str]
@@ -72,7 +72,7 @@ def discover(candidates: Iterable[Path]) -> Found:
             passed_over[interpreter.executable] = reason
             continue
         rival = chosen.get(interpreter.minor, interpreter)
-        best = max(rival, interpreter, key=lambda one: one.order)  # of equals the first found
+        best = max(rival, interpreter, key=lambda one: one.order)  # among equals the first found
         chosen[interpreter.minor] = best
         if rival is not interpreter:
             other = rival if best is interpreter else interpreter
@@ -81,9 +81,9 @@ def discover(candidates: Iterable[Path]) -> Found:
 
 
 def candidates(environ: Mapping[str, str]) -> Iterator[Path]:
-    """Where interpreters may be: on PATH, and among the versions of pyenv."""
+    """Return the possible locations of interpreters: on PATH, and among the versions of pyenv."""
     for folder in filter(None, environ.get("PATH", "").split(os.pathsep)):
-        with suppress(OSError):  # it does not exist, or belongs to somebody else
+        with suppress(OSError):  # it does not exist, or belongs to another user
             yield from sorted(path for path in Path(folder).iterdir() if _is_promising(path.name))
     root = Path(environ.get("PYENV_ROOT") or Path(environ.get("HOME", "/")) / ".pyenv")
     with suppress(OSError):
@@ -91,7 +91,7 @@ def candidates(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def probe(candidate: Path) -> Interpreter:
-    """Ask a candidate what it is."""
+    """Ask a candidate for its version."""
     try:
         answer = subprocess.run(
             [candidate, "-E", "-s", "-c", _PROBE], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False

@@ -1,4 +1,4 @@
-"""An environment of its own for an interpreter, with the locked tools and holdfast from this checkout."""
+"""A separate environment for an interpreter, with the locked tools and holdfast from this checkout."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _INPUTS = (REQUIREMENTS, "pyproject.toml")
 
 
 class NotInstalled(Exception):
-    """An environment could not be made; the text says why."""
+    """An environment could not be created; the text says why."""
 
 
 def install(interpreter: Interpreter, project: Path, uv: str) -> Path:
-    """The environment for an interpreter, which is made anew when the interpreter or the requirements have changed."""
+    """Return the environment for an interpreter; a changed interpreter or requirement creates it again."""
     folder = project / f".venv-{interpreter.minor}"
     python = str(folder / "bin" / "python")
     ready = folder / ".ready"

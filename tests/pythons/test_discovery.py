@@ -1,4 +1,4 @@
-"""Interpreters are found by what they say about themselves, not by their names."""
+"""Interpreters are identified by what they report, not by their names."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def test_candidates_are_on_the_path_and_among_the_versions_of_pyenv(tmp_path: Pa
     assert list(candidates({"PATH": path, "PYENV_ROOT": str(pyenv)})) == wanted + versions
 
 
-def test_pyenv_is_looked_for_at_home_if_nothing_says_where_it_is(tmp_path: Path) -> None:
+def test_pyenv_is_searched_in_the_home_directory_by_default(tmp_path: Path) -> None:
     python = script(tmp_path / ".pyenv" / "versions" / "3.12.1" / "bin" / "python", "")
 
     assert list(candidates({"HOME": str(tmp_path)})) == [python]
 
 
-def test_a_pyenv_of_somebody_else_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pyenv_of_another_user_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def glob(path: Path, pattern: str) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -88,7 +88,7 @@ def test_the_newest_patch_of_each_minor_version_is_chosen_oldest_first(tmp_path:
         )
 
 
-def test_of_two_with_the_same_version_the_first_is_chosen(tmp_path: Path) -> None:
+def test_the_first_of_two_with_the_same_version_is_chosen(tmp_path: Path) -> None:
     first, second = interpreter("3.12.1", "/usr/bin/python3.12"), interpreter("3.12.1", "/opt/python3.12")
 
     found = found_among(fake(tmp_path / "a", first), fake(tmp_path / "b", second))
@@ -103,7 +103,7 @@ def test_names_of_one_interpreter_count_once(tmp_path: Path) -> None:
     assert found_among(fake(tmp_path / "python3", one), fake(tmp_path / "python3.12", one)) == Found([one], {})
 
 
-def test_versions_that_are_too_old_are_passed_over_in_silence(tmp_path: Path) -> None:
+def test_versions_that_are_too_old_are_skipped_silently(tmp_path: Path) -> None:
     old = fake(tmp_path / "python3", interpreter("3.10.13"))
     ancient = fake(tmp_path / "python", interpreter("2.7.18"))
 
@@ -117,7 +117,7 @@ def test_versions_that_are_too_old_are_passed_over_in_silence(tmp_path: Path) ->
         ({"is_free_threaded": True}, "is a free-threaded build of 3.13.1; holdfast is not tested without the GIL"),
     ],
 )
-def test_what_is_not_tested_is_passed_over_with_the_reason(tmp_path: Path, about: Any, reason: str) -> None:
+def test_an_interpreter_that_is_not_tested_is_skipped_with_the_reason(tmp_path: Path, about: Any, reason: str) -> None:
     unfit, fit = interpreter("3.13.1", "/opt/unfit", **about), interpreter("3.13.0", "/opt/fit")
 
     found = found_among(fake(tmp_path / "unfit", unfit), fake(tmp_path / "fit", fit))
@@ -135,7 +135,7 @@ def test_what_is_not_tested_is_passed_over_with_the_reason(tmp_path: Path, about
         ("echo '{}'", "does not answer as a Python"),
     ],
 )
-def test_a_shim_that_does_not_work_is_passed_over_with_what_it_said(tmp_path: Path, body: str, reason: str) -> None:
+def test_a_shim_that_does_not_work_is_skipped_with_its_output(tmp_path: Path, body: str, reason: str) -> None:
     shim, works = script(tmp_path / "python3.12", body), interpreter("3.12.1")
 
     found = found_among(shim, fake(tmp_path / "python3", works))
@@ -144,7 +144,7 @@ def test_a_shim_that_does_not_work_is_passed_over_with_what_it_said(tmp_path: Pa
     assert reason in found.passed_over[str(shim)]
 
 
-def test_a_file_that_cannot_be_executed_is_passed_over_with_the_reason(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_executed_is_skipped_with_the_reason(tmp_path: Path) -> None:
     dangling = tmp_path / "python3.13"
     dangling.symlink_to(tmp_path / "removed")
 

@@ -1,4 +1,4 @@
-"""The tests run in an environment of the interpreter's own, and the table says what came of them."""
+"""The tests run in the interpreter's own environment, and the table shows the results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def uv(project: Path) -> str:
-    """It writes down what it is asked for, and makes a folder with a pytest that has ten tests."""
+    """Records its requests, and creates a folder with a pytest that has ten tests."""
     make = f"""
 echo "$@" >> {project}/asked
 if [ "$1" = venv ]; then
@@ -66,7 +66,7 @@ def test_an_environment_has_the_locked_tools_and_this_checkout(project: Path, uv
     ]
 
 
-def test_an_environment_is_kept_until_what_it_is_made_of_changes(project: Path, uv: str) -> None:
+def test_an_environment_is_kept_until_its_sources_change(project: Path, uv: str) -> None:
     pytest_that(project, ends_with=0)
     made = interpreter("3.13.0", "/opt/python")
 
@@ -84,7 +84,7 @@ def test_an_environment_is_kept_until_what_it_is_made_of_changes(project: Path, 
     assert is_made(interpreter("3.12.1", "/usr/bin/python3.12"))
 
 
-def test_an_environment_that_could_not_be_made_is_made_the_next_time(project: Path, uv: str) -> None:
+def test_an_environment_that_could_not_be_created_is_created_the_next_time(project: Path, uv: str) -> None:
     pytest_that(project, ends_with=0)
     broken = script(project / "broken", '[ "$1" = pip ] && { echo "no wheel" >&2; exit 2; }; exec ' + f'{uv} "$@"')
     with pytest.raises(NotInstalled, match="no wheel"):
@@ -125,7 +125,7 @@ def test_a_pytest_that_reports_nothing_has_failed(project: Path, uv: str) -> Non
     assert (trial.has_passed, trial.verdict) == (False, "failed (exit code 3)")
 
 
-def test_an_interpreter_without_an_environment_has_failed_for_a_reason(project: Path) -> None:
+def test_an_interpreter_without_an_environment_has_failed_with_a_reason(project: Path) -> None:
     trial = attempt(interpreter("3.15.0"), project, str(script(project / "uv", "echo no wheel >&2; exit 2")), [])
 
     assert (trial.has_passed, trial.verdict, trial.reason) == (False, "no environment", "no wheel")
@@ -166,7 +166,7 @@ def test_the_newest_python_is_not_tested_twice(versions: list[str], tested: tupl
 
 
 class Played:
-    """The command with interpreters that do not exist, and what it has run."""
+    """The command with interpreters that do not exist, and a record of its calls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *versions: str, failing: str = "") -> None:
         self.ran: list[tuple[str, list[str]]] = []
@@ -204,11 +204,11 @@ def test_the_newest_python_is_tested_alone(monkeypatch: pytest.MonkeyPatch) -> N
     assert [version for version, _ in played.ran] == ["3.13.0"]
 
 
-def test_to_find_no_python_at_all_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finding_no_python_at_all_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Played(monkeypatch).main("--newest") == 1
 
 
-def test_where_there_is_no_newer_python_nothing_runs_and_that_is_said(
+def test_without_a_newer_python_nothing_runs_and_the_output_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     played = Played(monkeypatch, "3.11.7")

@@ -1,4 +1,4 @@
-"""A trial: the tests, run on one interpreter, and what came of them."""
+"""A trial: the tests, run on one interpreter, and their results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHORT_TIER = ("-n", "auto", "--dist", "worksteal", "--tier", "short")
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """How many tests ended in which way."""
+    """The numbers of tests by result."""
 
     passed: int = 0
     failed: int = 0
@@ -27,7 +27,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """How the tests went. The counts are 0 if pytest did not come so far as to report any."""
+    """The result of the tests. The counts are 0 if pytest did not report any."""
 
     interpreter: Interpreter
     verdict: str
@@ -41,7 +41,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def attempt(interpreter: Interpreter, project: Path, uv: str, pytest_options: Sequence[str]) -> Trial:
-    """Make the environment and run the tests in it; pytest writes to the terminal as it always does."""
+    """Create the environment and run the tests in it; pytest writes to the terminal as usual."""
     try:
         folder = install(interpreter, project, uv)
     except NotInstalled as error:
@@ -58,7 +58,7 @@ def attempt(interpreter: Interpreter, project: Path, uv: str, pytest_options: Se
 
 
 def count(report: str) -> Counts:
-    """The numbers in pytest's report in the format of JUnit, whose `tests` are all of them."""
+    """Return the numbers in pytest's JUnit report, whose `tests` are all of them."""
     suites = [suite.attrib for suite in ET.fromstring(report).iter("testsuite")]  # noqa: S314 - pytest wrote it
     total, failures, errors, skipped = (
         sum(int(suite[name]) for suite in suites) for name in ("tests", "failures", "errors", "skipped")

@@ -1,1 +1,1 @@
-"""Whole applications, each scenario once on every stage: memory, memory with constant replay, SQLite."""
+"""Whole applications. Each scenario runs on every stage: memory, memory with constant replay, and the real stores."""

@@ -1,4 +1,4 @@
-"""Deploys: a run that was begun by old code and goes on under new code."""
+"""Deploys: a run started by old code continues under new code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def one() -> int:
 
 
 def shop(code: Code, *, strict: bool = True) -> Registry:
-    """An application whose one workflow has this code today."""
+    """An application with one workflow, which has this code."""
     app = Registry()
 
     @app.workflow("shop.v1", strict=strict)
@@ -38,7 +38,7 @@ def shop(code: Code, *, strict: bool = True) -> Registry:
 
 
 async def recorded(stage: Stage, code: Code) -> str:
-    """The id of a run that has come as far as it can with this code."""
+    """Start a run with this code, let it go as far as it can, and return its id."""
     async with stage.harness(shop(code)) as h:
         run = await h.start("shop.v1")
         await h.settle()
@@ -48,7 +48,7 @@ async def recorded(stage: Stage, code: Code) -> str:
 
 
 async def deployed(stage: Stage, code: Code, run_id: str, *, strict: bool = True) -> tuple[Any, list[str]]:
-    """What a run comes to under new code when it gets its message, and the steps that were executed for it."""
+    """Send a run its message under new code. Return its result and the steps that were executed for it."""
     async with stage.harness(shop(code, strict=strict)) as h:
         await h.run(run_id).send("go")
         return await h.run(run_id).result(), h.executed

@@ -1,4 +1,4 @@
-"""Actors: the audit tells who did what to a run."""
+"""Actors: the audit names who changed a run."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.stage import Stage
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
 
-__all__ = ["shop"]  # a fixture that is used by being here
+__all__ = ["shop"]  # a fixture that pytest finds by its name
 
 CONTROLS = ["cancel", "pause", "resume", "wake", "rewind", "recover", "fork", "delete", "send", "request"]
 
 
 @pytest.mark.every_store
-async def test_the_audit_tells_who_did_it(stage: Stage) -> None:
+async def test_the_audit_names_the_actor_of_each_change(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -59,7 +59,7 @@ async def test_the_audit_tells_who_did_it(stage: Stage) -> None:
         ("x" * (ACTOR_LIMIT + 1), f"by= has {ACTOR_LIMIT + 1} characters; the name of an actor has at most"),
     ],
 )
-async def test_an_actor_that_cannot_be_kept_is_refused(stage: Stage, verb: str, by: Any, complaint: str) -> None:
+async def test_an_actor_that_cannot_be_stored_is_refused(stage: Stage, verb: str, by: Any, complaint: str) -> None:
     async with stage.harness(Registry()) as h:
         run = await h.start("a.v1", {})
         arguments = ["x"] if verb in ("rewind", "fork", "send", "request") else []
@@ -119,7 +119,7 @@ def test_a_user_without_a_name_is_named_by_number(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("login", ["x" * 300, "no\udcfftext"])
-def test_a_login_that_is_no_name_keeps_nobody_from_controlling(
+def test_a_login_that_cannot_be_stored_whole_does_not_prevent_controlling(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, login: str
 ) -> None:
     monkeypatch.setattr(getpass, "getuser", lambda: login)
@@ -129,7 +129,7 @@ def test_a_login_that_is_no_name_keeps_nobody_from_controlling(
     assert shop.read("audit", run_id)[-1]["by"].startswith(f"cli:{login[:2]}")
 
 
-async def test_a_pause_is_explained_by_who_paused_though_somebody_forked_since(stage: Stage) -> None:
+async def test_explain_names_the_actor_of_a_pause_even_after_a_later_fork_by_another(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow

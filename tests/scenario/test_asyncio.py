@@ -1,4 +1,4 @@
-"""Plain asyncio inside workflows: it works, and comes out the same on every replay."""
+"""Plain asyncio inside workflows: it works, and every replay has the same outcome."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.stage import Stage, facts
 
 
 def gate() -> tuple[asyncio.Event, Any]:
-    """An event, and a step body that returns only when it is set."""
+    """Return an event, and a step body that returns only when the event is set."""
     event = asyncio.Event()
 
     async def body(value: Any = None) -> Any:
@@ -44,7 +44,7 @@ async def test_gather_runs_steps_at_once_and_gives_results_in_order(stage: Stage
         assert (await facts(run))[0] == "b step done"
 
 
-async def test_branches_of_a_task_group_have_scopes_of_their_own(stage: Stage) -> None:
+async def test_branches_of_a_task_group_have_their_own_scopes(stage: Stage) -> None:
     app = Registry()
 
     async def branch(ctx: Context, name: str) -> str:
@@ -104,7 +104,7 @@ async def test_a_failing_branch_of_a_task_group_cancels_the_others(stage: Stage)
 
 
 async def test_the_sets_of_asyncio_wait_iterate_in_the_same_order_on_every_replay(stage: Stage) -> None:
-    """T2, T3: what code does with each element of such a set is repeated in the same order."""
+    """T2, T3: the iteration order of such a set is the same on every replay."""
     app = Registry()
 
     async def branch(ctx: Context, number: int) -> int:
@@ -184,7 +184,7 @@ async def test_a_timer_beats_a_running_step_and_the_abandoned_body_delays_nothin
 async def test_an_abandoned_body_that_ignores_its_cancellation_does_not_keep_the_run_from_suspending(
     stage: Stage,
 ) -> None:
-    """T4: abandoned bodies do not count."""
+    """T4: an abandoned body does not keep a run from suspending."""
     app = Registry()
     release = asyncio.Event()
 
@@ -325,7 +325,7 @@ async def test_nested_timeouts_with_one_deadline_end_the_outer_one(stage: Stage)
         assert await h.execute(shop) == "outer"
 
 
-async def test_a_task_nobody_awaited_is_dropped_when_the_run_ends(
+async def test_a_task_that_is_not_awaited_is_dropped_when_the_run_ends(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = Registry()
@@ -377,7 +377,7 @@ async def test_a_workflow_that_cancels_itself_fails(stage: Stage) -> None:
 
 
 async def test_a_run_that_holds_a_body_while_it_waits_for_a_message_comes_to_rest(stage: Stage) -> None:
-    """T4: until nothing executes the run stays held, its waits registered, and nothing spins."""
+    """T4: the run stays held with its waits registered until no body executes, and nothing spins."""
     app = Registry()
     opened, body = gate()
 

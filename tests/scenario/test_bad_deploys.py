@@ -1,4 +1,4 @@
-"""Bad deploys under live runs: nothing executes twice or is undone, and the code that wrote a history heals its run."""
+"""Bad deploys under live runs: no step runs twice or is undone, and the code that wrote a history heals its run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from holdfast.testing.harness import Harness
 from tests.stage import Stage, facts
 
 RETRIES_SECONDS = 3600
-"""Long enough for a blocked run to be tried again several times."""
+"""Time in which a blocked run is retried several times."""
 
 
 class World:
-    """What the steps have done to the world, by run and location."""
+    """Counts of executed steps and undo functions, by run and location."""
 
     def __init__(self) -> None:
         self.done: Counter[tuple[str, str]] = Counter()
@@ -35,13 +35,13 @@ class World:
         self.undone[step_info().run_id, name] += 1
 
     def check_once(self) -> None:
-        """Each step was executed exactly once, and none was undone."""
+        """Check that each step was executed exactly once, and that none was undone."""
         assert set(self.done.values()) == {1}, self.done
         assert not self.undone
 
 
 class Shop:
-    """An application whose workflow does these operations one after the other. `?name` waits for a message."""
+    """An application whose workflow executes these operations in order. `?name` waits for a message."""
 
     def __init__(self, world: World, operations: Sequence[str]) -> None:
         self.world = world
@@ -128,7 +128,7 @@ EARLY = {
     "swap a step with a wait": swapped("charge", "?first"),
     "swap two steps": swapped("charge", "reserve"),
 }
-"""What concerns something that every live run has recorded."""
+"""Changes to operations that every live run has recorded."""
 
 LATE = {
     "rename a later step": renamed("pack", "wrap"),
@@ -146,11 +146,11 @@ LATE = {
     "swap a loop with a child": swapped("%loop", ">call"),
     "swap steps of a branch": renamed("&join", "|join"),
 }
-"""What concerns something that is recorded only by runs that have had their first message."""
+"""Changes to operations that only runs with a first message have recorded."""
 
 
 async def live_runs(stage: Stage, world: World, type: str = "order.v1", *, is_late: bool) -> list[str]:
-    """Runs of the original code that wait for their second message, or still for the first."""
+    """Start runs with the original code; they wait for their second message if `is_late`, else for their first."""
     async with stage.harness(Shop(world, ORIGINAL).registry()) as h:
         runs = [await h.start(type) for _ in range(3)]
         for run in runs if is_late else []:
@@ -176,7 +176,7 @@ async def check_blocked(h: Harness, run_id: str) -> None:
 
 
 async def results(h: Harness, run_ids: Sequence[str]) -> list[Any]:
-    """What has become of runs, some of which may be blocked when they are asked first."""
+    """Return the results of runs, after enough time for blocked ones to be retried."""
     await h.advance(RETRIES_SECONDS)
     return [await h.run(run_id).result() for run_id in run_ids]
 
@@ -243,7 +243,7 @@ async def test_a_bad_deploy_of_a_plain_function_executes_nothing_either(stage: S
 
 @pytest.mark.every_store
 @pytest.mark.parametrize("change", EARLY)
-async def test_a_rolling_deploy_with_both_kinds_of_workers_ends_well_when_the_bad_ones_are_gone(
+async def test_a_rolling_deploy_with_both_kinds_of_workers_succeeds_once_the_bad_ones_are_gone(
     stage: Stage, change: str
 ) -> None:
     world = World()
@@ -257,7 +257,7 @@ async def test_a_rolling_deploy_with_both_kinds_of_workers_ends_well_when_the_ba
         for run_id in run_ids:
             await check_blocked(bad, run_id)
         await good.start_worker()
-        for _ in range(12):  # either takes a run that is tried again, or goes on
+        for _ in range(12):  # either worker may retry a blocked run, or continue one
             await bad.advance(20)
             await good.settle()
         for run_id in run_ids:
@@ -265,7 +265,7 @@ async def test_a_rolling_deploy_with_both_kinds_of_workers_ends_well_when_the_ba
         await bad.advance(20)
         await bad.stop_worker()
         assert await results(good, run_ids) == [EXPECTED] * len(run_ids)
-        assert set(bad.executed) <= {"label"}  # of children, whose code is the same
+        assert set(bad.executed) <= {"label"}  # a step of the children, whose code is unchanged
     world.check_once()
 
 

@@ -134,7 +134,7 @@ async def test_a_bound_call_takes_no_further_arguments(stage: Stage) -> None:
         assert await h.list() == []
 
 
-async def test_in_workflow_code_neither(stage: Stage) -> None:
+async def test_a_bound_call_takes_no_further_arguments_in_workflow_code_either(stage: Stage) -> None:
     wrong = Registry()
 
     @wrong.workflow
@@ -153,7 +153,7 @@ async def test_in_workflow_code_neither(stage: Stage) -> None:
                 await h.execute(workflow)
 
 
-async def test_an_argument_by_name_leads_to_bind(stage: Stage) -> None:
+async def test_an_argument_by_name_is_refused_with_a_hint_at_bind(stage: Stage) -> None:
     async with stage.harness(app) as h:
         start: Any = h.start
         with pytest.raises(
@@ -171,14 +171,14 @@ async def test_an_argument_by_name_leads_to_bind(stage: Stage) -> None:
         assert await h.list() == []
 
 
-def test_what_is_no_workflow_cannot_be_started_bound_or_not() -> None:
+def test_only_a_workflow_or_task_can_be_started_bound_or_not() -> None:
     hf = Holdfast("memory://")
     with pytest.raises(InvalidRequest, match="<step charge> is not a workflow or task"):
         hf.sync.start(charge.bind("visa"))
     hf.sync.close()
 
 
-def test_a_bound_call_is_startable_itself() -> None:
+def test_a_bound_call_is_itself_startable() -> None:
     call = mail.bind("ada", copies=2)
 
     assert isinstance(call, Call)

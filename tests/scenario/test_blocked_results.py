@@ -1,4 +1,4 @@
-"""A block loses no result: what was fed before it is recorded, and only what the code asked for since is dropped."""
+"""A block loses no result: results fed before it are recorded, and only later requests of the code are dropped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.stage import Stage, facts
 Code = Callable[[Context], Awaitable[Any]]
 
 RETRIES_SECONDS = 3600
-"""Long enough for a blocked run to be tried again several times."""
+"""Time in which a blocked run is retried several times."""
 
 
 def one() -> int:
@@ -108,7 +108,7 @@ async def test_a_message_that_was_fed_before_a_block_is_read_once(stage: Stage) 
         assert await h.run(run.id).result() == [1, 2]
 
 
-async def test_an_event_of_a_queue_that_was_fed_before_a_block_stays_with_its_run(stage: Stage) -> None:
+async def test_a_queue_event_that_was_fed_before_a_block_stays_with_its_run(stage: Stage) -> None:
     async def broken(ctx: Context) -> None:
         await ctx.wait_event("jobs")
         await violate()
@@ -161,7 +161,7 @@ async def test_the_end_of_a_child_that_was_fed_before_a_block_is_recorded(stage:
         assert await facts(run) == ["child.v1 child done"]
 
 
-async def test_what_the_code_asked_for_since_the_last_result_is_dropped(stage: Stage) -> None:
+async def test_requests_of_the_code_after_the_last_result_are_dropped(stage: Stage) -> None:
     async def broken(ctx: Context) -> None:
         ctx.set_value("progress", "begun")
         ctx.version("way", 2)
@@ -219,7 +219,7 @@ async def awaits_a_child_that_it_started_before(ctx: Context) -> None:
         ),
     ],
 )
-async def test_what_the_code_asked_for_before_it_awaited_a_child_is_dropped_too(
+async def test_requests_of_the_code_before_it_awaited_a_child_are_dropped_too(
     stage: Stage, code: Code, recorded: set[str], types: list[str]
 ) -> None:
     async with stage.harness(shop(code)) as h:
@@ -232,7 +232,7 @@ async def test_what_the_code_asked_for_before_it_awaited_a_child_is_dropped_too(
         assert sorted([info.type async for info in h.list()]) == types
 
 
-async def test_results_that_came_before_a_divergence_are_recorded(stage: Stage) -> None:
+async def test_results_fed_before_a_divergence_are_recorded(stage: Stage) -> None:
     async def before(ctx: Context) -> None:
         await ctx.step("charge", one)
         await ctx.step("pack", one)
@@ -264,7 +264,7 @@ async def test_results_that_came_before_a_divergence_are_recorded(stage: Stage) 
         assert h.executed == []
 
 
-async def test_results_that_came_before_an_error_of_driving_the_run_are_recorded(
+async def test_results_fed_before_an_error_of_driving_the_run_are_recorded(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def code(ctx: Context) -> str:

@@ -1,4 +1,4 @@
-"""Callers that block: `hf.sync` in threads without an event loop, beside a worker that has one."""
+"""Blocking callers: `hf.sync` in threads without an event loop, beside a worker that has one."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def hf(url: str) -> Iterator[Holdfast]:
     hf = application(url)
     yield hf
-    with ThreadPoolExecutor(1) as executor:  # a thread that has no event loop, nor had one
+    with ThreadPoolExecutor(1) as executor:  # a thread that never had an event loop
         executor.submit(lambda: asyncio.run(hf.close())).result()
 
 
@@ -95,7 +95,7 @@ in_memory = pytest.mark.parametrize("url", ["memory"], indirect=True)
 
 @contextmanager
 def working(hf: Holdfast) -> Iterator[None]:
-    """A worker on an event loop of its own, in a thread, for the same Holdfast."""
+    """Run a worker for the same Holdfast, on its own event loop in a thread."""
     ready, done = threading.Event(), threading.Event()
 
     async def work() -> None:
@@ -134,7 +134,7 @@ def test_a_run_is_started_without_a_worker_and_its_result_awaited_beside_one(hf:
 
 
 @on_each_store
-def test_what_goes_wrong_is_raised_in_the_calling_thread(hf: Holdfast) -> None:
+def test_an_error_is_raised_in_the_calling_thread(hf: Holdfast) -> None:
     waiting = hf.sync.start("till.v1", key="k")
 
     with pytest.raises(TimeoutError):
@@ -150,7 +150,7 @@ def test_what_goes_wrong_is_raised_in_the_calling_thread(hf: Holdfast) -> None:
 
 
 @on_each_store
-def test_a_run_is_asked_sent_to_and_woken_by_events(hf: Holdfast) -> None:
+def test_a_run_answers_requests_gets_messages_and_is_woken_by_events(hf: Holdfast) -> None:
     with working(hf):
         run = hf.sync.start("till.v1")
         assert run.request("ask", "how much", timeout=GUARD_SECONDS) == "how much!"
@@ -189,12 +189,12 @@ def test_many_runs_are_started_at_once_and_listed_one_by_one(hf: Holdfast) -> No
 
     assert [info.id for info in hf.sync.list(tags={"from": "here"})] == [run.id for run in reversed(runs)]
     assert len(list(hf.sync.list(limit=PAGE))) == PAGE
-    assert next(hf.sync.list()).id == runs[-1].id  # and never mind the rest
+    assert next(hf.sync.list()).id == runs[-1].id  # abandon the rest of the list
     assert list(hf.sync.list(state="succeeded")) == []
 
 
 @on_each_store
-def test_types_topics_and_schedules_are_looked_after(hf: Holdfast) -> None:
+def test_types_topics_and_schedules_are_managed(hf: Holdfast) -> None:
     sync = hf.sync
     sync.types.set("half.v1", concurrency=2)
     sync.topics.set("jobs", mode="queue")
@@ -217,7 +217,7 @@ def test_types_topics_and_schedules_are_looked_after(hf: Holdfast) -> None:
 
 
 @on_each_store
-def test_any_number_of_threads_use_it_at_once(hf: Holdfast) -> None:
+def test_any_number_of_threads_use_one_sync_api_at_once(hf: Holdfast) -> None:
     def client(number: int) -> list[int]:
         return [hf.sync.execute("half.v1", {"number": 2 * (number + one)}) for one in range(5)]
 
@@ -227,7 +227,7 @@ def test_any_number_of_threads_use_it_at_once(hf: Holdfast) -> None:
 
 
 @on_each_store
-def test_hooks_hear_of_what_is_done_here(hf: Holdfast) -> None:
+def test_hooks_get_signals_of_changes_made_by_blocking_callers(hf: Holdfast) -> None:
     heard: list[str] = []
     heard_async: list[str] = []
 
@@ -243,13 +243,13 @@ def test_hooks_hear_of_what_is_done_here(hf: Holdfast) -> None:
     run = hf.sync.start("half.v1", {"number": 2})
     run.pause()
     run.cancel()
-    hf.sync.close()  # which lets them finish
+    hf.sync.close()  # waits for the hooks to finish
 
     assert heard == heard_async == ["run.started", "run.paused", "run.cancelled"]
 
 
 @in_memory
-def test_an_async_hook_has_one_signal_at_a_time_from_all_loops(hf: Holdfast) -> None:
+def test_an_async_hook_gets_one_signal_at_a_time_from_all_loops(hf: Holdfast) -> None:
     calls: list[int] = []
     at_once: set[str | None] = set()
 
@@ -273,7 +273,7 @@ def test_an_async_hook_has_one_signal_at_a_time_from_all_loops(hf: Holdfast) -> 
 
 
 @in_memory
-async def test_where_an_event_loop_runs_it_is_refused(hf: Holdfast) -> None:
+async def test_a_blocking_call_on_a_running_event_loop_is_refused(hf: Holdfast) -> None:
     run = await asyncio.to_thread(lambda: hf.sync.start("till.v1"))
     refused: list[tuple[str, Callable[[], object]]] = [
         (r"`await hf.start\(…\)`", lambda: hf.sync.start("till.v1")),
@@ -289,12 +289,12 @@ async def test_where_an_event_loop_runs_it_is_refused(hf: Holdfast) -> None:
         with pytest.raises(InvalidRequest, match=instead):
             call()
     assert [info.id async for info in hf.list()] == [run.id]
-    await hf.close()  # and with it what blocks
+    await hf.close()  # with it, the blocking call
     assert "holdfast-sync" not in [thread.name for thread in threading.enumerate()]
 
 
 @pytest.mark.parametrize("kind", ["async", "def"])
-async def test_workflow_code_is_told_to_move_it_into_a_step_where_it_works(kind: str) -> None:
+async def test_a_blocking_call_in_workflow_code_is_refused_and_works_in_a_step(kind: str) -> None:
     hf = Holdfast("memory://")
 
     @hf.workflow("wrong.v1")
@@ -323,7 +323,7 @@ async def test_workflow_code_is_told_to_move_it_into_a_step_where_it_works(kind:
 
 
 @on_each_store
-def test_closing_ends_the_thread_and_it_may_be_used_again(hf: Holdfast) -> None:
+def test_closing_ends_the_thread_and_a_later_call_opens_it_again(hf: Holdfast) -> None:
     before = set(threading.enumerate())
     with hf.sync as sync:
         run = sync.start("till.v1", key="k")
@@ -338,18 +338,18 @@ def test_closing_ends_the_thread_and_it_may_be_used_again(hf: Holdfast) -> None:
 
 
 @on_each_store
-def test_whoever_waits_while_it_is_closed_is_told(hf: Holdfast) -> None:
+def test_callers_that_wait_while_the_api_is_closed_get_an_error(hf: Holdfast) -> None:
     run = hf.sync.start("till.v1")
     with ThreadPoolExecutor(4) as clients:
         waiting = [*(clients.submit(run.result) for _ in range(3)), clients.submit(run.request, "ask")]
         while not all(one.done() for one in waiting):
-            hf.sync.close()  # more than once: who comes after it has opened it anew
+            hf.sync.close()  # more than once: a later caller opens it again
 
     assert all(isinstance(one.exception(), StoreUnavailable) for one in waiting)
 
 
 @on_each_store
-def test_it_may_be_closed_while_others_go_on_using_it(hf: Holdfast) -> None:
+def test_the_api_can_be_closed_while_other_threads_use_it(hf: Holdfast) -> None:
     done = threading.Event()
 
     def client(number: int) -> int:
@@ -359,7 +359,7 @@ def test_it_may_be_closed_while_others_go_on_using_it(hf: Holdfast) -> None:
                 hf.sync.start("half.v1", {"number": number}, key=f"{number}-{count}")
                 count += 1
             except StoreUnavailable:
-                pass  # and once more
+                pass  # try again
         return count
 
     with ThreadPoolExecutor(3) as clients:
@@ -373,7 +373,9 @@ def test_it_may_be_closed_while_others_go_on_using_it(hf: Holdfast) -> None:
     assert keys <= {info.key for info in hf.sync.list()}
 
 
-def test_a_file_is_the_same_wherever_the_process_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_file_url_does_not_follow_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     hf = application("sqlite:///runs.db")
     (tmp_path / "elsewhere").mkdir()
@@ -385,7 +387,7 @@ def test_a_file_is_the_same_wherever_the_process_goes(tmp_path: Path, monkeypatc
     assert (tmp_path / "runs.db").exists()
 
 
-def test_a_store_that_was_given_is_used(tmp_path: Path) -> None:
+def test_a_given_store_is_used(tmp_path: Path) -> None:
     hf = Holdfast(store=MemoryStore())
 
     with hf.sync:
@@ -432,10 +434,10 @@ def test_a_start_that_would_wait_for_the_transaction_it_is_made_in_is_refused(hf
         hf.sync.start("half.v1", {"number": 2})
 
 
-# It is the same
+# Both APIs have the same methods
 
 
-# What stands in code, belongs to a process, or is read by it, is the same for code that blocks.
+# These belong to the code or to the process, so blocking callers use the same ones.
 NO_TWIN = {"workflow", "task", "step", "schedule", "include", "worker", "on", "metrics", "sync"}
 
 TWINS = [
@@ -455,7 +457,7 @@ def public(kind: type) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("kind", "twin"), TWINS)
-def test_a_twin_that_blocks_has_the_same_methods_which_take_the_same(kind: type, twin: type) -> None:
+def test_a_blocking_twin_has_the_same_methods_with_the_same_parameters(kind: type, twin: type) -> None:
     methods, blocking = public(kind), public(twin)
 
     assert blocking.keys() == methods.keys() | ({"created"} & blocking.keys())

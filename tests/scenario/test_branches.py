@@ -1,4 +1,4 @@
-"""Branches: `join`, `race` and `first_settled`, and what becomes of those who lose."""
+"""Branches: `join`, `race` and `first_settled`, and the fate of the losing branches."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_a_join_gives_the_results_by_key_in_the_order_of_its_branches(stag
         ]
 
 
-async def test_a_join_used_twice_counts_its_name(stage: Stage) -> None:
+async def test_a_second_join_of_one_name_gets_a_number(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -76,7 +76,7 @@ async def test_a_join_used_twice_counts_its_name(stage: Stage) -> None:
         assert await facts(run) == ["j/a/one step done", "j#2/a/one step done"]
 
 
-async def test_a_join_without_branches_is_over_at_once(stage: Stage) -> None:
+async def test_a_join_without_branches_ends_at_once(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -110,7 +110,7 @@ async def test_a_join_waits_for_all_and_collects_what_failed(stage: Stage) -> No
         assert await h.execute(some) == [{"late": "late", "good": 1}, ["bad"], "no", 1]
 
 
-async def test_a_join_that_fails_fast_cancels_the_rest_whatever_their_places(stage: Stage) -> None:
+async def test_a_join_that_fails_fast_cancels_the_remaining_branches_wherever_they_are(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -226,7 +226,7 @@ async def test_a_timer_beats_a_step_that_runs(stage: Stage) -> None:
         assert begun == 1
 
 
-async def test_a_loser_that_takes_no_notice_of_its_cancellation_delays_nothing(stage: Stage) -> None:
+async def test_a_loser_that_ignores_its_cancellation_delays_nothing(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -246,7 +246,7 @@ async def test_a_loser_that_takes_no_notice_of_its_cancellation_delays_nothing(s
         assert await h.execute(race) == ["quick", 2]
 
 
-async def test_the_waits_of_losers_are_withdrawn_and_swallow_nothing_later(stage: Stage) -> None:
+async def test_the_waits_of_losing_branches_are_withdrawn_and_take_nothing_later(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -339,7 +339,7 @@ async def test_branches_that_are_not_functions_are_refused_at_the_call(stage: St
 
 
 @pytest.mark.parametrize("kind", ["race", "first_settled"])
-async def test_a_race_of_nobody_is_refused(stage: Stage, kind: str) -> None:
+async def test_a_race_without_branches_is_refused(stage: Stage, kind: str) -> None:
     app = Registry()
 
     @app.workflow

@@ -1,4 +1,4 @@
-"""Cancelling: in every state a run can be in, it is the end."""
+"""Cancelling ends a run in every state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CANCELLED = (RunState.CANCELLED, ("Cancelled", "not needed"), None, (), None)
 
 
 @pytest.mark.every_store
-async def test_a_pending_run_is_cancelled_and_never_begins(stage: Stage) -> None:
+async def test_a_pending_run_is_cancelled_and_never_starts(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -77,7 +77,7 @@ async def test_a_suspended_run_is_cancelled_whatever_it_waits_for(stage: Stage, 
         assert [fact.event for fact in await run.audit()][-1] == "cancelled"
 
 
-async def test_cancelling_a_running_run_cancels_its_bodies_and_nothing_they_return_is_recorded(stage: Stage) -> None:
+async def test_cancelling_a_running_run_cancels_its_bodies_and_discards_their_results(stage: Stage) -> None:
     app = Registry()
     ended: list[str] = []
     begun, release, told = threading.Event(), threading.Event(), threading.Event()
@@ -135,7 +135,7 @@ async def test_a_lingering_run_is_cancelled(stage: Stage) -> None:
         assert h.executed == []
 
 
-async def test_a_blocked_run_is_cancelled_and_not_tried_again(stage: Stage) -> None:
+async def test_a_blocked_run_is_cancelled_and_not_retried(stage: Stage) -> None:
     app = Registry()
     turns: list[int] = []
 
@@ -172,7 +172,7 @@ async def test_a_run_held_by_a_worker_that_died_is_cancelled_at_once(stage: Stag
         assert cancelled(await run.info()) == CANCELLED
 
 
-async def test_cancelling_a_finished_run_changes_nothing_and_says_so(stage: Stage) -> None:
+async def test_cancelling_a_finished_run_changes_nothing_and_reports_that(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -195,7 +195,7 @@ async def test_cancelling_a_finished_run_changes_nothing_and_says_so(stage: Stag
         assert cancelled(await gone.info())[1] == ("Cancelled", "first")
 
 
-async def test_cancelling_runs_no_workflow_code_again(stage: Stage) -> None:
+async def test_cancelling_does_not_run_workflow_code_again(stage: Stage) -> None:
     app = Registry()
     ran: list[str] = []
 

@@ -1,4 +1,4 @@
-"""`hf.check()` tells before a deploy which live runs the new code fits, and changes nothing."""
+"""`hf.check()` reports before a deploy which live runs the new code fits, and changes nothing."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def suspended(stage: Stage, code: Code = old, type: str = "shop.v1") -> st
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-async def test_a_check_tells_whether_new_code_fits_a_live_run(
+async def test_a_check_reports_whether_new_code_fits_a_live_run(
     stage: Stage, code: Code, fit: Fit, fit_if_not_strict: Fit
 ) -> None:
     run_id = await suspended(stage)
@@ -161,7 +161,7 @@ async def test_runs_that_have_ended_are_not_checked(stage: Stage) -> None:
         assert await checked(h) == {}
 
 
-async def test_a_run_that_never_began_is_checked_for_its_payload(stage: Stage) -> None:
+async def test_a_run_that_never_started_is_checked_for_its_payload(stage: Stage) -> None:
     async def with_name(ctx: Context, name: str) -> str:
         return name
 
@@ -188,7 +188,7 @@ async def test_a_blocked_run_is_checked_too(stage: Stage) -> None:
         assert (found.fit, found.state) == (Fit.FITS, RunState.BLOCKED)
 
 
-async def test_a_run_that_rolls_back_is_checked_up_to_where_its_rollback_started(stage: Stage) -> None:
+async def test_a_run_that_rolls_back_is_checked_up_to_the_start_of_its_rollback(stage: Stage) -> None:
     def busy(_: int) -> None:
         raise OSError("busy")
 

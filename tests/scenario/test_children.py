@@ -1,4 +1,4 @@
-"""Children: runs started by runs, awaited or not, and what becomes of them."""
+"""Children: runs that are started by runs, awaited or not, and how they end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def only_child(h: Harness, parent_id: str) -> Any:
 
 
 @pytest.mark.every_store
-async def test_call_starts_a_child_and_gives_its_result(stage: Stage) -> None:
+async def test_call_starts_a_child_and_returns_its_result(stage: Stage) -> None:
     local = Registry()
 
     @local.workflow
@@ -67,7 +67,7 @@ async def test_call_starts_a_child_and_gives_its_result(stage: Stage) -> None:
         assert [(child.priority, child.result) for child in children] == [(5, 3)]
 
 
-async def test_start_gives_a_handle_that_can_be_awaited_later_and_twice(stage: Stage) -> None:
+async def test_start_returns_a_handle_that_can_be_awaited_later_and_twice(stage: Stage) -> None:
     local = Registry()
 
     @local.workflow
@@ -96,7 +96,7 @@ async def test_children_run_at_the_same_time(stage: Stage) -> None:
         assert (h.now - begun).total_seconds() == 10
 
 
-async def test_a_failed_child_raises_in_its_parent_and_the_error_tells_which_and_why(stage: Stage) -> None:
+async def test_a_failed_child_raises_in_its_parent_and_the_error_names_the_child_and_the_cause(stage: Stage) -> None:
     local = Registry()
     seen: list[tuple[Any, ...]] = []
 
@@ -117,7 +117,7 @@ async def test_a_failed_child_raises_in_its_parent_and_the_error_tells_which_and
         assert set(seen) == {(child_id, "failed", "ValueError: not today", True)}
 
 
-async def test_an_uncaught_failure_of_a_child_fails_the_parent_with_the_whole_story(stage: Stage) -> None:
+async def test_an_uncaught_failure_of_a_child_fails_the_parent_with_the_whole_chain_of_causes(stage: Stage) -> None:
     local = Registry()
 
     @local.workflow
@@ -157,7 +157,7 @@ async def test_a_child_that_fails_with_an_error_called_cancelled_has_failed(stag
     local = Registry()
 
     class Cancelled(Exception):
-        """Of the user's own making."""
+        """A user-defined error with the name of a built-in one."""
 
     @local.workflow
     async def child(ctx: Context) -> None:
@@ -175,7 +175,7 @@ async def test_a_child_that_fails_with_an_error_called_cancelled_has_failed(stag
         assert await h.execute(parent) == "failed"
 
 
-async def test_a_handle_sends_to_and_cancels_its_child(stage: Stage) -> None:
+async def test_a_handle_sends_messages_to_its_child_and_cancels_it(stage: Stage) -> None:
     local = Registry()
 
     @local.workflow
@@ -195,7 +195,7 @@ async def test_a_handle_sends_to_and_cancels_its_child(stage: Stage) -> None:
         assert await h.execute(parent) == [42, "cancelled"]
 
 
-async def test_a_child_that_is_not_awaited_lives_on_and_its_lineage_is_kept(stage: Stage) -> None:
+async def test_a_child_that_is_not_awaited_outlives_its_parent_and_keeps_its_lineage(stage: Stage) -> None:
     local = Registry()
 
     @local.workflow
@@ -222,7 +222,7 @@ async def test_a_child_that_is_not_awaited_lives_on_and_its_lineage_is_kept(stag
     ],
 )
 @pytest.mark.parametrize("end", ["returns", "raises", "is cancelled"])
-async def test_what_becomes_of_a_child_when_its_parent_ends_is_fixed_at_its_creation(
+async def test_the_fate_of_a_child_at_the_end_of_its_parent_is_fixed_at_its_creation(
     stage: Stage, how: str, options: Any, state: RunState, end: str
 ) -> None:
     local = Registry()

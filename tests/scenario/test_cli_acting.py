@@ -14,12 +14,12 @@ from holdfast.testing.patience import wait_for
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
 
-__all__ = ["shop"]  # a fixture that is used by being here
+__all__ = ["shop"]  # a fixture that pytest finds by its name
 
 
 @contextmanager
 def a_worker(shop: Shop) -> Iterator[None]:
-    """A worker in a thread of its own, while a command is typed."""
+    """Run a worker in a thread while a command executes."""
     is_started, is_over = threading.Event(), threading.Event()
 
     async def work(hf: Holdfast) -> None:
@@ -42,7 +42,7 @@ def a_worker(shop: Shop) -> Iterator[None]:
 # Start
 
 
-def test_a_start_prints_the_id_and_makes_the_database(shop: Shop) -> None:
+def test_a_start_prints_the_id_and_creates_the_database(shop: Shop) -> None:
     result = shop.type("start", "shop.add.v1", "a:=1", "b:=2")
 
     assert result.exit_code == 0
@@ -50,7 +50,7 @@ def test_a_start_prints_the_id_and_makes_the_database(shop: Shop) -> None:
     assert "no worker for shop.add.v1 is running yet" in result.stderr
 
 
-def test_a_start_carries_all_that_is_said_about_the_run(shop: Shop) -> None:
+def test_a_start_stores_all_options_of_the_run(shop: Shop) -> None:
     payload, options = ("a:=1", "b:=2"), ("--key", "k", "--priority", "5", "--delay", "1h")
 
     started = shop.read("start", "shop.add.v1", *payload, *options, "--tag", "shop=x", "--tag", "size=m")
@@ -63,7 +63,7 @@ def test_a_start_carries_all_that_is_said_about_the_run(shop: Shop) -> None:
     assert "starts in 59 min" in shop.type("ls").stdout or "starts in 1 h" in shop.type("ls").stdout
 
 
-def test_a_start_may_be_put_off_to_a_moment(shop: Shop) -> None:
+def test_a_start_can_be_delayed_until_an_instant(shop: Shop) -> None:
     result = shop.type("start", "shop.add.v1", "--at", "2999-01-31T09:00Z")
 
     assert "starts at 2999-01-31 09:00:00 UTC" in result.stderr
@@ -81,7 +81,7 @@ def test_the_same_key_is_the_same_run(shop: Shop) -> None:
     second = shop.type("start", "shop.add.v1", "a:=1", "b:=2", "--key", "k", "--json")
 
     assert json.loads(second.stdout) == {"id": first["id"], "created": False}
-    assert "the key is known" in second.stderr
+    assert "a run with this key already exists" in second.stderr
 
 
 def test_the_same_key_with_another_payload_is_a_conflict(shop: Shop) -> None:
@@ -105,7 +105,7 @@ def test_a_start_that_waits_prints_the_result(shop: Shop) -> None:
     assert "the card [bold]was\\x1b[31m refused" in failed.stderr
 
 
-def test_a_start_that_waits_in_vain_leaves_the_run_alone(shop: Shop) -> None:
+def test_a_start_that_waits_until_its_timeout_leaves_the_run_alone(shop: Shop) -> None:
     result = shop.type("start", "shop.add.v1", "a:=1", "b:=2", "--wait", "--timeout", "50ms")
 
     assert result.exit_code == 12
@@ -120,7 +120,7 @@ def test_a_start_that_waits_in_vain_leaves_the_run_alone(shop: Shop) -> None:
         (["start", "x", "--tag", "shop"], "--tag 'shop': write it as name=value"),
         (["start", "x", "--priority", "300"], "a priority is a whole number from 0"),
         (["start", "x", "--delay", "soon"], "'soon' is not a length of time"),
-        (["start", "x", "--at", "soon"], "'soon' is no moment"),
+        (["start", "x", "--at", "soon"], "'soon' is not a valid moment"),
         (["start", "x", "[1]"], "not an array"),
         (["start", "x", "{"], "the payload is not JSON"),
         (["start", "x", "@missing.json"], "there is no file 'missing.json'"),
@@ -128,16 +128,16 @@ def test_a_start_that_waits_in_vain_leaves_the_run_alone(shop: Shop) -> None:
         (["start"], "Missing argument 'TYPE'"),
         (["emit", "x", "{"], "the payload is not JSON"),
         (["emit", ""], "a topic is a string of 1 to"),
-        (["cancel"], "name the runs to cancel, or choose them with --filter"),
-        (["cancel", "x", "--filter", "state:failed", "--yes"], "or choose them with --filter"),
+        (["cancel"], "name the runs to cancel, or select them with --filter"),
+        (["cancel", "x", "--filter", "state:failed", "--yes"], "or select them with --filter"),
         (["cancel", "x"], "add --yes"),
         (["cancel", "--filter", " ", "--yes"], "an empty filter would cancel every run"),
         (["cancel", "--filter", "failed", "--yes"], "did you mean state:failed"),
         (["workers", "rm"], "'rm' is not 'ls'"),
-        (["demo", "--url", "sqlite:///x.db"], "the demo makes a database of its own"),
+        (["demo", "--url", "sqlite:///x.db"], "the demo creates its own database"),
     ],
 )
-def test_a_mistake_of_usage_is_told_and_changes_nothing(shop: Shop, words: list[str], message: str) -> None:
+def test_a_usage_error_is_reported_and_changes_nothing(shop: Shop, words: list[str], message: str) -> None:
     result = shop.type(*words)
 
     assert result.exit_code == 2
@@ -167,7 +167,7 @@ def test_the_same_message_id_twice_is_one_message(shop: Shop) -> None:
     assert sent == [{"run_id": run_id, "name": "approve", "id": "m1"}] * 2
 
 
-def test_a_message_to_nobody_is_not_found(shop: Shop) -> None:
+def test_a_message_to_an_unknown_run_is_not_found(shop: Shop) -> None:
     shop.type("migrate")
 
     assert shop.type("send", "nope", "approve").exit_code == 3
@@ -207,7 +207,7 @@ def test_a_run_is_cancelled_with_a_reason(shop: Shop) -> None:
     assert shop.type("watch", run_id).exit_code == 11
 
 
-def test_what_has_ended_cannot_be_cancelled(shop: Shop) -> None:
+def test_a_finished_run_cannot_be_cancelled(shop: Shop) -> None:
     ended, live = (shop.start("shop.order.v1", {"name": name}) for name in ("ann", "bob"))
     shop.type("cancel", ended, "--yes")
 

@@ -1,4 +1,4 @@
-"""`holdfast bench`: it measures beside the store, and leaves nothing behind."""
+"""`holdfast bench` measures next to the store and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.unit.cli.rig import Shop
 
 pytestmark = pytest.mark.long
 
-__all__ = ["shop"]  # a fixture that is used by being here
+__all__ = ["shop"]  # a fixture that pytest finds by its name
 
 QUICKLY = ("bench", "--seconds", "0.1")
 
 
-def test_all_is_measured_and_the_store_is_not_touched(tmp_path: Path) -> None:
+def test_all_figures_are_measured_and_the_store_is_not_touched(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     told = shop.read(*QUICKLY)
 
@@ -33,18 +33,18 @@ def test_all_is_measured_and_the_store_is_not_touched(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_people_get_a_line_for_each_figure(shop: Shop) -> None:
+def test_human_output_has_a_line_for_each_figure(shop: Shop) -> None:
     assert shop.type("start", "shop.add.v1", "a:=1", "b:=2").exit_code == 0
     before = shop.read("ls")
     result = shop.type(*QUICKLY)
 
     assert result.exit_code == 0, result.output
     assert [line.partition("  ")[0] for line in result.stdout.splitlines()] == [one.what for one in MEASURES]
-    assert "removed afterwards" in result.stderr
+    assert "removed at the end" in result.stderr
     assert shop.read("ls") == before
 
 
-def test_on_postgres_it_has_a_schema_of_its_own_that_is_dropped(postgres_url: str, tmp_path: Path) -> None:
+def test_on_postgres_the_benchmark_uses_its_own_schema_and_drops_it(postgres_url: str, tmp_path: Path) -> None:
     def schemas() -> list[str]:
         with psycopg.connect(postgres_url) as connection:
             return [name for (name,) in connection.execute("select nspname from pg_namespace order by 1")]
@@ -57,7 +57,7 @@ def test_on_postgres_it_has_a_schema_of_its_own_that_is_dropped(postgres_url: st
     assert schemas() == before
 
 
-def test_a_place_that_does_not_exist_is_not_made(shop: Shop, tmp_path: Path) -> None:
+def test_a_missing_directory_is_not_created(shop: Shop, tmp_path: Path) -> None:
     result = shop.type("bench", HOLDFAST_URL=f"sqlite:///{tmp_path}/nowhere/shop.db")
 
     assert result.exit_code == 5
@@ -66,7 +66,7 @@ def test_a_place_that_does_not_exist_is_not_made(shop: Shop, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ended_from_outside_it_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_interrupted_benchmark_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "holdfast", "--url", f"sqlite:///{tmp_path}/shop.db", "bench", "--seconds", "600"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as bench:
         assert bench.stderr is not None
@@ -78,7 +78,7 @@ def test_ended_from_outside_it_leaves_nothing_behind(tmp_path: Path, number: sig
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_best_of_a_time_is_the_shortest_and_of_a_rate_the_highest() -> None:
+def test_the_best_time_is_the_shortest_and_the_best_rate_is_the_highest() -> None:
     async def nothing(_: object) -> list[float]:
         return []
 

@@ -1,4 +1,4 @@
-"""`holdfast check`, and what `show` and `explain` say of a run that does not fit its code."""
+"""`holdfast check`, and how `show` and `explain` describe a run that does not fit its code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHORTER = SAME.replace('    await ctx.step("charge", print, "executed")\n', "")
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Shop:
-    """A shop with a run that is charged and waits."""
+    """A shop with a run that has charged a card and waits."""
     shop = Shop(tmp_path)
     shop.start("shop.order.v1", {"name": "ada"}, key="order-1")
     shop.work()
@@ -39,7 +39,7 @@ def shop(tmp_path: Path) -> Shop:
 
 
 def check(shop: Shop, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`holdfast check` in a process of its own, on an application with this code."""
+    """Run `holdfast check` as a process, on an application with this code."""
     (shop.path.parent / "app.py").write_text(code)
     return subprocess.run(
         [sys.executable, "-m", "holdfast", "check", "app:hf", *arguments],
@@ -64,7 +64,7 @@ def test_schedules_that_the_code_no_longer_has_are_named(shop: Shop) -> None:
     same, without = check(shop, code), check(shop, SAME)
 
     assert "schedules" not in same.stderr
-    assert "code has set and app:hf no longer has: shop.order.v1; `holdfast schedules rm` ends them" in without.stderr
+    assert "code declared, but app:hf no longer has: shop.order.v1; `holdfast schedules rm` ends them" in without.stderr
 
 
 def test_code_that_fits_passes_and_nothing_is_executed(shop: Shop) -> None:
@@ -75,7 +75,7 @@ def test_code_that_fits_passes_and_nothing_is_executed(shop: Shop) -> None:
     assert shop.read("show", "key:order-1")["history"] == before["history"]
 
 
-def test_code_that_diverges_is_told_and_fails_the_gate(shop: Shop) -> None:
+def test_code_that_diverges_is_reported_and_fails_the_gate(shop: Shop) -> None:
     done = check(shop, SHORTER)
     assert done.returncode == 1
     assert "order-1" in done.stdout
@@ -89,7 +89,7 @@ def test_verbose_shows_history_and_code_side_by_side(shop: Shop) -> None:
     assert "  1  charge  step  done  ≠  receive:approve  message" in done.stdout
 
 
-def test_what_differs_comes_first_with_the_lines_to_paste(shop: Shop) -> None:
+def test_the_difference_comes_first_with_the_lines_to_paste(shop: Shop) -> None:
     shop.start("shop.order.v1", {"name": "bob"})
     shop.work()
     done = check(shop, RENAMED)
@@ -103,7 +103,7 @@ def test_what_differs_comes_first_with_the_lines_to_paste(shop: Shop) -> None:
     assert "diverges  charge (step)  bill (step)" in done.stdout
 
 
-def test_a_run_that_cannot_be_decided_fails_the_gate_unless_that_is_allowed(shop: Shop) -> None:
+def test_an_undecided_run_fails_the_gate_unless_that_is_allowed(shop: Shop) -> None:
     done = check(shop, LAX)
     assert done.returncode == 1
     assert done.stderr == "1 live run checked: 1 undecided\n-v shows history and code side by side\n"
@@ -112,11 +112,11 @@ def test_a_run_that_cannot_be_decided_fails_the_gate_unless_that_is_allowed(shop
     assert check(shop, RENAMED, "--allow-undecided").returncode == 1
 
 
-def test_types_that_the_application_does_not_have_are_listed_apart(shop: Shop) -> None:
+def test_types_that_the_application_does_not_have_are_listed_separately(shop: Shop) -> None:
     shop.start("shop.event.v1", {"topic": "news"})
     done = check(shop, SAME)
     assert done.returncode == 0
-    assert done.stderr == "1 live run checked: 1 fit\nnot in app:hf, hence not checked:\n"
+    assert done.stderr == "1 live run checked: 1 fit\nnot checked, because app:hf does not have these types:\n"
     assert done.stdout.splitlines() == ["TYPE           LIVE RUNS", "shop.event.v1          1"]
 
 
@@ -141,7 +141,7 @@ def test_a_check_can_be_limited(shop: Shop) -> None:
     assert check(shop, SHORTER, "--limit", "1").stderr == "1 live run checked: 1 fit\n"
 
 
-def test_a_person_who_checks_many_runs_sees_how_far_it_is(shop: Shop) -> None:
+def test_a_terminal_shows_the_progress_of_a_long_check(shop: Shop) -> None:
     async def start_many(hf: Holdfast) -> None:
         await hf.start_many("shop.order.v1", [{"name": str(number)} for number in range(30)])
 
@@ -152,7 +152,7 @@ def test_a_person_who_checks_many_runs_sees_how_far_it_is(shop: Shop) -> None:
     assert done.stderr.endswith("31 live runs checked: 31 fit\n")
 
 
-def test_a_store_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
+def test_a_store_that_does_not_exist_is_not_created(tmp_path: Path) -> None:
     done = check(Shop(tmp_path), SAME)
     assert done.returncode == 5
     assert "there is no holdfast database" in done.stderr
@@ -161,7 +161,7 @@ def test_a_store_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
 
 @pytest.fixture
 def blocked(shop: Shop) -> Shop:
-    """A shop whose run is blocked, as the code it was continued with did not fit."""
+    """A shop with a run that is blocked, because code that continued it did not fit."""
     (shop.path.parent / "app.py").write_text(SHORTER)
     shop.type("send", "key:order-1", "poke")
     shop.type("send", "key:order-1", "approve")
@@ -182,6 +182,6 @@ def test_a_blocked_run_shows_history_and_code_side_by_side(blocked: Shop) -> Non
     assert 'ctx.removed("charge", "step")' in shown
 
 
-def test_explain_says_it_in_a_line_and_with_v_shows_both_sides(blocked: Shop) -> None:
+def test_explain_states_the_divergence_in_a_line_and_with_v_shows_both_sides(blocked: Shop) -> None:
     assert len(blocked.type("explain", "key:order-1").stdout.splitlines()) == 1
     assert "  1  charge  step  done  ≠" in blocked.type("explain", "key:order-1", "-v").stdout

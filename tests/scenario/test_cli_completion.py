@@ -1,4 +1,4 @@
-"""Completion: what a shell offers after TAB. Through bash where it is about the shell, else as click's scripts ask."""
+"""Shell completion: suggestions after TAB. Tests of the shell use bash, others call click's completion."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from tests.scenario.test_cli_worker import holdfast
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
 
-__all__ = ["shop"]  # a fixture that is used by being here
+__all__ = ["shop"]  # a fixture that pytest finds by its name
 
 LIMIT_SECONDS = completing.LIMIT_SECONDS
-# What the shells call as `holdfast`.
+# The command that shells execute as `holdfast`.
 PATIENT = f"from holdfast.cli import completing, main; completing.LIMIT_SECONDS = {GUARD_SECONDS}; main.main()"
 
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Complete in the directory of the shop, with the patience of a test on a busy machine."""
+    """Complete in the directory of the shop, with a timeout for a busy machine."""
     monkeypatch.setattr(completing, "LIMIT_SECONDS", GUARD_SECONDS)
     monkeypatch.chdir(tmp_path)
     alarm = signal.getsignal(signal.SIGALRM)
     yield
-    # A process that completes a word silences its log and sets an alarm, and ends right after; this one goes on.
+    # A completing process silences its log, sets an alarm and ends at once. This process goes on, so both are disabled.
     logging.disable(logging.NOTSET)
     signal.signal(signal.SIGALRM, alarm)
 
 
 def offered(shop: Shop, typed: str, **environment: str) -> dict[str, str]:
-    """What fish would offer for the last word, with what it says about each. Nothing else may be written."""
+    """Return fish's suggestions for the last word, with descriptions. Check that nothing else is written."""
     *words, last = typed.split(" ")
     asked = {"_HOLDFAST_COMPLETE": "fish_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": last}
     done = shop.type(**environment, **asked)
@@ -49,19 +49,19 @@ def offered(shop: Shop, typed: str, **environment: str) -> dict[str, str]:
     return {value: about for value, _, about in items}
 
 
-def test_commands_are_offered_with_what_they_are_for(shop: Shop) -> None:
+def test_commands_are_offered_with_their_descriptions(shop: Shop) -> None:
     assert offered(shop, "holdfast wa") == {
         "watch": "Follow a run until it ends.",
-        "wake": "Have runs that wait look again, now.",
+        "wake": "Wake waiting runs now, and retry blocked ones.",
     }
     assert offered(shop, "holdfast topics d").keys() == {"dead-letters"}
 
 
-def test_after_a_command_that_does_not_exist_no_error_is_shown(shop: Shop) -> None:
+def test_an_unknown_command_shows_no_error(shop: Shop) -> None:
     assert offered(shop, "holdfast wacth --lim") == {}
 
 
-def test_options_are_offered_those_of_holdfast_itself_too(shop: Shop) -> None:
+def test_options_are_offered_including_global_ones(shop: Shop) -> None:
     assert offered(shop, "holdfast worker --gr").keys() == {"--grace"}
     assert offered(shop, "holdfast worker --u").keys() == {"--until-idle", "--url"}
     assert offered(shop, "holdfast --out").keys() == {"--output"}
@@ -100,12 +100,12 @@ def test_the_store_is_that_of_the_flags_typed_so_far(shop: Shop, tmp_path: Path)
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "memory://", "postgresql://127.0.0.1:1/x", "sqlite:////nowhere/x.db"])
-def test_a_store_that_cannot_be_used_offers_nothing_and_says_nothing(shop: Shop, url: str) -> None:
+def test_an_unusable_store_offers_nothing_and_prints_nothing(shop: Shop, url: str) -> None:
     assert offered(shop, "holdfast show 0", HOLDFAST_URL=url or shop.url) == {}
     assert not shop.path.exists()
 
 
-def test_a_mistake_in_the_file_of_settings_offers_nothing_and_says_nothing(shop: Shop) -> None:
+def test_an_invalid_settings_file_offers_nothing_and_prints_nothing(shop: Shop) -> None:
     (shop.path.parent / "holdfast.toml").write_text("ulr = 'x'")
 
     assert offered(shop, "holdfast show 0") == {}
@@ -113,11 +113,11 @@ def test_a_mistake_in_the_file_of_settings_offers_nothing_and_says_nothing(shop:
 
 
 def test_a_store_that_does_not_answer_is_not_waited_for(shop: Shop) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes connections and never says a word
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts connections and never answers
         url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/x"
         asked = {"_HOLDFAST_COMPLETE": "fish_complete", "COMP_WORDS": "holdfast show", "COMP_CWORD": "0"}
 
-        # In a process of its own: one that has waited long enough ends itself.
+        # In its own process: completion that takes too long ends its process.
         done = subprocess.run(
             [sys.executable, "-m", "holdfast"],
             cwd=shop.path.parent,
@@ -138,14 +138,14 @@ def test_the_application_is_not_loaded(shop: Shop) -> None:
     assert not (shop.path.parent / "loaded").exists()
 
 
-def test_nobody_waits_long_after_tab() -> None:
+def test_completion_is_given_up_after_a_short_time() -> None:
     assert LIMIT_SECONDS <= 2
 
 
 # The scripts
 
 
-def test_bash_offers_what_holdfast_does(shop: Shop, tmp_path: Path) -> None:
+def test_bash_offers_what_holdfast_offers(shop: Shop, tmp_path: Path) -> None:
     shop.start("shop.add.v1", {"a": 1, "b": 2}, id="01-first")
     command = tmp_path / "bin" / "holdfast"
     command.parent.mkdir()
@@ -187,7 +187,7 @@ def test_a_script_is_printed_for_each_shell(shop: Shop, shell: str, beginning: s
     assert f"_HOLDFAST_COMPLETE={shell}_complete" in done.stdout
 
 
-def test_another_shell_is_refused(shop: Shop) -> None:
+def test_an_unknown_shell_is_refused(shop: Shop) -> None:
     result = shop.type("completion", "tcsh")
 
     assert result.exit_code == 2

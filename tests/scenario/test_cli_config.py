@@ -1,4 +1,4 @@
-"""`holdfast config`, and commands that take what was not typed from the configuration."""
+"""`holdfast config`, and commands that read missing options from the configuration."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from holdfast.cli.commands.worker import command as worker
 from tests.scenario.test_cli_worker import holdfast, shop
 from tests.unit.cli.rig import Shop
 
-__all__ = ["shop"]  # a fixture that is used by being here
+__all__ = ["shop"]  # a fixture that pytest finds by its name
 
 
 @pytest.fixture
 def project(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of the shop, which is the current one."""
+    """The directory of the shop, made the current directory."""
     monkeypatch.chdir(shop.path.parent)
     return shop.path.parent
 
@@ -27,7 +27,7 @@ def write(project: Path, text: str) -> Path:
     return path
 
 
-def test_each_value_is_shown_with_where_it_comes_from_and_without_secrets(shop: Shop, project: Path) -> None:
+def test_each_value_is_shown_with_its_origin_and_without_secrets(shop: Shop, project: Path) -> None:
     path = write(project, "retention = '7d'\nworker.types = ['shop.*', 'billing.*']")
     environment = {"HOLDFAST_URL": "postgresql://ann:secret@host/db", "HOLDFAST_WORKER_THREADS": "3"}
 
@@ -44,11 +44,11 @@ def test_each_value_is_shown_with_where_it_comes_from_and_without_secrets(shop: 
     assert "secret" not in result.output
 
 
-def test_without_a_wish_for_it_the_origin_is_left_out(shop: Shop, project: Path) -> None:
+def test_the_origin_is_shown_only_on_request(shop: Shop, project: Path) -> None:
     assert shop.type("config").stdout.splitlines()[0].split() == ["SETTING", "VALUE"]
 
 
-def test_programs_are_told_everything(shop: Shop, project: Path) -> None:
+def test_json_output_has_every_field(shop: Shop, project: Path) -> None:
     path = write(project, "worker.lease = 90")
 
     told = {one["setting"]: one for one in shop.read("config")}
@@ -63,7 +63,7 @@ def test_programs_are_told_everything(shop: Shop, project: Path) -> None:
     assert told["worker.concurrency"]["value"] == 200
 
 
-def test_how_commands_write_is_a_setting_like_any_other(shop: Shop, project: Path) -> None:
+def test_output_format_is_a_setting_like_any_other(shop: Shop, project: Path) -> None:
     write(project, "output = 'json'\nverbosity = -1")
     shop.start("shop.add.v1", {"a": 1, "b": 2})
 
@@ -86,12 +86,12 @@ def test_how_commands_write_is_a_setting_like_any_other(shop: Shop, project: Pat
         ("", {}),
     ],
 )
-def test_what_was_typed_is_noted_and_nothing_else(words: str, noted: dict[str, object]) -> None:
+def test_only_typed_options_override_the_configuration(words: str, noted: dict[str, object]) -> None:
     with worker.make_context("worker", words.split()) as context:
         assert (context.obj or {}) == noted
 
 
-def test_flags_that_contradict_each_other_are_a_mistake_in_one_place_only(shop: Shop, project: Path) -> None:
+def test_contradicting_flags_are_an_error_only_if_given_in_one_place(shop: Shop, project: Path) -> None:
     shop.start("shop.add.v1", {"a": 1, "b": 2})
 
     assert "--json and --output contradict each other" in shop.type("ls", "--json", "-o", "jsonl").stderr
@@ -100,7 +100,7 @@ def test_flags_that_contradict_each_other_are_a_mistake_in_one_place_only(shop: 
 
 
 @pytest.mark.parametrize("words", ["ls", "config", "worker app:hf --until-idle", "topics ls"])
-def test_a_mistake_in_the_file_ends_every_command_with_one_clear_message(shop: Shop, project: Path, words: str) -> None:
+def test_an_error_in_the_file_ends_every_command_with_one_clear_message(shop: Shop, project: Path, words: str) -> None:
     path = write(project, "worker.concurency = 5")
 
     result = shop.type(*words.split())
@@ -111,7 +111,7 @@ def test_a_mistake_in_the_file_ends_every_command_with_one_clear_message(shop: S
 
 
 @pytest.mark.parametrize("words", ["--help", "ls --help", "--version"])
-def test_help_needs_no_file(shop: Shop, project: Path, words: str) -> None:
+def test_help_needs_no_configuration_file(shop: Shop, project: Path, words: str) -> None:
     write(project, "worker.concurency = 5")
 
     assert shop.type(*words.split()).exit_code == 0
@@ -130,7 +130,7 @@ def test_a_worker_needs_no_argument_if_its_application_is_configured(shop: Shop,
     assert shop.type("result", "key:sum").stdout == "3\n"
 
 
-def test_worker_processes_are_as_their_supervisor_is_told(shop: Shop, project: Path) -> None:
+def test_worker_processes_get_the_options_of_their_supervisor(shop: Shop, project: Path) -> None:
     write(project, "application = 'app:hf'\nworker.processes = 2\nworker.concurrency = 5")
     shop.start("shop.add.v1", {"a": 1, "b": 2}, key="sum")
 

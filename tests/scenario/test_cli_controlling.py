@@ -1,4 +1,4 @@
-"""Commands that control runs: pause, resume, wake, recover, rewind, fork, and cancel by force."""
+"""Commands that control runs: pause, resume, wake, recover, rewind, fork, and forced cancel."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from holdfast.core.checkpoint import ClaimRequest
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
 
-__all__ = ["shop"]  # a fixture that is used by being here
+__all__ = ["shop"]  # a fixture that pytest finds by its name
 
 
 def a_waiting_order(shop: Shop, **options: object) -> str:
-    """An order that was paid and waits for its approval."""
+    """Start an order that is paid and waits for its approval."""
     run_id = shop.start("shop.order.v1", {"name": "ann"}, **options)
     shop.work()
     return run_id
 
 
 def hold(shop: Shop) -> None:
-    """Have a worker hold an order that is ready."""
+    """Let a worker claim a ready order and hold it."""
 
     async def claim(hf: Holdfast) -> None:
         await session_of(hf).open()
@@ -63,7 +63,7 @@ def test_a_run_is_paused_with_a_reason_and_resumed(shop: Shop) -> None:
         (["recover"], "is pending; only a failed, cancelled or blocked run can be recovered"),
     ],
 )
-def test_a_verb_that_does_not_fit_the_run_says_so(shop: Shop, words: list[str], message: str) -> None:
+def test_a_command_that_does_not_fit_the_state_of_a_run_says_so(shop: Shop, words: list[str], message: str) -> None:
     run_id = shop.start("shop.order.v1", {"name": "ann"})
 
     result = shop.type(*words, run_id, "--json")
@@ -84,7 +84,7 @@ def test_a_paused_run_is_not_paused_again(shop: Shop) -> None:
     assert f"run {run_id} is paused already" in result.stderr
 
 
-def test_a_filter_chooses_those_the_verb_is_for(shop: Shop) -> None:
+def test_a_filter_chooses_only_the_runs_that_the_command_applies_to(shop: Shop) -> None:
     waiting = {a_waiting_order(shop) for _ in range(3)}
     shop.start("shop.add.v1", {"a": 1, "b": 2})
 
@@ -98,13 +98,13 @@ def test_a_filter_chooses_those_the_verb_is_for(shop: Shop) -> None:
     assert shop.type("resume", "--filter", "type:shop.*", "--yes").stderr == "no paused run matches\n"
 
 
-def test_a_filter_needs_a_yes_where_nobody_can_be_asked(shop: Shop) -> None:
+def test_a_filter_needs_yes_without_a_terminal(shop: Shop) -> None:
     a_waiting_order(shop)
 
     result = shop.type("pause", "--filter", "type:shop.*")
 
     assert result.exit_code == 2
-    assert "nobody can be asked here whether to pause; add --yes" in result.stderr
+    assert "`pause` cannot ask for confirmation; add --yes" in result.stderr
 
 
 def test_a_run_that_waits_is_woken(shop: Shop) -> None:
@@ -143,7 +143,7 @@ def test_parents_and_children_are_recovered_in_any_order(shop: Shop) -> None:
     assert shop.type("recover", child).exit_code == 6
 
 
-def test_a_run_whose_key_belongs_to_another_one_is_not_recovered(shop: Shop) -> None:
+def test_a_run_whose_key_belongs_to_another_run_is_not_recovered(shop: Shop) -> None:
     run_id = shop.start("shop.broken.v1", key="k")
     shop.work()
     other = shop.start("shop.broken.v1", key="k", reuse="after_failure")
@@ -154,10 +154,10 @@ def test_a_run_whose_key_belongs_to_another_one_is_not_recovered(shop: Shop) -> 
     assert f"its key 'k' now belongs to run {other}" in result.stderr
 
 
-# Cancelling by force
+# Forced cancel
 
 
-def test_a_run_that_rolls_back_is_ended_by_force(shop: Shop) -> None:
+def test_a_run_that_rolls_back_is_cancelled_by_force(shop: Shop) -> None:
     run_id = shop.start("shop.undo.v1")
 
     async def work(hf: Holdfast) -> None:
@@ -187,7 +187,7 @@ def _hopeless(_: int) -> None:
 # Rewinding
 
 
-def test_a_rewind_shows_what_it_would_drop_first(shop: Shop) -> None:
+def test_a_rewind_first_shows_the_entries_it_would_drop(shop: Shop) -> None:
     run_id = a_waiting_order(shop)
     shop.type("send", run_id, "approve", "by=bob", "--id", "m1")
     shop.work()
@@ -202,7 +202,7 @@ def test_a_rewind_shows_what_it_would_drop_first(shop: Shop) -> None:
     assert state_of(shop, run_id) == "succeeded"
 
 
-def test_a_rewound_run_goes_on_from_there(shop: Shop) -> None:
+def test_a_rewound_run_continues_from_the_location(shop: Shop) -> None:
     run_id = a_waiting_order(shop)
     shop.type("send", run_id, "approve", "by=bob")
     shop.work()
@@ -215,7 +215,7 @@ def test_a_rewound_run_goes_on_from_there(shop: Shop) -> None:
     assert shop.read("result", run_id)["result"] == {"paid": "paid for ann", "approval": {"by": "bob"}}
 
 
-def test_an_unknown_location_is_told_with_those_that_exist(shop: Shop) -> None:
+def test_an_unknown_location_is_reported_with_those_that_exist(shop: Shop) -> None:
     run_id = a_waiting_order(shop)
 
     for command in ("rewind", "fork"):
@@ -225,13 +225,13 @@ def test_an_unknown_location_is_told_with_those_that_exist(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("command", ["rewind", "fork"])
-def test_a_revision_needs_a_yes_where_nobody_can_be_asked(shop: Shop, command: str) -> None:
+def test_a_rewind_needs_yes_without_a_terminal(shop: Shop, command: str) -> None:
     run_id = a_waiting_order(shop)
 
     result = shop.type(command, run_id, "charge")
 
     assert result.exit_code == 2
-    assert f"nobody can be asked here whether to {command}; add --yes" in result.stderr
+    assert f"`{command}` cannot ask for confirmation; add --yes" in result.stderr
 
 
 def test_a_run_that_a_worker_holds_is_busy(shop: Shop) -> None:
@@ -279,14 +279,14 @@ def test_several_runs_are_rewound_by_name(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["charge"], "only one of RUN and LOCATION is given: 'charge'"),
+        (["charge"], "'charge' is taken as LOCATION, but no RUN is given"),
         (["--filter", "type:shop.*"], "Missing argument"),
-        (["--filter", "type:shop.*", "x", "charge"], "name the runs to rewind, or choose them with --filter"),
+        (["--filter", "type:shop.*", "x", "charge"], "name the runs to rewind, or select them with --filter"),
         (["--filter", "", "charge", "--yes"], "an empty filter would rewind every run"),
-        (["--filter", "type:shop.*", "charge"], "nobody can be asked here whether to rewind; add --yes"),
+        (["--filter", "type:shop.*", "charge"], "`rewind` cannot ask for confirmation; add --yes"),
     ],
 )
-def test_a_rewind_that_is_not_clear_is_refused(shop: Shop, words: list[str], message: str) -> None:
+def test_an_ambiguous_rewind_is_refused(shop: Shop, words: list[str], message: str) -> None:
     run_id = a_waiting_order(shop)
 
     result = shop.type("rewind", *words)
@@ -310,7 +310,7 @@ def test_a_fork_with_a_patch_is_another_run(shop: Shop) -> None:
     again = shop.type("fork", run_id, *words, "--yes", "--id", "copy")
 
     assert "charge" in shown.stdout
-    assert shown.stderr == "the new run begins with 1 of 2 entries, 1 of them patched; nothing was made\n"
+    assert shown.stderr == "the new run begins with 1 of 2 entries, 1 of them patched; nothing was created\n"
     assert forked == {"id": "copy", "created": True, "of": run_id}
     assert (again.exit_code, again.stdout) == (6, "copy\n")
     shop.type("send", "copy", "approve", "by=eve")
@@ -326,7 +326,7 @@ def test_a_fork_with_a_patch_is_another_run(shop: Shop) -> None:
         ("ship=1", "there is nothing to patch at 'ship'"),
     ],
 )
-def test_a_patch_that_makes_no_sense_is_told(shop: Shop, patch: str, message: str) -> None:
+def test_an_invalid_patch_is_reported(shop: Shop, patch: str, message: str) -> None:
     run_id = a_waiting_order(shop)
 
     result = shop.type("fork", run_id, "charge", "--patch", patch, "--yes")
@@ -338,7 +338,7 @@ def test_a_patch_that_makes_no_sense_is_told(shop: Shop, patch: str, message: st
 # Deleting
 
 
-def test_a_deleted_run_is_out_of_sight_but_for_those_who_ask_for_it(shop: Shop) -> None:
+def test_a_deleted_run_is_hidden_unless_deleted_runs_are_requested(shop: Shop) -> None:
     run_id = a_waiting_order(shop, key="k")
 
     result = shop.type("delete", "key:k", "--yes")
@@ -352,7 +352,7 @@ def test_a_deleted_run_is_out_of_sight_but_for_those_who_ask_for_it(shop: Shop) 
     assert shop.read("ls", "--deleted") == [listed]
 
 
-def test_deleting_asks_first_and_shows_what_it_would_delete(shop: Shop) -> None:
+def test_deleting_asks_first_and_shows_the_runs_it_would_delete(shop: Shop) -> None:
     kept = shop.start("shop.order.v1", {"name": "ann"}, tags={"shop": "x"})
     other = shop.start("shop.order.v1", {"name": "bob"})
 

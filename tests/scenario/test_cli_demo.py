@@ -1,4 +1,4 @@
-"""`holdfast demo`: it ends by itself, proves its point, and leaves nothing behind."""
+"""`holdfast demo` ends by itself, shows that no run is lost, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEMO = [sys.executable, "-m", "holdfast", "demo", "--seconds", "5"]
 
 
 def environment(directory: Path) -> dict[str, str]:
-    """Where it makes its directory is up to us, so that what others make does not confuse us."""
+    """An environment whose temporary directory belongs to this test alone."""
     return os.environ | {"TMPDIR": str(directory)}
 
 
@@ -33,21 +33,21 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def test_the_demo_tells_its_story_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_the_demo_prints_its_story_and_leaves_nothing_behind(tmp_path: Path) -> None:
     done = subprocess.run(DEMO, env=environment(tmp_path), text=True, capture_output=True, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "\x1b" not in done.stdout
     for words in ("charge failed: ConnectionError", "holdfast send key:order-A-1 approve", "kill -9", "■ succeeded"):
         assert words in done.stdout
-    assert re.search(r"^pack +1 +2 +cut off by the kill, so begun again$", done.stdout, re.MULTILINE)
+    assert re.search(r"^pack +1 +2 +interrupted by the kill, so started again$", done.stdout, re.MULTILINE)
     assert re.search(r"^reserve +1 +1 +recorded before the kill, not repeated$", done.stdout, re.MULTILINE)
     assert "No finished step ran again" in done.stdout
     assert list(tmp_path.iterdir()) == []
     assert [pid for pid in re.findall(r"process (\d+)", done.stdout) if is_alive(int(pid))] == []
 
 
-def test_what_the_demo_made_can_be_kept_and_looked_at(tmp_path: Path) -> None:
+def test_the_files_of_the_demo_can_be_kept_and_inspected(tmp_path: Path) -> None:
     done = subprocess.run(
         [*DEMO, "--keep", "--json"], env=environment(tmp_path), text=True, capture_output=True, check=False
     )
@@ -63,11 +63,11 @@ def test_what_the_demo_made_can_be_kept_and_looked_at(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_demo_that_is_ended_early_cleans_up_all_the_same(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_demo_that_is_interrupted_cleans_up_all_the_same(tmp_path: Path, number: signal.Signals) -> None:
     demo = subprocess.Popen(DEMO, env=environment(tmp_path), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert demo.stdout is not None
     lines = iter(demo.stdout.readline, "")
-    started = next(line for line in lines if "A worker process is started" in line)
+    started = next(line for line in lines if "The demo starts a worker process" in line)
     pid = int(re.findall(r"process (\d+)", started)[0])
     next(line for line in lines if "✓ reserve" in line)
 

@@ -1,4 +1,4 @@
-"""`holdfast dev`: the worker is as new as the code."""
+"""`holdfast dev` restarts its worker when the code changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.cli.rig import Shop
 
 pytestmark = pytest.mark.long
 
-__all__ = ["shop"]  # a fixture that is used by being here
+__all__ = ["shop"]  # a fixture that pytest finds by its name
 
 APPLICATION = """
 import asyncio
@@ -42,7 +42,7 @@ async def slow() -> str:
 
 
 class Desk:
-    """A developer's: the code, and `holdfast dev` at work on it."""
+    """A developer's desk: the code, and `holdfast dev` running on it."""
 
     def __init__(self, shop: Shop) -> None:
         self.shop = shop
@@ -61,11 +61,11 @@ class Desk:
         (self.folder / "words.py").write_text(f"WORD = {word!r}\n")
 
     def said(self) -> str:
-        """What the next run comes to."""
+        """Start a run and return its result."""
         return str(self.shop.type("start", "say.v1", "--wait", "--timeout", f"{GUARD_SECONDS:g}").stdout.strip())
 
     def talks(self, words: str) -> None:
-        """Wait until it has said something."""
+        """Wait until `holdfast dev` has written these words."""
         assert self.process.stderr is not None
         while words not in (line := self.process.stderr.readline()):
             assert line, f"it never said {words!r}"
@@ -81,32 +81,32 @@ def desk(shop: Shop) -> Iterator[Desk]:
         desk.process.communicate()
 
 
-def test_a_change_is_executed_as_soon_as_it_is_saved(desk: Desk) -> None:
+def test_a_saved_change_is_executed_at_once(desk: Desk) -> None:
     assert desk.said() == '"one"'
 
     desk.write("two")
-    desk.talks("words.py changed; the worker is replaced")
+    desk.talks("words.py changed; restarting the worker")
 
-    while desk.said() != '"two"':  # the old one may still have taken it
+    while desk.said() != '"two"':  # the worker with the old code may still have taken it
         pass
     desk.process.send_signal(signal.SIGINT)
     assert desk.process.wait(GUARD_SECONDS) == 0
 
 
-def test_code_that_cannot_be_imported_is_waited_for(desk: Desk) -> None:
+def test_holdfast_dev_waits_while_the_code_cannot_be_imported(desk: Desk) -> None:
     assert desk.said() == '"one"'
 
     (desk.folder / "words.py").write_text("WORD = = 2\n")
     desk.talks("words.py changed")
     desk.talks("invalid syntax")
-    desk.talks("it is started again as soon as a file changes")
+    desk.talks("it restarts as soon as a file changes")
     desk.write("mended")
 
     while desk.said() != '"mended"':
         pass
 
 
-def test_an_interrupt_lets_running_steps_end(desk: Desk) -> None:
+def test_an_interrupt_lets_running_steps_finish(desk: Desk) -> None:
     run_id = desk.shop.start("slow.v1")
     wait_until("the step has begun", (desk.folder / "begun").exists)
 
@@ -130,7 +130,7 @@ def test_only_code_and_settings_are_watched(tmp_path: Path) -> None:
     assert {str(path.relative_to(tmp_path)) for path in stamps(tmp_path)} == set(watched)
 
 
-def test_without_an_application_there_is_nothing_to_watch(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_holdfast_dev_without_an_application_is_refused(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(shop.path.parent)
 
     result = shop.type("dev")

@@ -1,4 +1,4 @@
-"""`holdfast export` and `holdfast import`, typed as a person would, also with files that are no good."""
+"""`holdfast export` and `holdfast import`, typed as a person would, also with invalid files."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from holdfast.app import session_of
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
 
-__all__ = ["shop"]  # a fixture that is used by being here
+__all__ = ["shop"]  # a fixture that pytest finds by its name
 
 
 @pytest.fixture
 def target(tmp_path: Path) -> Shop:
-    """An empty shop to move to."""
+    """An empty shop to move runs to."""
     (tmp_path / "target").mkdir()
     other = Shop(tmp_path / "target")
     other.type("migrate")
@@ -28,7 +28,7 @@ def target(tmp_path: Path) -> Shop:
 
 
 def opened(shop: Shop) -> tuple[str, str]:
-    """A run that has ended, and one that waits."""
+    """Create a run that has ended, and one that waits."""
     ended = shop.start("shop.add.v1", {"a": 1, "b": 2}, key="sum")
     waiting = shop.start("shop.order.v1", {"name": "tea"}, key="order-17", tags={"shop": "x"})
     shop.work()
@@ -36,7 +36,7 @@ def opened(shop: Shop) -> tuple[str, str]:
 
 
 def written(shop: Shop, path: Path, *words: str) -> str:
-    """Export to a file; what was said to the person."""
+    """Export to a file and return the text on stderr."""
     result = shop.type("export", *words)
     assert result.exit_code == 0, result.stderr
     path.write_bytes(result.stdout_bytes)
@@ -48,7 +48,7 @@ def state_of(shop: Shop, run_id: str) -> str:
     return state
 
 
-def test_runs_are_moved_and_go_on_in_the_other_store(shop: Shop, target: Shop, tmp_path: Path) -> None:
+def test_runs_are_moved_and_continue_in_the_other_store(shop: Shop, target: Shop, tmp_path: Path) -> None:
     ended, waiting = opened(shop)
     file = tmp_path / "runs.jsonl"
 
@@ -57,7 +57,7 @@ def test_runs_are_moved_and_go_on_in_the_other_store(shop: Shop, target: Shop, t
 
     assert "exported 2 runs" in told
     assert result.exit_code == 0
-    assert result.stdout == "        2  runs\n        1  runs go on\n"
+    assert result.stdout == "        2  runs\n        1  runs resumed\n"
     assert "(moving house)" in shop.type("explain", waiting).stdout
     target.work()
     target.type("send", "key:order-17", "approve", '"yes"')
@@ -94,7 +94,7 @@ def test_a_dry_run_counts_and_changes_nothing(shop: Shop, target: Shop, tmp_path
     assert target.read("ls") == []
 
 
-def test_an_import_is_repeated_without_harm(shop: Shop, target: Shop, tmp_path: Path) -> None:
+def test_an_import_can_be_repeated_without_harm(shop: Shop, target: Shop, tmp_path: Path) -> None:
     opened(shop)
     written(shop, tmp_path / "runs.jsonl")
     first = target.read("import", str(tmp_path / "runs.jsonl"))
@@ -103,11 +103,11 @@ def test_an_import_is_repeated_without_harm(shop: Shop, target: Shop, tmp_path: 
 
     assert (first["restored"], first["resumed"], first["refused"]) == (2, 1, [])
     assert again.exit_code == 0
-    assert "was imported into" in again.stderr
+    assert "was already imported completely into" in again.stderr
     assert len(target.read("ls")) == 2
 
 
-def test_only_runs_that_have_ended(shop: Shop, target: Shop, tmp_path: Path) -> None:
+def test_an_export_can_be_limited_to_ended_runs(shop: Shop, target: Shop, tmp_path: Path) -> None:
     ended, waiting = opened(shop)
 
     written(shop, tmp_path / "runs.jsonl", "--no-live", "type:shop.*")
@@ -118,7 +118,7 @@ def test_only_runs_that_have_ended(shop: Shop, target: Shop, tmp_path: Path) -> 
     assert state_of(shop, waiting) == "suspended"
 
 
-def test_a_filter_chooses(shop: Shop, tmp_path: Path) -> None:
+def test_a_filter_chooses_the_runs_to_export(shop: Shop, tmp_path: Path) -> None:
     _, waiting = opened(shop)
 
     written(shop, tmp_path / "runs.jsonl", "tag.shop:x")
@@ -127,7 +127,7 @@ def test_a_filter_chooses(shop: Shop, tmp_path: Path) -> None:
     assert [line["dump"]["run"]["id"] for line in runs if line["line"] == "run"] == [waiting]
 
 
-def test_a_run_that_is_refused_is_told_of(shop: Shop, target: Shop, tmp_path: Path) -> None:
+def test_a_run_that_is_refused_is_reported(shop: Shop, target: Shop, tmp_path: Path) -> None:
     ended, _ = opened(shop)
     other = target.start("shop.add.v1", {"a": 5, "b": 5}, key="sum")
     written(shop, tmp_path / "runs.jsonl")
@@ -136,10 +136,10 @@ def test_a_run_that_is_refused_is_told_of(shop: Shop, target: Shop, tmp_path: Pa
 
     assert result.exit_code == 6
     assert f"run {ended} has the key 'sum', which belongs to run {other} here" in result.stderr
-    assert "        1  runs were refused" in result.stdout
+    assert "        1  runs refused" in result.stdout
 
 
-def test_a_busy_run_is_left_and_told_of(shop: Shop) -> None:
+def test_a_busy_run_is_left_behind_and_reported(shop: Shop) -> None:
     shop.start("shop.add.v1", {"a": 1, "b": 2})
 
     async def hold(hf: Holdfast) -> None:
@@ -169,7 +169,7 @@ def test_a_busy_run_is_left_and_told_of(shop: Shop) -> None:
         (b"[" * 100_000 + b"\n", "line 1 is no"),
     ],
 )
-def test_garbage_imports_nothing(target: Shop, tmp_path: Path, content: bytes, message: str) -> None:
+def test_an_invalid_file_imports_nothing(target: Shop, tmp_path: Path, content: bytes, message: str) -> None:
     file = tmp_path / "runs.jsonl"
     file.write_bytes(content)
 
@@ -182,7 +182,7 @@ def test_garbage_imports_nothing(target: Shop, tmp_path: Path, content: bytes, m
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 40, 400])
-def test_a_file_that_was_cut_off_imports_nothing(shop: Shop, target: Shop, tmp_path: Path, cut: int) -> None:
+def test_a_truncated_file_imports_nothing(shop: Shop, target: Shop, tmp_path: Path, cut: int) -> None:
     opened(shop)
     file = tmp_path / "runs.jsonl"
     written(shop, file)
@@ -211,7 +211,7 @@ def test_a_pipe_is_read_as_well_as_a_file(shop: Shop, target: Shop, tmp_path: Pa
     assert len(target.read("ls")) == len(shop.read("ls"))
 
 
-def test_what_cannot_be_read_is_told_of(target: Shop, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported(target: Shop, tmp_path: Path) -> None:
     result = target.type("import", str(tmp_path / "nowhere.jsonl"))
 
     assert result.exit_code == 3
@@ -228,7 +228,7 @@ def test_what_cannot_be_read_is_told_of(target: Shop, tmp_path: Path) -> None:
         ["import"],
     ],
 )
-def test_mistakes_of_usage_are_told_of(shop: Shop, words: list[Any]) -> None:
+def test_usage_errors_are_reported(shop: Shop, words: list[Any]) -> None:
     shop.type("migrate")
 
     assert shop.type(*words).exit_code == 2

@@ -1,4 +1,4 @@
-"""`holdfast prune`: which runs go, when, and how that is told."""
+"""`holdfast prune`: which runs it deletes, when, and what it prints."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from holdfast.core.model import Intent
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
 
-__all__ = ["shop"]  # a fixture that is used by being here
+__all__ = ["shop"]  # a fixture that pytest finds by its name
 
 
 def some_ended_runs(shop: Shop) -> None:
-    """Five sums, two of which are not kept, and an order that waits."""
+    """Create five sums, two of them with a short retention, and an order that waits."""
     for number in range(5):
         shop.start("shop.add.v1", {"a": number, "b": 1}, retention=1e-6 if number < 2 else None)
     shop.start("shop.order.v1", {"name": "ann"}, retention=1e-6)
     shop.work()
 
 
-def test_runs_go_when_their_time_has_come_and_no_others(shop: Shop) -> None:
+def test_runs_are_pruned_after_their_retention_and_no_others(shop: Shop) -> None:
     some_ended_runs(shop)
 
     before = shop.type("prune", "--dry-run")
@@ -32,7 +32,7 @@ def test_runs_go_when_their_time_has_come_and_no_others(shop: Shop) -> None:
     assert len(shop.read("ls")) == 4
 
 
-def test_what_is_usual_can_be_said(shop: Shop) -> None:
+def test_the_default_retention_is_an_option(shop: Shop) -> None:
     some_ended_runs(shop)
 
     assert shop.read("prune", "--dry-run", "--retention", "1h")["runs"] == {"shop.add.v1": 2}
@@ -42,7 +42,7 @@ def test_what_is_usual_can_be_said(shop: Shop) -> None:
     assert "--retention" in refused.stderr
 
 
-def test_many_runs_go_in_several_bites(shop: Shop) -> None:
+def test_many_runs_are_pruned_in_several_transactions(shop: Shop) -> None:
     async def start(hf: Holdfast) -> None:
         await session_of(hf).open()
         ids = [f"r{number}" for number in range(700)]
@@ -55,7 +55,7 @@ def test_many_runs_go_in_several_bites(shop: Shop) -> None:
     assert shop.type("prune").stdout == "      700  runs of shop.add.v1\n"
 
 
-def test_a_person_who_waits_sees_how_far_it_is(shop: Shop) -> None:
+def test_a_terminal_shows_the_progress_of_a_prune(shop: Shop) -> None:
     for number in range(25):
         shop.start("shop.add.v1", {"a": number, "b": 1}, retention=1e-6)
     shop.work()
@@ -66,7 +66,7 @@ def test_a_person_who_waits_sees_how_far_it_is(shop: Shop) -> None:
     assert "25" in result.stdout
 
 
-def test_a_run_is_started_with_how_long_it_is_kept(shop: Shop) -> None:
+def test_a_run_is_started_with_its_retention(shop: Shop) -> None:
     shop.type("start", "shop.add.v1", "a:=1", "b:=2", "--retention", "1ms")
     shop.type("start", "shop.add.v1", "a:=1", "b:=2", "--retention", "1h")
     shop.work()

@@ -1,4 +1,4 @@
-"""Commands that only look: at a real database, for people and for programs."""
+"""Commands that only read: on a real database, with output for people and for programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ READING = ["ls", "show x", "history x", "audit x", "result x", "explain x", "wat
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Shop:
-    """A shop with one run that succeeded, one that failed, one that waits, and one that nobody has taken yet."""
+    """A shop with four runs: one succeeded, one failed, one waits, and one has not been claimed."""
     shop = Shop(tmp_path)
     shop.start("shop.add.v1", {"a": 1, "b": 2}, key="sum")
     shop.start("shop.broken.v1", key="broken", tags={"shop": "x"})
@@ -31,11 +31,11 @@ def run_id(shop: Shop, key: str) -> str:
     return found
 
 
-# Before anything exists
+# No database yet
 
 
 @pytest.mark.parametrize("words", [*READING, "cancel x --yes"])
-def test_looking_at_a_database_that_does_not_exist_makes_none(tmp_path: Path, words: str) -> None:
+def test_reading_a_database_that_does_not_exist_creates_none(tmp_path: Path, words: str) -> None:
     result = Shop(tmp_path).type(*words.split())
 
     assert result.exit_code == 5
@@ -44,15 +44,15 @@ def test_looking_at_a_database_that_does_not_exist_makes_none(tmp_path: Path, wo
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_plan_of_migrate_makes_no_database(tmp_path: Path) -> None:
+def test_the_plan_of_migrate_creates_no_database(tmp_path: Path) -> None:
     result = Shop(tmp_path).type("migrate", "--plan")
 
     assert result.exit_code == 0
-    assert "would make schema number" in result.stdout
+    assert "would create schema number" in result.stdout
     assert list(tmp_path.iterdir()) == []
 
 
-def test_migrate_makes_the_database_once(tmp_path: Path) -> None:
+def test_migrate_creates_the_database_once(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
 
     first, second = shop.read("migrate"), shop.read("migrate")
@@ -68,7 +68,7 @@ def test_migrate_makes_the_database_once(tmp_path: Path) -> None:
 # Lists
 
 
-def test_runs_are_listed_newest_first_with_what_is_to_be_said_of_them(shop: Shop) -> None:
+def test_runs_are_listed_newest_first_with_their_columns(shop: Shop) -> None:
     lines = shop.type("ls").stdout.splitlines()
 
     assert lines[0].split() == ["ID", "STATE", "TYPE", "KEY", "CREATED", "ABOUT"]
@@ -98,22 +98,22 @@ def test_runs_are_listed_newest_first_with_what_is_to_be_said_of_them(shop: Shop
         ("type:billing.*", []),
     ],
 )
-def test_filters_choose_what_is_listed(shop: Shop, words: str, keys: list[str]) -> None:
+def test_filters_choose_the_listed_runs(shop: Shop, words: str, keys: list[str]) -> None:
     assert [run["key"] for run in shop.read("ls", *words.split())] == keys
 
 
-def test_an_empty_list_is_no_error(shop: Shop) -> None:
+def test_an_empty_list_is_not_an_error(shop: Shop) -> None:
     result = shop.type("ls", "state:blocked")
 
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no run matches\n")
 
 
-def test_a_list_that_was_cut_says_so_unless_quiet(shop: Shop) -> None:
-    assert "--limit shows more" in shop.type("ls", "--limit", "2").stderr
+def test_a_truncated_list_says_so_unless_quiet(shop: Shop) -> None:
+    assert "--limit N shows more" in shop.type("ls", "--limit", "2").stderr
     assert shop.type("-q", "ls", "--limit", "2").stderr == ""
 
 
-def test_lists_go_on_after_a_run(shop: Shop) -> None:
+def test_a_list_continues_after_a_given_run(shop: Shop) -> None:
     told = shop.type("ls", "--limit", "3").stderr
     last = re.search(r"--after (\S+)", told)
     assert last is not None
@@ -121,7 +121,7 @@ def test_lists_go_on_after_a_run(shop: Shop) -> None:
     assert [run["key"] for run in shop.read("ls", "--limit", "3", "--after", last[1])] == ["sum"]
     assert [run["key"] for run in shop.read("ls", "--after", "key:order-17")] == ["broken", "sum"]
     assert shop.type("ls", "--after", "key:nobody").exit_code == 3
-    assert "no meaning" in shop.type("ls", "--watch", "--after", "key:sum").stderr
+    assert "does not work with --after" in shop.type("ls", "--watch", "--after", "key:sum").stderr
 
 
 def test_children_are_found_by_their_parent(shop: Shop) -> None:
@@ -139,7 +139,7 @@ def test_jsonl_is_one_run_on_each_line(shop: Shop) -> None:
 # One run
 
 
-def test_a_run_is_shown_with_why_it_waits_and_what_it_did(shop: Shop) -> None:
+def test_a_run_is_shown_with_the_reason_it_waits_and_its_history(shop: Shop) -> None:
     text = shop.type("show", "key:order-17").stdout
 
     assert text.startswith("shop.order.v1  ")
@@ -212,7 +212,7 @@ def test_the_result_of_a_failed_run_in_json_is_its_error(shop: Shop) -> None:
     assert json.loads(result.stdout)["error"]["cause"]["type"] == "Fatal"
 
 
-def test_waiting_for_a_result_ends_with_its_time_out(shop: Shop) -> None:
+def test_waiting_for_a_result_ends_with_its_timeout(shop: Shop) -> None:
     result = shop.type("result", "key:order-17", "--wait", "--timeout", "50ms")
 
     assert result.exit_code == 12
@@ -222,19 +222,19 @@ def test_waiting_for_a_result_ends_with_its_time_out(shop: Shop) -> None:
 # Naming a run
 
 
-def test_a_run_is_found_by_the_beginning_of_its_id(shop: Shop) -> None:
+def test_a_run_is_found_by_a_prefix_of_its_id(shop: Shop) -> None:
     whole = run_id(shop, "order-17")
 
     assert shop.type("show", whole[:30]).stdout.startswith(f"shop.order.v1  {whole}")
 
 
-def test_a_beginning_that_several_have_lists_them(shop: Shop) -> None:
+def test_an_ambiguous_prefix_lists_the_matching_runs(shop: Shop) -> None:
     whole = run_id(shop, "order-17")
 
     result = shop.type("show", whole[:2])
 
     assert result.exit_code == 2
-    assert f"several runs begin with '{whole[:2]}'; give more of the id" in result.stderr
+    assert f"several run ids begin with '{whole[:2]}'; give more of the id" in result.stderr
     assert f"  {whole}  suspended  shop.order.v1" in result.stderr
 
 
@@ -248,7 +248,7 @@ def test_an_unknown_run_is_not_found(shop: Shop, command: str, name: str) -> Non
     assert "Traceback" not in result.stderr
 
 
-def test_an_empty_name_means_nothing(shop: Shop) -> None:
+def test_an_empty_name_is_refused(shop: Shop) -> None:
     assert shop.type("show", "").exit_code == 2
 
 
@@ -256,19 +256,19 @@ def test_an_empty_name_means_nothing(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(("key", "code"), [("sum", 0), ("broken", 10)])
-def test_watching_what_has_ended_tells_its_story_and_ends(shop: Shop, key: str, code: int) -> None:
+def test_watching_a_finished_run_prints_its_story_and_ends(shop: Shop, key: str, code: int) -> None:
     result = shop.type("watch", f"key:{key}")
 
     assert result.exit_code == code
     assert "created" in result.stdout
-    assert "taken by" in result.stdout
+    assert "claimed by" in result.stdout
     assert ("■ succeeded" if code == 0 else "■ failed") in result.stdout
 
 
 @pytest.mark.parametrize("command", ["watch", "ls"])
-def test_what_is_watched_comes_in_lines_of_json_and_the_help_says_so(shop: Shop, command: str) -> None:
+def test_watch_prints_lines_of_json_and_the_help_says_so(shop: Shop, command: str) -> None:
     told = " ".join(shop.type(command, "--help").stdout.split())
-    assert "with --json one line of JSON" in told or "As JSON, one line for each change" in told
+    assert "with --json one line of JSON" in told or "As JSON, print one line for each change" in told
 
 
 @pytest.mark.parametrize("form", ["--json", "-ojsonl"])
@@ -278,7 +278,7 @@ def test_watching_in_json_gives_entries_then_the_run(shop: Shop, form: str) -> N
     assert [json.loads(line)["kind"] for line in result.stdout.splitlines()] == ["entry", "run"]
 
 
-def test_what_a_task_tells_of_its_progress_is_shown_and_watched(shop: Shop) -> None:
+def test_the_progress_of_a_task_is_shown_and_watched(shop: Shop) -> None:
     shop.start("shop.export.v1", {"rows": 7}, key="export")
     shop.work()
 
@@ -306,16 +306,16 @@ def test_without_workers_the_list_of_them_is_empty(shop: Shop) -> None:
     assert shop.read("workers") == []
 
 
-def test_the_doctor_warns_of_types_that_nobody_handles(shop: Shop) -> None:
+def test_the_doctor_warns_of_types_without_a_worker(shop: Shop) -> None:
     result = shop.type("doctor")
 
     assert result.exit_code == 0
     assert "! types" in result.stdout
-    assert "no worker handles shop.order.v1, of which 1 run has not ended" in result.stdout
+    assert "no worker handles shop.order.v1: 1 run has not ended" in result.stdout
     assert "✓ orphans" in result.stdout
 
 
-def test_a_strict_doctor_takes_warnings_for_problems(shop: Shop) -> None:
+def test_a_strict_doctor_treats_warnings_as_problems(shop: Shop) -> None:
     result = shop.type("doctor", "--strict", "--json")
 
     assert result.exit_code == 1
@@ -324,7 +324,7 @@ def test_a_strict_doctor_takes_warnings_for_problems(shop: Shop) -> None:
     assert {one["level"] for one in found} == {"ok", "warning"}
 
 
-def test_the_version_is_told_in_two_ways(tmp_path: Path) -> None:
+def test_the_version_is_printed_in_two_ways(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
 
     assert shop.type("--version").stdout == f"holdfast {__version__}\n"
@@ -376,7 +376,7 @@ def test_a_flag_for_colour_wins_over_variables_of_all_programs(shop: Shop, envir
     assert "\x1b[31m" in shop.type("show", "key:broken", "--color", "always", **environment).stdout
 
 
-def test_text_of_users_is_not_taken_for_markup(shop: Shop) -> None:
+def test_text_of_users_is_not_treated_as_markup(shop: Shop) -> None:
     shown = shop.type("show", "key:broken", "--color", "always", COLUMNS="300").stdout
 
     assert "the card [bold]was\\x1b[31m refused" in shown

@@ -1,4 +1,4 @@
-"""Commands about schedules."""
+"""Commands for schedules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.testing.clock import VirtualClock
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
 
-__all__ = ["shop"]  # a fixture that is used by being here
+__all__ = ["shop"]  # a fixture that pytest finds by its name
 
 
 def add(shop: Shop, name: str = "nightly", *options: str) -> Any:
@@ -32,10 +32,10 @@ def test_a_schedule_is_added_and_its_next_times_are_shown(shop: Shop) -> None:
     assert head.split() == ["NEXT", "IN", "UTC", "FROM", "NOW"]
     assert len(lines) == 5
     assert all(" 02:30:00 CE" in line for line in lines)
-    assert "no worker is running yet; schedules are fired by workers" in told.stderr
+    assert "no worker is running yet; workers fire schedules" in told.stderr
 
 
-def test_all_that_can_be_said_of_a_schedule_is_kept(shop: Shop) -> None:
+def test_all_options_of_a_schedule_are_stored(shop: Shop) -> None:
     told = add(
         shop, "sync", "--every", "5m", "--catch-up", "all", "--overlap", "skip", "--jitter", "10s",
         "--priority", "7", "--tag", "team=a",
@@ -91,16 +91,16 @@ def test_schedules_are_listed_and_shown(shop: Shop) -> None:
     assert [one["name"] for one in shop.read("schedules", "ls", "--type", "shop.*", "--limit", "1")] == ["nightly"]
 
 
-def test_no_schedules_are_told_of(shop: Shop) -> None:
+def test_an_empty_list_of_schedules_says_so(shop: Shop) -> None:
     shop.type("migrate")
 
     told = shop.type("schedules", "ls")
 
     assert (told.exit_code, told.stdout) == (0, "")
-    assert "there are no schedules; `holdfast schedules add` makes one" in told.stderr
+    assert "there are no schedules; create one with `holdfast schedules add`" in told.stderr
 
 
-def test_the_next_times_are_those_of_its_zone(shop: Shop) -> None:
+def test_the_next_times_are_in_the_zone_of_the_schedule(shop: Shop) -> None:
     add(shop)
 
     plain = shop.type("schedules", "next", "nightly").stdout.splitlines()
@@ -134,7 +134,7 @@ def test_a_schedule_is_triggered_and_a_worker_runs_it(shop: Shop) -> None:
     assert shop.read("schedules", "show", "nightly")["last_run_id"] == run_id
 
 
-def test_a_schedule_is_removed_only_by_who_is_sure(shop: Shop) -> None:
+def test_a_schedule_is_removed_only_after_confirmation(shop: Shop) -> None:
     add(shop)
 
     unsure = shop.type("schedules", "rm", "nightly")
@@ -146,7 +146,7 @@ def test_a_schedule_is_removed_only_by_who_is_sure(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("verb", ["show", "next", "pause", "resume", "trigger", "rm"])
-def test_an_unknown_name_leads_to_the_nearest(shop: Shop, verb: str) -> None:
+def test_an_unknown_name_suggests_the_nearest(shop: Shop, verb: str) -> None:
     add(shop)
 
     words = ["--yes"] if verb == "rm" else []
@@ -166,11 +166,11 @@ def test_an_unknown_name_leads_to_the_nearest(shop: Shop, verb: str) -> None:
         (["--every", "1h", "--cron", "0 9 * * *"], "but not both"),
         ([], "needs a cron expression or every"),
         (["--every", "10ms"], "at least 1 second"),
-        (["--every", "1h", "--payload", "[1]"], "the payload of a run is a JSON object"),
+        (["--every", "1h", "--payload", "[1]"], "the payload of a run must be a JSON object"),
         (["--every", "1h", "--tag", "slot=x"], "is set by the schedule itself"),
     ],
 )
-def test_a_mistake_is_refused_and_leaves_nothing_behind(shop: Shop, rule: list[str], says: str) -> None:
+def test_an_invalid_schedule_is_refused_and_leaves_nothing_behind(shop: Shop, rule: list[str], says: str) -> None:
     told = shop.type("schedules", "add", "nightly", "shop.add.v1", *rule)
 
     assert told.exit_code == 2
@@ -185,7 +185,7 @@ def test_the_mistake_in_an_expression_is_marked(shop: Shop) -> None:
     assert shown[marks.index("^") : marks.rindex("^") + 1] == "mon-fry"
 
 
-def test_the_doctor_knows_of_schedules_that_nobody_fires(shop: Shop) -> None:
+def test_the_doctor_reports_schedules_that_no_worker_fires(shop: Shop) -> None:
     add(shop)
 
     async def set_one_last_year() -> None:
@@ -201,4 +201,4 @@ def test_the_doctor_knows_of_schedules_that_nobody_fires(shop: Shop) -> None:
     after = [one for one in shop.read("doctor") if one["subject"] == "schedules"]
 
     assert [one["level"] for one in (*before, *after)] == ["ok", "warning"]
-    assert "nobody fires late" in after[0]["text"]
+    assert "no worker fires late" in after[0]["text"]

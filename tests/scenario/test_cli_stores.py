@@ -1,4 +1,4 @@
-"""Stores that cannot be used: one clear message, the right exit code, nothing left behind."""
+"""Unusable stores: one clear message, the right exit code, nothing left behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.stores.sqlite import SqliteStore, schema
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
 
-__all__ = ["shop"]  # a fixture that is used by being here
+__all__ = ["shop"]  # a fixture that pytest finds by its name
 
 
 @pytest.mark.parametrize(
@@ -25,11 +25,11 @@ __all__ = ["shop"]  # a fixture that is used by being here
         ("mysql://ann:secret@[::1/db", "'mysql://ann:***@[::1/db' is not a valid store URL"),
         ("sqlite://shop.db", "with four slashes"),
         ("sqlite:///shop.db?color=red", "unknown option color"),
-        ("memory://", "a memory store lives inside one process"),
+        ("memory://", "a memory store exists only inside its own process"),
     ],
 )
 @pytest.mark.parametrize("words", ["ls", "start x", "emit x", "migrate", "doctor"])
-def test_a_bad_url_is_a_mistake_of_usage(shop: Shop, url: str, message: str, words: str) -> None:
+def test_a_bad_url_is_a_usage_error(shop: Shop, url: str, message: str, words: str) -> None:
     result = shop.type("--url", url, *words.split())
 
     assert result.exit_code == 2
@@ -37,7 +37,7 @@ def test_a_bad_url_is_a_mistake_of_usage(shop: Shop, url: str, message: str, wor
     assert "secret" not in result.output
 
 
-def test_a_directory_that_does_not_exist_is_not_made(shop: Shop, tmp_path: Path) -> None:
+def test_a_directory_that_does_not_exist_is_not_created(shop: Shop, tmp_path: Path) -> None:
     result = shop.type("start", "x", HOLDFAST_URL=f"sqlite:///{tmp_path}/nowhere/shop.db")
 
     assert result.exit_code == 5
@@ -46,7 +46,7 @@ def test_a_directory_that_does_not_exist_is_not_made(shop: Shop, tmp_path: Path)
 
 
 @pytest.mark.parametrize("words", ["ls", "start x", "doctor", "migrate"])
-def test_a_file_that_is_no_database_is_left_alone(shop: Shop, words: str) -> None:
+def test_a_file_that_is_not_a_database_is_left_alone(shop: Shop, words: str) -> None:
     shop.path.write_text("This is a letter to a friend, and by no means a database. " * 50)
     before = shop.path.read_bytes()
 
@@ -59,7 +59,7 @@ def test_a_file_that_is_no_database_is_left_alone(shop: Shop, words: str) -> Non
 
 
 def test_a_database_that_cannot_be_written_is_unreachable(shop: Shop) -> None:
-    # Not even root may write there.
+    # Even root cannot write there.
     result = shop.type("start", "x", HOLDFAST_URL="sqlite:////proc/shop.db")
 
     assert result.exit_code == 5
@@ -68,7 +68,7 @@ def test_a_database_that_cannot_be_written_is_unreachable(shop: Shop) -> None:
 
 @pytest.mark.parametrize("words", ["ls", "start x", "cancel x --yes", "migrate", "migrate --plan", "export"])
 @pytest.mark.parametrize("number", [1, 99])
-def test_a_store_of_another_version_is_refused_and_left_as_it_is(shop: Shop, words: str, number: int) -> None:
+def test_a_store_of_another_version_is_refused_and_left_unchanged(shop: Shop, words: str, number: int) -> None:
     shop.type("migrate")
     with closing(apsw.Connection(str(shop.path))) as connection:
         connection.execute("update meta set value = ? where name = 'schema'", (str(number),))
@@ -82,7 +82,7 @@ def test_a_store_of_another_version_is_refused_and_left_as_it_is(shop: Shop, wor
     assert SqliteStore(shop.path).schema().current == number
 
 
-def test_the_doctor_says_that_another_version_made_the_store(shop: Shop) -> None:
+def test_the_doctor_says_that_another_version_created_the_store(shop: Shop) -> None:
     shop.type("migrate")
     with closing(apsw.Connection(str(shop.path))) as connection:
         connection.execute("update meta set value = '1' where name = 'schema'")
@@ -94,7 +94,7 @@ def test_the_doctor_says_that_another_version_made_the_store(shop: Shop) -> None
     assert "export with the old version, import with the new one" in result.stdout
 
 
-def test_a_traceback_is_shown_when_it_is_asked_for(shop: Shop) -> None:
+def test_a_traceback_is_shown_on_request(shop: Shop) -> None:
     result = shop.type("-vv", "ls")
 
     assert result.exit_code == 5

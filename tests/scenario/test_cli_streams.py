@@ -1,6 +1,6 @@
-"""Standard streams that are closed or full: work is done, exit codes are right, and what is lost is told, if it can.
+"""Closed or full standard streams: the command does its work, exits with the right code, and reports lost output.
 
-And arguments that the locale cannot read.
+Also covers arguments that the locale cannot decode.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.testing.patience import GUARD_SECONDS
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
 
-__all__ = ["shop"]  # a fixture that is used by being here
+__all__ = ["shop"]  # a fixture that pytest finds by its name
 
 CLOSED, FULL = ">&-", ">/dev/full"
 WHY = {CLOSED: "stdout is closed", FULL: "No space left on device"}
@@ -44,12 +44,12 @@ def noisy() -> int:
 
 
 def line(words: str) -> list[bytes]:
-    """A line of a shell: with redirections, which no list of arguments has. Its process becomes that of the command."""
+    """A shell command line, for redirections. `exec` makes the shell's process the command's process."""
     return [b"sh", b"-c", f"exec {sys.executable} -m holdfast {words}".encode()]
 
 
 def typed(shop: Shop, words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """What a shell makes of a line."""
+    """Run a shell command line and return the finished process."""
     where = place(shop, **environment)
     return subprocess.run(line(words), **where, capture_output=True, text=True, timeout=GUARD_SECONDS, check=False)
 
@@ -60,7 +60,7 @@ def place(shop: Shop, **environment: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("stdout", [CLOSED, FULL])
 @pytest.mark.parametrize("form", ["", " --json"])
-def test_a_start_that_cannot_tell_the_id_on_stdout_names_the_run_on_stderr(shop: Shop, stdout: str, form: str) -> None:
+def test_a_start_that_cannot_print_the_id_on_stdout_names_the_run_on_stderr(shop: Shop, stdout: str, form: str) -> None:
     done = typed(shop, f"start shop.add.v1 a:=1 b:=2 --key k -q{form} {stdout}")
 
     (run,) = shop.read("ls")
@@ -69,11 +69,11 @@ def test_a_start_that_cannot_tell_the_id_on_stdout_names_the_run_on_stderr(shop:
     assert done.stderr == f"Error: run {run['id']} was started; but {why}\n"
 
     again = typed(shop, f"start shop.add.v1 a:=1 b:=2 --key k -q{form} {stdout}")
-    assert again.stderr == f"Error: there is run {run['id']} already; but {why}\n"
+    assert again.stderr == f"Error: run {run['id']} already exists; but {why}\n"
 
 
 @pytest.mark.parametrize("stdout", [CLOSED, FULL])
-def test_an_event_that_was_published_is_told_as_such(shop: Shop, stdout: str) -> None:
+def test_a_published_event_is_reported_as_published_when_stdout_fails(shop: Shop, stdout: str) -> None:
     done = typed(shop, f"emit x {stdout}")
     assert done.returncode == 1
     assert done.stderr.startswith("Error: the event was published; but the output could not be written")
@@ -83,7 +83,7 @@ def test_an_event_that_was_published_is_told_as_such(shop: Shop, stdout: str) ->
 @pytest.mark.parametrize(
     "words", ["ls", "ls --json", "ls --color always", "--help", "ls --help", "--version", "export"]
 )
-def test_what_cannot_be_written_is_told_in_a_line(shop: Shop, words: str, stdout: str) -> None:
+def test_a_failure_to_write_output_is_one_line_on_stderr(shop: Shop, words: str, stdout: str) -> None:
     shop.start("shop.add.v1", {"a": 1, "b": 2})
     done = typed(shop, f"{words} {stdout}")
     assert (done.returncode, done.stderr.rpartition("\r")[2]) == (
@@ -94,14 +94,14 @@ def test_what_cannot_be_written_is_told_in_a_line(shop: Shop, words: str, stdout
 
 @pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full", ">&- 2>&-"])
 @pytest.mark.parametrize(("words", "code"), [("show nope", 3), ("nosuch", 2), ("ls state:asleep", 2)])
-def test_a_command_that_nobody_hears_has_the_same_exit_code(shop: Shop, words: str, code: int, stderr: str) -> None:
+def test_a_command_without_stderr_has_the_same_exit_code(shop: Shop, words: str, code: int, stderr: str) -> None:
     shop.start("shop.add.v1", {"a": 1, "b": 2})
     assert typed(shop, f"{words} {stderr}").returncode == code
 
 
-def test_without_stdin_nobody_is_asked_and_nothing_is_read(shop: Shop) -> None:
+def test_without_stdin_no_question_is_asked_and_nothing_is_read(shop: Shop) -> None:
     run_id = shop.start("shop.add.v1", {"a": 1, "b": 2})
-    assert "nobody can be asked here" in typed(shop, f"cancel {run_id} <&-").stderr
+    assert "cannot ask for confirmation" in typed(shop, f"cancel {run_id} <&-").stderr
     assert "stdin is not JSON" in typed(shop, "start shop.add.v1 - <&-").stderr
 
 
@@ -109,7 +109,7 @@ def test_without_stdin_nobody_is_asked_and_nothing_is_read(shop: Shop) -> None:
     "words",
     [">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full 2>/dev/full", "--processes 2 >&- 2>&-", "-v --processes 2 >/dev/full"],
 )
-def test_a_worker_works_and_ends_in_order_whatever_becomes_of_its_output(shop: Shop, words: str) -> None:
+def test_a_worker_works_and_ends_in_order_with_closed_or_full_output(shop: Shop, words: str) -> None:
     (shop.path.parent / "app.py").write_text(APPLICATION)
     run_id = shop.start("noisy.v1")
 
@@ -142,14 +142,17 @@ def test_arguments_are_utf8_also_where_the_locale_knows_only_ascii(shop: Shop) -
     assert run["payload"] == {"wort": "ß"}
 
 
-def test_a_file_with_letters_that_the_locale_does_not_know_is_found_by_its_name(shop: Shop) -> None:
+def test_a_file_with_letters_outside_the_locale_is_found_by_its_name(shop: Shop) -> None:
     (shop.path.parent / os.fsdecode("käse.json".encode())).write_text('{"a": 1}')
     assert typed(shop, "start cheese.v1 @käse.json -q", **ASCII).returncode == 0
     (run,) = shop.read("ls")
     assert run["payload"] == {"a": 1}
 
 
-def test_an_argument_that_is_no_text_is_a_mistake_of_usage(shop: Shop) -> None:
+def test_an_argument_that_cannot_be_decoded_is_a_usage_error(shop: Shop) -> None:
     done = typed(shop, "show \"key:$(printf '\\377')\"")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "Error: the argument 'key:\\udcff' is no text in UTF-8, nor in the encoding of the locale\n"
+    assert (
+        done.stderr
+        == "Error: the argument 'key:\\udcff' is not valid text, neither in UTF-8 nor in the encoding of the locale\n"
+    )

@@ -1,4 +1,4 @@
-"""Commands about topics and dead letters, a request from the command line, and pruning."""
+"""Commands for topics and dead letters, requests from the command line, and pruning."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.scenario.test_cli_acting import a_worker
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
 
-__all__ = ["shop"]  # a fixture that is used by being here
+__all__ = ["shop"]  # a fixture that pytest finds by its name
 
 
 def bury(shop: Shop, *topics: str) -> None:
-    """Have an event of each topic become a dead letter."""
+    """Turn one event of each topic into a dead letter."""
     shop.type("topics", "set", "*", "--mode", "queue", "--retention", "1ms")
     for number, topic in enumerate(topics):
         shop.type("emit", topic, f'{{"job": {number}}}')
@@ -38,7 +38,7 @@ def numbers(shop: Shop, *words: str) -> list[int]:
 # Topics
 
 
-def test_rules_are_set_bit_by_bit_and_listed(shop: Shop) -> None:
+def test_rules_are_set_one_by_one_and_listed(shop: Shop) -> None:
     first = shop.type("topics", "set", "jobs", "--mode", "queue", "--retention", "12h")
     shop.type("topics", "set", "jobs", "--max-pending", "5")
     shop.type("topics", "set", "a*", "--mode", "fanout")
@@ -55,21 +55,21 @@ def test_rules_are_set_bit_by_bit_and_listed(shop: Shop) -> None:
     ]
 
 
-def test_no_rules_are_told_of(shop: Shop) -> None:
+def test_an_empty_list_of_topics_says_so(shop: Shop) -> None:
     shop.type("migrate")
 
-    assert "no topic has rules of its own" in shop.type("topics", "ls").stderr
+    assert "no topic has rules" in shop.type("topics", "ls").stderr
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["topics", "set", "jobs"], "say what to set"),
+        (["topics", "set", "jobs"], "nothing to set; give"),
         (["topics", "set", "jobs", "--mode", "stack"], "'stack' is not one of"),
         (["topics", "set", "jobs", "--max-pending", "0"], "max_pending=0"),
         (["topics", "set", "", "--mode", "queue"], "a topic is a string"),
         (["topics", "lst"], "did you mean `holdfast topics ls`?"),
-        (["topics", "xyzzy"], "there are ls, set, dead-letters, replay, purge"),
+        (["topics", "xyzzy"], "it has ls, set, dead-letters, replay, purge"),
         (["topics", "replay"], "name the dead letters to replay"),
         (["topics", "purge", "1", "--topic", "x", "--yes"], "name the dead letters to purge"),
         (["topics", "purge", "1"], "add --yes"),
@@ -77,7 +77,7 @@ def test_no_rules_are_told_of(shop: Shop) -> None:
         (["send", "x", "y", "--timeout", "1s"], "add --wait"),
     ],
 )
-def test_a_mistake_of_usage_is_told_and_changes_nothing(shop: Shop, words: list[str], message: str) -> None:
+def test_a_usage_error_is_reported_and_changes_nothing(shop: Shop, words: list[str], message: str) -> None:
     result = shop.type(*words)
 
     assert result.exit_code == 2
@@ -134,7 +134,7 @@ def test_a_replayed_letter_reaches_a_run(shop: Shop) -> None:
     assert numbers(shop) == []
 
 
-def test_letters_of_a_topic_are_purged_after_a_look(shop: Shop) -> None:
+def test_letters_of_a_topic_are_purged_after_a_preview(shop: Shop) -> None:
     bury(shop, "jobs", "orders.1", "jobs")
 
     preview = shop.type("topics", "purge", "--topic", "jobs", "--dry-run")
@@ -145,7 +145,7 @@ def test_letters_of_a_topic_are_purged_after_a_look(shop: Shop) -> None:
     assert (kept, purged, numbers(shop)) == ([1, 2, 3], {"purged": 2}, [2])
 
 
-def test_a_letter_that_is_not_there_is_a_conflict(shop: Shop) -> None:
+def test_an_unknown_letter_is_a_conflict(shop: Shop) -> None:
     shop.type("migrate")
 
     assert shop.type("topics", "purge", "9", "--yes").exit_code == 6
@@ -165,7 +165,7 @@ def test_a_message_that_waits_prints_the_reply(shop: Shop) -> None:
     assert (again["id"], again["reply"]) == ("q", {"answer": 6})
 
 
-def test_a_reply_that_does_not_come_in_time_can_be_waited_for_again(shop: Shop) -> None:
+def test_a_reply_that_does_not_come_in_time_can_be_awaited_again(shop: Shop) -> None:
     shop.start("shop.desk.v1", key="desk")
 
     result = shop.type("send", "key:desk", "question", "--wait", "--timeout", "50ms", "--id", "q")
@@ -186,7 +186,7 @@ def test_a_run_that_ends_without_a_reply_is_a_conflict(shop: Shop) -> None:
 # Pruning
 
 
-def test_pruning_tells_what_it_did(shop: Shop) -> None:
+def test_pruning_reports_what_it_deleted(shop: Shop) -> None:
     shop.type("topics", "set", "few", "--max-pending", "1")
     for _ in range(3):
         shop.type("emit", "few")

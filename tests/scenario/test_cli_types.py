@@ -1,4 +1,4 @@
-"""Commands about types: their limits, and switching them off and on."""
+"""Commands for types: their limits, and switching them off and on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.scenario.test_cli_acting import a_worker
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
 
-__all__ = ["shop"]  # a fixture that is used by being here
+__all__ = ["shop"]  # a fixture that pytest finds by its name
 
 
 def listed(shop: Shop, name: str) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def listed(shop: Shop, name: str) -> dict[str, Any]:
 
 
 def worked(shop: Shop) -> None:
-    """Have a worker tell its types, and end all there is to do."""
+    """Let a worker announce its types and execute all ready runs."""
 
     async def work(hf: Holdfast) -> None:
         await hf.worker(name="w1").run_until_idle()
@@ -29,7 +29,7 @@ def worked(shop: Shop) -> None:
     shop.do(work)
 
 
-def test_limits_are_set_bit_by_bit_and_listed(shop: Shop) -> None:
+def test_limits_are_set_one_by_one_and_listed(shop: Shop) -> None:
     first = shop.type("types", "set", "shop.add.v1", "--concurrency", "5", "--per-key", "tenant=2")
     second = shop.type(
         "types", "set", "shop.add.v1", "--rate", "100/60s", "--retention", "30d", "--description", "Adds"
@@ -61,10 +61,10 @@ def test_none_lifts_a_limit(shop: Shop) -> None:
     assert lifted.stdout == "x: no limits\n"
 
 
-def test_a_type_that_nobody_has_seen_may_be_spoken_of_but_that_is_told(shop: Shop) -> None:
+def test_rules_for_an_unknown_type_are_accepted_with_a_warning(shop: Shop) -> None:
     told = shop.type("types", "set", "shop.ad.v1", "--concurrency", "5")
 
-    assert (told.exit_code, "nobody has seen type shop.ad.v1" in told.stderr) == (0, True)
+    assert (told.exit_code, "type shop.ad.v1 is unknown so far" in told.stderr) == (0, True)
 
 
 def test_types_are_listed_with_their_worker_and_runs(shop: Shop) -> None:
@@ -88,17 +88,17 @@ def test_types_are_listed_with_their_worker_and_runs(shop: Shop) -> None:
     assert listed(shop, "elsewhere.v1")["counts"] == {"pending": 1}
 
 
-def test_a_type_that_is_switched_off_is_not_worked_on_until_it_is_switched_on(shop: Shop) -> None:
+def test_a_type_that_is_switched_off_is_not_executed_until_it_is_switched_on(shop: Shop) -> None:
     run = shop.start("shop.add.v1", {"a": 1, "b": 2})
 
     off = shop.type("types", "disable", "shop.add.v1")
     worked(shop)
 
-    assert off.stdout == "shop.add.v1 is switched off; 1 of its runs have not ended\n"
+    assert off.stdout == "shop.add.v1 is disabled; 1 of its runs have not ended\n"
     assert shop.read("show", run)["run"]["state"] == "pending"
     assert "is switched off; `holdfast types enable shop.add.v1`" in shop.type("explain", run).stdout
-    assert "shop.add.v1 is switched off, and 1 run of it has not ended" in shop.type("doctor").stdout
-    assert shop.type("types", "enable", "shop.add.v1").stdout == "shop.add.v1 is switched on\n"
+    assert "shop.add.v1 is disabled, but 1 run of this type has not ended" in shop.type("doctor").stdout
+    assert shop.type("types", "enable", "shop.add.v1").stdout == "shop.add.v1 is enabled\n"
     worked(shop)
     assert shop.read("show", run)["run"]["state"] == "succeeded"
 
@@ -120,12 +120,12 @@ def test_a_family_of_types_is_switched_at_once(shop: Shop) -> None:
     assert not any(one["enabled"] for one in shop.read("types", "ls"))
 
 
-def test_a_family_that_nobody_knows_is_not_found(shop: Shop) -> None:
+def test_an_unknown_family_of_types_is_not_found(shop: Shop) -> None:
     worked(shop)
 
     told = shop.type("types", "disable", "billing.*")
 
-    assert (told.exit_code, "no known type is one of billing.*" in told.stderr) == (3, True)
+    assert (told.exit_code, "no known type matches billing.*" in told.stderr) == (3, True)
 
 
 def test_parked_runs_are_shown(shop: Shop) -> None:
@@ -140,7 +140,7 @@ def test_parked_runs_are_shown(shop: Shop) -> None:
     assert "may begin at" in shop.type("explain", second).stdout
 
 
-def test_the_doctor_looks_at_slots(shop: Shop) -> None:
+def test_the_doctor_checks_slots(shop: Shop) -> None:
     shop.type("migrate")
 
     assert "all slots agree with the runs that have them" in shop.type("doctor").stdout
@@ -149,7 +149,7 @@ def test_the_doctor_looks_at_slots(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["set", "x"], "say what to set"),
+        (["set", "x"], "nothing to set; give"),
         (["set", "x", "--concurrency", "many"], "--concurrency 'many'"),
         (["set", "x", "--concurrency", "0"], "concurrency=0"),
         (["set", "x", "--concurrency", "-1"], "--concurrency '-1'"),
@@ -163,7 +163,7 @@ def test_the_doctor_looks_at_slots(shop: Shop) -> None:
         (["disable"], "Missing argument"),
     ],
 )
-def test_nonsense_is_refused_with_a_sentence(shop: Shop, words: list[str], told: str) -> None:
+def test_invalid_options_are_refused_with_a_sentence(shop: Shop, words: list[str], told: str) -> None:
     result = shop.type("types", *words)
 
     assert (result.exit_code, told in result.stderr) == (2, True), result.stderr

@@ -1,4 +1,4 @@
-"""Commands on a database with a row that somebody has edited by hand: one marked line, and everything else as ever."""
+"""Commands on a database with a manually edited row: the row is marked, and everything else is as usual."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def field(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def shop(tmp_path: Path, field: str) -> Shop:
-    """A shop with three runs that nobody has taken yet; the one with the key `odd` cannot be read."""
+    """A shop with three unclaimed runs, of which the one with the key `odd` cannot be read."""
     shop = Shop(tmp_path)
     for key in ("one", "odd", "two"):
         shop.start("shop.add.v1", {"a": 1, "b": 2}, key=key)
@@ -58,7 +58,7 @@ def test_a_list_has_one_marked_line(shop: Shop, field: str) -> None:
     assert len(text.stdout.strip().splitlines()) == 4
 
 
-def test_one_run_is_shown_with_the_reason(shop: Shop, field: str) -> None:
+def test_an_unreadable_run_is_shown_with_the_reason(shop: Shop, field: str) -> None:
     odd = odd_id(shop)
 
     shown = shop.type("show", odd)
@@ -78,7 +78,9 @@ def test_one_run_is_shown_with_the_reason(shop: Shop, field: str) -> None:
     assert "cannot be read" in shop.type("doctor").stdout or field in ("state", "type")
 
 
-def test_an_export_names_it_and_an_import_says_that_it_is_left_out(shop: Shop, field: str, tmp_path: Path) -> None:
+def test_an_export_names_an_unreadable_run_and_an_import_reports_it_as_left_out(
+    shop: Shop, field: str, tmp_path: Path
+) -> None:
     odd = odd_id(shop)
     exported = shop.type("export")
     file = tmp_path / "runs.jsonl"
@@ -94,11 +96,11 @@ def test_an_export_names_it_and_an_import_says_that_it_is_left_out(shop: Shop, f
     other.read("migrate")
     imported = other.type("import", str(file))
     assert imported.exit_code == 0, imported.output
-    assert f"run {odd} was left out" in imported.stderr
+    assert f"run {odd} is not in the file" in imported.stderr
     assert len(other.read("ls")) == 2
 
 
-def test_bulk_commands_pass_over_it(shop: Shop) -> None:
+def test_bulk_commands_skip_an_unreadable_run(shop: Shop) -> None:
     result = shop.type("cancel", "--filter", "type:shop.add.v1", "--yes")
 
     assert result.exit_code == 0, result.output

@@ -1,4 +1,4 @@
-"""`holdfast worker`, and other commands that are processes of their own."""
+"""`holdfast worker`, and other commands that run as separate processes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def shop(tmp_path: Path) -> Shop:
 def holdfast(
     shop: Shop, *arguments: str, directory: Path | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """A command as a process, in the directory of the shop or another."""
+    """Run a command as a process, in the directory of the shop or another."""
     place = _place(shop, environment)
     return subprocess.run(
         [sys.executable, "-m", "holdfast", *arguments],
@@ -66,7 +66,7 @@ def holdfast(
 
 @contextmanager
 def running(shop: Shop, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A command that goes on until the test has seen enough."""
+    """Start a command that runs until the end of the `with` block."""
     process = subprocess.Popen(
         [sys.executable, "-m", "holdfast", *arguments],
         text=True,
@@ -89,7 +89,7 @@ def _place(shop: Shop, environment: dict[str, str]) -> dict[str, Any]:
     return {"cwd": shop.path.parent, "env": os.environ | {"HOLDFAST_URL": "sqlite:///shop.db"} | environment}
 
 
-def test_a_worker_executes_what_there_is_and_ends_when_idle(shop: Shop) -> None:
+def test_a_worker_executes_all_ready_runs_and_ends_when_idle(shop: Shop) -> None:
     shop.start("shop.add.v1", {"a": 1, "b": 2}, key="sum")
     shop.start("billing.wait.v1", key="waits")
 
@@ -102,7 +102,7 @@ def test_a_worker_executes_what_there_is_and_ends_when_idle(shop: Shop) -> None:
     assert shop.read("workers") == []
 
 
-def test_a_worker_takes_only_the_types_it_is_told(shop: Shop) -> None:
+def test_a_worker_takes_only_the_configured_types(shop: Shop) -> None:
     shop.start("shop.add.v1", {"a": 1, "b": 2}, key="sum")
     shop.start("billing.wait.v1", key="waits")
 
@@ -113,7 +113,7 @@ def test_a_worker_takes_only_the_types_it_is_told(shop: Shop) -> None:
     assert shop.read("show", "key:waits")["run"]["state"] == "suspended"
 
 
-def test_a_worker_lets_its_steps_end_when_it_is_told_to_stop(shop: Shop) -> None:
+def test_a_worker_lets_its_steps_finish_when_it_is_stopped(shop: Shop) -> None:
     shop.start("shop.slow.v1", key="slow")
 
     with running(shop, "-v", "worker", "app:hf") as worker:
@@ -125,11 +125,11 @@ def test_a_worker_lets_its_steps_end_when_it_is_told_to_stop(shop: Shop) -> None
         worker.communicate(timeout=GUARD_SECONDS)
 
     assert worker.returncode == 0
-    assert "running steps have 10 s" in told
+    assert "running steps get 10 s" in told
     assert shop.read("show", "key:slow")["history"][0]["result"] == "done"
 
 
-def test_workers_show_their_slots_and_what_they_hold(shop: Shop) -> None:
+def test_workers_show_their_slots_and_the_number_of_held_runs(shop: Shop) -> None:
     shop.start("shop.slow.v1")
 
     with running(shop, "worker", "app:hf", "--name", "wally", "--concurrency", "7", "--types", "shop.*"):
@@ -142,7 +142,7 @@ def test_workers_show_their_slots_and_what_they_hold(shop: Shop) -> None:
     assert table.splitlines()[0].split() == ["NAME", "STATE", "HOST", "PID", "SLOTS", "HELD", "UP", "HEARD", "TYPES"]
 
 
-def test_of_a_worker_that_was_killed_all_say_so_at_once(shop: Shop) -> None:
+def test_every_command_reports_a_killed_worker_at_once(shop: Shop) -> None:
     held = shop.start("shop.slow.v1")
     with running(shop, "worker", "app:hf", "--name", "wally") as worker:
         until_begun(shop)
@@ -164,7 +164,7 @@ def test_of_a_worker_that_was_killed_all_say_so_at_once(shop: Shop) -> None:
     assert "no worker handles shop.add.v1" in checkup
 
 
-def test_the_url_of_the_command_line_is_that_of_an_application_without_one(shop: Shop) -> None:
+def test_the_url_of_the_command_line_applies_to_an_application_without_one(shop: Shop) -> None:
     done = holdfast(shop, "--url", "sqlite:///other.db", "worker", "app:hf", "--until-idle")
 
     assert done.returncode == 0
@@ -172,17 +172,17 @@ def test_the_url_of_the_command_line_is_that_of_an_application_without_one(shop:
     assert not shop.path.exists()
 
 
-def test_an_application_with_another_url_of_its_own_is_refused(shop: Shop) -> None:
+def test_an_application_with_a_different_url_is_refused(shop: Shop) -> None:
     (shop.path.parent / "own.py").write_text(APPLICATION.replace("Holdfast()", "Holdfast('sqlite:///own.db')"))
 
     done = holdfast(shop, "--url", "sqlite:///other.db", "worker", "own:hf", "--until-idle")
 
     assert done.returncode == 2
-    assert "own:hf is made for sqlite:///own.db, but --url says sqlite:///other.db" in done.stderr
+    assert "own:hf uses sqlite:///own.db, but --url says sqlite:///other.db" in done.stderr
     assert not (shop.path.parent / "own.db").exists()
 
 
-def test_an_application_with_a_store_of_its_own_is_not_taken_for_another(shop: Shop) -> None:
+def test_an_application_with_its_own_store_is_not_replaced(shop: Shop) -> None:
     made = "Holdfast(store=SqliteStore('own.db'))"
     source = f"from holdfast.stores.sqlite import SqliteStore\n{APPLICATION.replace('Holdfast()', made)}"
     (shop.path.parent / "own.py").write_text(source)
@@ -195,7 +195,7 @@ def test_an_application_with_a_store_of_its_own_is_not_taken_for_another(shop: S
     assert (shop.path.parent / "own.db").exists()
     for one in refused:
         assert one.returncode == 2
-        assert "own:hf is made for SqliteStore, but --url says sqlite:///other.db" in one.stderr
+        assert "own:hf uses SqliteStore, but --url says sqlite:///other.db" in one.stderr
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_an_application_with_a_store_of_its_own_is_not_taken_for_another(shop: S
         ("app:hf --grace soon", "'soon': expected a duration"),
     ],
 )
-def test_a_worker_that_cannot_work_says_why(shop: Shop, words: str, message: str) -> None:
+def test_a_worker_that_cannot_start_says_why(shop: Shop, words: str, message: str) -> None:
     done = holdfast(shop, "worker", *words.split())
 
     assert done.returncode == 2
@@ -227,7 +227,7 @@ def test_a_worker_without_a_store_ends(shop: Shop) -> None:
     assert "there is no directory" in done.stderr
 
 
-def test_commands_that_only_look_never_import_the_application(shop: Shop) -> None:
+def test_commands_that_only_read_never_import_the_application(shop: Shop) -> None:
     shop.start("shop.add.v1", {"a": 1, "b": 2}, key="sum")
     (shop.path.parent / "app.py").write_text("raise SystemExit('imported')")
 
@@ -235,7 +235,7 @@ def test_commands_that_only_look_never_import_the_application(shop: Shop) -> Non
         assert holdfast(shop, *words.split()).returncode == 0
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(shop: Shop) -> None:
+def test_a_reader_that_closes_the_pipe_is_not_an_error(shop: Shop) -> None:
     for _ in range(3):
         shop.start("shop.large.v1", {"text": "x" * 100_000})
 
@@ -327,7 +327,7 @@ def test_metrics_for_other_machines_need_a_token(shop: Shop) -> None:
     assert allowed.returncode == 0
 
 
-def test_each_worker_process_serves_metrics_of_its_own(shop: Shop) -> None:
+def test_each_worker_process_serves_its_own_metrics(shop: Shop) -> None:
     with running(shop, "worker", "app:hf", "--processes", "2", "--metrics", "0") as supervisor:
         addresses = {_said(supervisor, "metrics at ").split()[-1] for _ in range(2)}
         slots = [_fetched(address).count("holdfast_worker_slots{") for address in addresses]
@@ -338,7 +338,7 @@ def test_each_worker_process_serves_metrics_of_its_own(shop: Shop) -> None:
 
 
 def _said(process: subprocess.Popen[str], beginning: str) -> str:
-    """The next line on stderr that begins so, or whose message does."""
+    """Return the next line on stderr that begins with this text, or whose JSON message does."""
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith(beginning) or f'"message": "{beginning}' in line:

@@ -1,4 +1,4 @@
-"""Controlling: rewind, recover, fork, wake, and how a program hears of it."""
+"""Controlling: rewind, recover, fork, wake, and how waiting programs see the result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.stage import Stage
 
 
 class World:
-    """What steps do, and whether it works."""
+    """Records step executions and lets chosen steps fail."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -47,7 +47,7 @@ def locations(history: Any) -> list[str]:
 
 
 @pytest.mark.every_store
-async def test_a_rewound_run_does_again_what_came_from_there_on(stage: Stage) -> None:
+async def test_a_rewound_run_executes_again_what_follows_the_location(stage: Stage) -> None:
     app, world = Registry(), World()
 
     @app.workflow
@@ -85,7 +85,7 @@ async def test_messages_are_received_again_in_their_order_and_before_later_ones(
         assert set(map(tuple, rounds)) == {(1, 2)}
 
 
-async def test_an_event_is_had_again_and_the_next_one_after_it(stage: Stage) -> None:
+async def test_a_rewound_run_gets_its_event_again_and_then_the_next_one(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -103,7 +103,7 @@ async def test_an_event_is_had_again_and_the_next_one_after_it(stage: Stage) -> 
         assert await run.result() == [1, 2]
 
 
-async def test_what_is_waited_for_again_has_its_full_time(stage: Stage) -> None:
+async def test_a_rewound_wait_has_its_full_timeout(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -141,7 +141,7 @@ async def test_a_run_rewound_to_its_first_sleep_sleeps_again(stage: Stage) -> No
         assert await run.result() == first + 3600 + 60
 
 
-async def test_a_rewound_run_starts_its_child_anew_and_the_old_one_is_cancelled(stage: Stage) -> None:
+async def test_a_rewound_run_starts_a_new_child_and_the_old_one_is_cancelled(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -166,7 +166,7 @@ async def test_a_rewound_run_starts_its_child_anew_and_the_old_one_is_cancelled(
         assert await run.result() == 7
 
 
-async def test_a_run_that_ends_again_is_not_heard_of_twice_by_its_parent(stage: Stage) -> None:
+async def test_a_second_end_of_a_rewound_child_is_not_delivered_to_its_parent(stage: Stage) -> None:
     app, world = Registry(), World()
 
     @app.workflow
@@ -189,7 +189,7 @@ async def test_a_run_that_ends_again_is_not_heard_of_twice_by_its_parent(stage: 
         assert await run.result() == "c1"
 
 
-async def test_a_rewind_forgets_a_whole_loop(stage: Stage) -> None:
+async def test_a_rewind_drops_a_whole_loop(stage: Stage) -> None:
     app, world = Registry(), World()
 
     @app.workflow
@@ -212,7 +212,7 @@ async def test_a_rewind_forgets_a_whole_loop(stage: Stage) -> None:
         assert world.done == ["a", "t1", "t2", "t3", "t1", "t2", "t3"]
 
 
-async def test_a_running_run_is_busy_and_force_takes_it_away(stage: Stage) -> None:
+async def test_a_running_run_is_busy_and_force_takes_it_from_its_worker(stage: Stage) -> None:
     app = Registry()
     begun: list[int] = []
     opened = asyncio.Event()
@@ -259,7 +259,7 @@ async def test_a_location_that_does_not_exist_is_refused_with_those_that_do(stag
 # Recovering
 
 
-async def test_a_recovered_run_tries_again_what_failed_and_nothing_else(stage: Stage) -> None:
+async def test_a_recovered_run_retries_what_failed_and_nothing_else(stage: Stage) -> None:
     app, world = Registry(), World()
     world.broken = {"b"}
 
@@ -372,7 +372,7 @@ async def test_a_cancelled_run_is_recovered_and_so_is_the_child_that_went_with_i
         assert Counter(world.done) == {"a": 1, "c": 1}
 
 
-async def test_a_run_that_failed_because_nobody_answered_waits_again(stage: Stage) -> None:
+async def test_a_run_that_failed_by_a_wait_timeout_waits_again(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -391,7 +391,7 @@ async def test_a_run_that_failed_because_nobody_answered_waits_again(stage: Stag
         assert await run.result() == 42
 
 
-async def test_what_was_undone_is_done_again(stage: Stage) -> None:
+async def test_an_undone_step_is_executed_again(stage: Stage) -> None:
     app, world = Registry(), World()
     world.broken = {"pay"}
 
@@ -410,7 +410,7 @@ async def test_what_was_undone_is_done_again(stage: Stage) -> None:
         assert world.done == ["reserve", "pay", "release", "reserve", "pay"]
 
 
-async def test_an_undo_that_used_up_its_attempts_is_tried_again_after_a_recovery(stage: Stage) -> None:
+async def test_an_undo_that_used_up_its_attempts_is_retried_after_a_recovery(stage: Stage) -> None:
     app, world = Registry(), World()
     world.broken = {"pay", "release"}
 
@@ -451,7 +451,7 @@ async def test_a_live_run_is_not_recovered(stage: Stage) -> None:
         assert await run.recover() is False
 
 
-async def test_a_run_that_was_cut_off_by_its_time_limit_has_it_anew(stage: Stage) -> None:
+async def test_a_run_that_exceeded_its_time_limit_gets_its_full_limit_again(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -494,7 +494,7 @@ async def test_a_fork_with_a_patch_takes_another_path(stage: Stage) -> None:
         assert world.done.count("decide") == 1
 
 
-async def test_a_fork_gets_messages_of_its_own(stage: Stage) -> None:
+async def test_a_fork_has_its_own_messages(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -532,7 +532,7 @@ async def test_a_fork_under_an_id_that_exists_is_that_run(stage: Stage) -> None:
 # Waking
 
 
-async def test_a_blocked_run_is_woken_and_tried_at_once(stage: Stage) -> None:
+async def test_a_blocked_run_is_woken_and_retried_at_once(stage: Stage) -> None:
     app = Registry()
     turns: list[int] = []
 
@@ -579,10 +579,10 @@ async def test_a_wake_shortens_neither_a_sleep_nor_a_pause_between_attempts(stag
         await run.result()
 
 
-# Hearing of it
+# Results of reopened runs
 
 
-async def test_whoever_waits_for_a_reopened_run_gets_its_new_end(stage: Stage) -> None:
+async def test_callers_that_wait_for_a_reopened_run_get_its_new_end(stage: Stage) -> None:
     app, world = Registry(), World()
     world.broken = {"a"}
 
@@ -601,7 +601,7 @@ async def test_whoever_waits_for_a_reopened_run_gets_its_new_end(stage: Stage) -
         assert [await run.result(), await other.result()] == ["a2", "a2"]
 
 
-async def test_a_child_that_was_recovered_by_hand_does_not_save_its_parent(stage: Stage) -> None:
+async def test_a_child_recovered_by_hand_does_not_change_the_outcome_of_its_parent(stage: Stage) -> None:
     app, world = Registry(), World()
     world.broken = {"c"}
 

@@ -1,4 +1,4 @@
-"""Divergence: code that no longer fits a run's history blocks the run, says why, and heals by fitting code."""
+"""Divergence: code that no longer fits a run's history blocks the run, says why, and fitting code heals it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def one() -> int:
 
 
 def shop(code: Code, *, strict: bool = True) -> Registry:
-    """An application whose one workflow has this code today."""
+    """An application with one workflow, which has this code."""
     app = Registry()
 
     @app.workflow("shop.v1", strict=strict)
@@ -32,7 +32,7 @@ def shop(code: Code, *, strict: bool = True) -> Registry:
 
 
 async def recorded(stage: Stage, code: Code) -> str:
-    """The id of a run that has come as far as it can with this code."""
+    """Start a run with this code, let it go as far as it can, and return its id."""
     async with stage.harness(shop(code)) as h:
         run = await h.start("shop.v1")
         await h.settle()
@@ -146,7 +146,7 @@ async def test_each_kind_of_divergence_blocks_the_run_before_anything_is_execute
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-async def test_code_that_is_not_strict_diverges_when_it_cannot_come_to_what_is_recorded(
+async def test_code_that_is_not_strict_diverges_if_it_cannot_reach_a_recorded_operation(
     stage: Stage, code: Code, words: list[str]
 ) -> None:
     run_id = await recorded(stage, original)
@@ -171,7 +171,9 @@ async def test_a_diverged_run_is_healed_by_code_that_fits(stage: Stage) -> None:
         assert "blocked" in [fact.event for fact in await run.audit()]
 
 
-async def test_a_blocked_run_is_tried_again_after_five_seconds_then_ever_later_up_to_ten_minutes(stage: Stage) -> None:
+async def test_a_blocked_run_is_retried_after_five_seconds_then_at_growing_intervals_up_to_ten_minutes(
+    stage: Stage,
+) -> None:
     run_id = await recorded(stage, original)
     pauses = []
     async with stage.harness(shop(finishes_early)) as h:
@@ -188,7 +190,7 @@ async def test_a_blocked_run_is_tried_again_after_five_seconds_then_ever_later_u
     assert pauses == [5, 10, 20, 40, 80, 160, 320, 600, 600]
 
 
-async def test_a_run_that_went_on_after_a_block_begins_again_with_a_short_pause(stage: Stage) -> None:
+async def test_a_run_that_continued_after_a_block_starts_again_with_a_short_retry_interval(stage: Stage) -> None:
     run_id = await recorded(stage, original)
 
     async def goes_on(ctx: Context) -> str:
@@ -213,7 +215,7 @@ async def test_a_run_that_went_on_after_a_block_begins_again_with_a_short_pause(
         assert (info.ready_at - h.now).total_seconds() == 5
 
 
-async def test_steps_inserted_by_code_that_is_not_strict_are_executed_where_they_stand(stage: Stage) -> None:
+async def test_steps_inserted_by_code_that_is_not_strict_are_executed_in_place(stage: Stage) -> None:
     order: list[str] = []
 
     async def more(ctx: Context) -> list[int]:
@@ -241,7 +243,7 @@ async def test_steps_inserted_by_code_that_is_not_strict_are_executed_where_they
         ]
 
 
-async def test_an_inserted_step_that_is_tried_again_later_does_not_diverge(stage: Stage) -> None:
+async def test_an_inserted_step_that_is_retried_later_does_not_diverge(stage: Stage) -> None:
     tries: list[int] = []
 
     def flaky() -> int:
@@ -305,9 +307,7 @@ async def test_a_change_in_one_branch_does_not_renumber_another(stage: Stage) ->
 
 
 @pytest.mark.parametrize("what", ["send", "emit", "start", "cancel"])
-async def test_something_done_to_the_world_that_new_code_no_longer_does_is_a_divergence(
-    stage: Stage, what: str
-) -> None:
+async def test_an_effect_that_new_code_no_longer_has_is_a_divergence(stage: Stage, what: str) -> None:
     async def before(ctx: Context) -> str:
         match what:
             case "send":

@@ -1,4 +1,4 @@
-"""Events: published on a topic, for every run that waits or begins to wait in time."""
+"""Events: published on a topic, for every run that waits or starts to wait in time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def pause_and_listen(ctx: Context, seconds: float, timeout: float | None) 
 
 
 @pytest.mark.every_store
-async def test_an_event_reaches_every_run_that_waits_and_the_emitter_hears_how_many(stage: Stage) -> None:
+async def test_an_event_reaches_every_run_that_waits_and_the_emitter_gets_their_number(stage: Stage) -> None:
     async with stage.harness(app) as h:
         runs = await h.start_many(listen, [(["news"],)] * 3)
         other = await h.start(listen, ["weather"])
@@ -48,7 +48,7 @@ async def test_an_event_emitted_before_the_wait_is_not_lost(stage: Stage) -> Non
         assert await run.result() == "early"
 
 
-async def test_an_event_emitted_before_the_run_existed_is_not_for_it(stage: Stage) -> None:
+async def test_an_event_emitted_before_the_run_existed_is_not_delivered(stage: Stage) -> None:
     async with stage.harness(app) as h:
         await h.emit("news", "old")
         await h.advance(1)
@@ -116,7 +116,7 @@ async def test_two_events_at_once_for_two_waits_of_one_run_are_both_delivered(st
         assert await run.result() == [1, 2]
 
 
-async def test_a_wait_that_timed_out_does_not_take_what_comes_later(stage: Stage) -> None:
+async def test_a_wait_that_timed_out_does_not_take_a_later_event(stage: Stage) -> None:
     local = Registry()
 
     @local.workflow
@@ -148,21 +148,21 @@ async def test_an_event_that_came_before_the_wait_is_received_even_with_a_timeou
         assert (await nothing.result()).startswith("no event news came in time")
 
 
-async def test_an_event_before_the_deadline_wins_though_the_worker_died_before_it_could_tell_the_store(
+async def test_an_event_before_the_deadline_wins_even_if_the_worker_died_before_it_registered_the_wait(
     stage: Stage,
 ) -> None:
     async with stage.harness(app) as h:
         run = await h.start(pause_and_listen, 60.0, 10.0)
         await h.settle()
         await h.crash_worker()
-        await h.advance(65)  # the sleep is over and nobody has noticed: the wait is not registered
+        await h.advance(65)  # the sleep is over but no worker has seen it: the wait is not registered
         await h.emit("news", "in time")
         await h.advance(60)
         await h.start_worker()
         assert await run.result() == "in time"
 
 
-async def test_a_deadline_before_the_event_wins_even_if_nobody_looks_until_later(stage: Stage) -> None:
+async def test_a_deadline_before_the_event_wins_even_if_it_is_noticed_later(stage: Stage) -> None:
     async with stage.harness(app) as h:
         run = await h.start(pause_and_listen, 0.0, 10.0)
         await h.settle()

@@ -1,4 +1,4 @@
-"""Explaining: one sentence for each state a run can be in; and the audit trail of a life."""
+"""Explaining: one sentence for each state of a run, and the audit trail of a whole life."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_a_cancelled_run_gives_the_reason(stage: Stage) -> None:
         assert await run.explain() == f"Ended as cancelled at {NOW}: ordered twice."
 
 
-async def test_a_run_that_nobody_takes_says_what_is_missing(stage: Stage) -> None:
+async def test_a_run_without_a_worker_says_what_is_missing(stage: Stage) -> None:
     async with stage.harness(app) as h:
         unknown = await h.start("elsewhere.v1")
         delayed = await h.start(shop, "sleep", delay=60)
@@ -115,7 +115,7 @@ async def test_a_run_that_nobody_takes_says_what_is_missing(stage: Stage) -> Non
         assert "but no worker is running; start one with `holdfast worker`" in await unknown.explain()
 
 
-async def test_a_run_whose_workers_died_says_when_they_were_last_heard_of(stage: Stage) -> None:
+async def test_a_run_whose_workers_died_says_when_they_were_last_alive(stage: Stage) -> None:
     async with stage.harness(app) as h:
         worker = h._worker
         assert worker is not None
@@ -132,7 +132,7 @@ async def test_a_run_whose_workers_died_says_when_they_were_last_heard_of(stage:
         ]
 
 
-async def test_types_nobody_handles_are_those_with_due_runs_and_no_living_worker(stage: Stage) -> None:
+async def test_unhandled_types_are_those_with_due_runs_and_no_living_worker(stage: Stage) -> None:
     async with stage.harness(app) as h:
         begun = h.clock.now()
         await h.start("elsewhere.v1")
@@ -166,7 +166,7 @@ async def test_a_running_run_names_its_worker_and_an_overdue_lease(stage: Stage)
         await run.cancel()
 
 
-async def test_the_audit_tells_a_life_from_beginning_to_end(stage: Stage) -> None:
+async def test_the_audit_records_a_life_from_beginning_to_end(stage: Stage) -> None:
     local = Registry()
 
     @local.workflow
@@ -197,7 +197,7 @@ async def test_the_audit_tells_a_life_from_beginning_to_end(stage: Stage) -> Non
         assert [fact.data["token"] for fact in facts if fact.event == "claimed"] == [1, 2, 3]
 
 
-async def test_the_audit_tells_of_a_worker_that_died(stage: Stage) -> None:
+async def test_the_audit_records_a_worker_that_died(stage: Stage) -> None:
     local = Registry()
     opened = asyncio.Event()
 
@@ -221,7 +221,7 @@ async def test_the_audit_tells_of_a_worker_that_died(stage: Stage) -> None:
         assert (info.state, info.attempt) == (RunState.SUCCEEDED, 2)
 
 
-async def test_of_claims_suspensions_and_wake_ups_the_last_hundred_are_kept(stage: Stage) -> None:
+async def test_the_audit_keeps_the_last_hundred_claims_suspensions_and_wakes(stage: Stage) -> None:
     local = Registry()
 
     @local.workflow
@@ -259,7 +259,7 @@ async def test_a_run_that_rolls_back_says_why_and_which_undo_is_tried_again(stag
         await run.cancel(force=True)
 
 
-async def test_a_run_says_by_when_it_must_have_ended(stage: Stage) -> None:
+async def test_a_run_with_a_time_limit_names_its_deadline(stage: Stage) -> None:
     async with stage.harness(app) as h:
         run = await h.start(shop, "any", max_run=60)
         await h.settle()
@@ -329,7 +329,7 @@ async def test_a_run_that_is_paused_while_it_rolls_back_says_so(stage: Stage) ->
         assert await run.explain() == said
 
 
-async def test_a_run_in_a_crash_loop_says_how_to_go_on(stage: Stage) -> None:
+async def test_a_run_in_a_crash_loop_says_how_to_continue(stage: Stage) -> None:
     async with stage.harness(app, has_endless_bodies=True) as h:
         run = await h.start(shop, "step")
         for _ in range(3):

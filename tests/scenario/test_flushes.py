@@ -1,4 +1,4 @@
-"""A worker on a store that takes several batches at once, and answers in any order."""
+"""A worker on a store that accepts several batches at once and answers in any order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEPS = 6
 
 
 class SlowStore(MemoryStore):
-    """Takes its time before it writes a batch, and again before it answers."""
+    """A memory store that is slow to write a batch, and slow to answer."""
 
     flushes = 3
 
@@ -40,7 +40,7 @@ class SlowStore(MemoryStore):
             self._in_flight.remove(runs)
 
 
-async def test_runs_go_on_in_order_whatever_the_order_of_the_answers() -> None:
+async def test_runs_continue_in_order_whatever_the_order_of_the_answers() -> None:
     store = SlowStore()
     hf = Holdfast("memory://", store=store)
 

@@ -1,4 +1,4 @@
-"""The harness and the faulty store: what users test their workflows with."""
+"""The harness and the faulty store, with which users test their workflows."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_steps_are_replaced_by_values_functions_and_errors() -> None:
         assert h.executed[:2] == ["charge", "mail"]
 
 
-async def test_time_passes_only_when_somebody_waits_or_says_so() -> None:
+async def test_time_passes_only_while_a_test_waits_or_advances_it() -> None:
     start = datetime(2031, 5, 1, tzinfo=UTC)
     async with Harness(hf, start=start) as h:
         h.stub("charge", returns="paid")
@@ -76,7 +76,7 @@ async def test_a_run_that_can_never_end_does_not_hang_the_test() -> None:
             await run.result(timeout=0.02)
 
 
-async def test_time_passes_without_a_body_that_takes_longer_than_the_harness_has_patience() -> None:
+async def test_time_passes_despite_a_body_that_outlasts_the_patience_of_the_harness() -> None:
     app = Registry()
 
     @app.workflow
@@ -92,7 +92,7 @@ async def test_time_passes_without_a_body_that_takes_longer_than_the_harness_has
         assert await h.execute(impatient) == "gave up"
 
 
-async def test_a_worker_that_crashes_is_missed_until_its_leases_end() -> None:
+async def test_the_runs_of_a_crashed_worker_are_taken_over_when_its_leases_end() -> None:
     app = Registry()
     opened = asyncio.Event()
 
@@ -122,7 +122,7 @@ async def test_a_worker_that_stops_gives_its_runs_back_at_once() -> None:
         assert (await run.info()).worker is None
 
 
-async def test_a_faulty_store_fails_before_or_after_the_call_of_a_number() -> None:
+async def test_a_faulty_store_fails_before_or_after_the_nth_call() -> None:
     store = FaultyStore(MemoryStore(clock=VirtualClock()))
     store.fail(1, when="before")
     store.fail(2, when="after")

@@ -55,7 +55,7 @@ def test_the_same_object_serves_two_event_loops_one_after_the_other(hf: Holdfast
             await hf.run(key="k").send("go", 7)
             return int(await hf.run(run_id).result(timeout=GUARD_SECONDS))
 
-    run_id = asyncio.run(first())  # not closed: the loop simply ends
+    run_id = asyncio.run(first())  # not closed: the event loop just ends
     assert asyncio.run(second(run_id)) == 7
 
 
@@ -80,7 +80,7 @@ async def test_closing_ends_threads_and_tasks_and_the_object_may_be_used_again(h
         async def is_suspended() -> bool:
             return (await run.info()).state is RunState.SUSPENDED
 
-        await until("the run is suspended", is_suspended)  # it may be given back before it has begun
+        await until("the run is suspended", is_suspended)  # otherwise it could be given back before it has started
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == tasks
     left = {thread for thread in set(threading.enumerate()) - before if not thread.name.startswith("asyncio")}
@@ -101,7 +101,7 @@ async def test_close_stops_workers_that_were_not_stopped(hf: Holdfast, caplog: p
     assert complaints(caplog) == []
 
 
-async def test_waiting_for_a_result_of_an_object_that_is_closed_is_cancelled(hf: Holdfast) -> None:
+async def test_waiting_for_a_result_is_cancelled_when_the_object_is_closed(hf: Holdfast) -> None:
     run = await hf.start("wait.v1")
     waiting = asyncio.create_task(run.result())
     await asyncio.sleep(0.01)
@@ -111,7 +111,7 @@ async def test_waiting_for_a_result_of_an_object_that_is_closed_is_cancelled(hf:
 
 
 @pytest.mark.long
-async def test_a_thousand_runs_leave_memory_without_a_word(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_thousand_runs_leave_memory_without_a_log_line(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     app = Registry()
 
     @app.workflow
@@ -152,7 +152,7 @@ async def test_a_start_that_meets_a_stopping_worker_is_given_back_at_once(url: s
                 assert info.worker is None, f"left with a worker that has gone, in round {rounds}"
 
 
-async def test_the_harness_fixture_is_open_and_takes_what_is_included_later(harness: Harness) -> None:
+async def test_the_harness_fixture_is_open_and_accepts_later_includes(harness: Harness) -> None:
     app = Registry()
 
     @app.workflow
@@ -177,7 +177,7 @@ async def test_make_harness_makes_harnesses_with_options(make_harness: Any) -> N
         assert await h.execute(shop) == "done"
 
 
-async def test_a_start_that_its_caller_gives_up_waiting_for_is_executed_all_the_same(hf: Holdfast) -> None:
+async def test_a_start_whose_caller_stops_waiting_is_executed_all_the_same(hf: Holdfast) -> None:
     async with hf, hf.worker():
         await asyncio.sleep(0.01)
         starting = asyncio.create_task(hf.start("shop.v1", {"number": 2}, key="k"))
@@ -190,7 +190,7 @@ async def test_a_start_that_its_caller_gives_up_waiting_for_is_executed_all_the_
             assert [fact.event for fact in await hf.run(key="k").audit()].count("claimed") == 1
 
 
-async def test_namespaces_of_one_file_do_not_see_each_other(tmp_path: Path) -> None:
+async def test_namespaces_of_one_file_are_isolated_from_each_other(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/runs.db"
     names = ["", "?namespace=blue", "?namespace=b-2"]
     whole, blue, two = [Holdfast(f"{url}{name}") for name in names]
@@ -202,6 +202,6 @@ async def test_namespaces_of_one_file_do_not_see_each_other(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("namespace", ["", "../up", "a/b", "a.b", "x" * 41])
-def test_a_namespace_that_is_no_name_is_refused(namespace: str) -> None:
+def test_an_invalid_namespace_is_refused(namespace: str) -> None:
     with pytest.raises(InvalidRequest, match="1 to 40 letters"):
         Holdfast(f"sqlite:///runs.db?namespace={namespace}")

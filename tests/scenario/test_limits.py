@@ -1,4 +1,4 @@
-"""Limits: so many runs of a type at once, by type and by key, and so many in a stretch of time."""
+"""Limits: the number of runs of a type at once, per type and per key, and the number per period."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.every_store
 app = Registry()
 
 gates: list[asyncio.Event] = []
-"""The gate of the test; it belongs to its event loop."""
+"""The gate of the current test; an asyncio event belongs to one event loop."""
 inside: Counter[str] = Counter()
 most: Counter[str] = Counter()
 begun: list[str] = []
@@ -30,7 +30,7 @@ begun: list[str] = []
 
 @pytest.fixture(autouse=True)
 def gate() -> asyncio.Event:
-    """Closed, and nothing has been counted."""
+    """A closed gate; all counters are reset."""
     for seen in (inside, most, begun):
         seen.clear()
     gates[:] = [asyncio.Event()]
@@ -92,7 +92,7 @@ async def begin(h: Harness, type: str, count: int, **options: Any) -> list[Any]:
 
 
 async def finished(h: Harness, runs: list[Any]) -> None:
-    """Wait until runs have ended, while no time passes: leases would run out."""
+    """Wait until runs have ended, without advancing time: leases would run out."""
     while not all([(await run.info()).state.is_end for run in runs]):
         await h.settle()
 
@@ -128,7 +128,7 @@ async def test_each_key_has_its_own_limit(stage: Stage, gate: asyncio.Event) -> 
         assert (most["all"], max(most["a"], most["b"], most["c"])) == (5, 2)
 
 
-async def test_a_rate_spreads_what_begins_over_time(stage: Stage) -> None:
+async def test_a_rate_limit_spreads_starts_over_time(stage: Stage) -> None:
     async with stage.harness(app) as h:
         await h.types.set("job.v1", rate=(3, 60))
         runs = await h.start_many(job, [(f"{number}",) for number in range(8)])
@@ -145,7 +145,7 @@ async def test_a_rate_spreads_what_begins_over_time(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("others", [{"concurrency": 3}, {"concurrency": 2}, {"per_key": {"tenant": 2}}], ids=repr)
-async def test_whoever_waits_for_a_rate_and_more_begins_as_soon_as_both_allow_it(
+async def test_a_run_that_waits_for_a_rate_and_another_limit_starts_when_both_allow_it(
     stage: Stage, others: dict[str, Any]
 ) -> None:
     async with stage.harness(app) as h:
@@ -157,7 +157,7 @@ async def test_whoever_waits_for_a_rate_and_more_begins_as_soon_as_both_allow_it
         assert h.now - began == timedelta(minutes=2)
 
 
-async def test_a_run_that_waits_leaves_its_slot_to_others(stage: Stage) -> None:
+async def test_a_suspended_run_leaves_its_slot_to_others(stage: Stage) -> None:
     async with stage.harness(app) as h:
         await h.types.set("chat.v1", concurrency=1)
         runs = [await h.start(chat, f"{number}") for number in range(5)]
@@ -236,7 +236,7 @@ async def test_runs_that_are_parked_say_why(stage: Stage) -> None:
         )
 
 
-async def test_a_run_that_is_parked_for_its_key_says_so(stage: Stage) -> None:
+async def test_a_run_that_is_parked_by_its_key_says_so(stage: Stage) -> None:
     async with stage.harness(app, has_endless_bodies=True) as h:
         await h.types.set("slow.v1", per_key={"tenant": 1})
         _, second = await begin(h, "slow.v1", 2, tags={"tenant": "acme"})
@@ -245,7 +245,7 @@ async def test_a_run_that_is_parked_for_its_key_says_so(stage: Stage) -> None:
         assert "per_key tenant=acme of slow.v1, 1 of 1 in use, no other run waits." in await second.explain()
 
 
-async def test_types_are_listed_with_all_that_is_known(stage: Stage) -> None:
+async def test_types_are_listed_with_all_their_fields(stage: Stage) -> None:
     async with stage.harness(app) as h:
         await h.types.set("job.v1", concurrency=2, per_key={"tenant": 1}, rate=(100, 60), retention=timedelta(days=1))
         await h.types.set("go.v1", runtime="go", description="Not of Python.", enabled=False)
@@ -265,7 +265,7 @@ async def test_types_are_listed_with_all_that_is_known(stage: Stage) -> None:
         assert types["unknown.v1"].counts == {RunState.PENDING: 1}
 
 
-async def test_nonsense_is_refused_before_anything_is_stored(stage: Stage) -> None:
+async def test_invalid_limits_are_refused_before_anything_is_stored(stage: Stage) -> None:
     async with stage.harness(app) as h:
         with pytest.raises(InvalidRequest, match="concurrency=0"):
             await h.types.set("job.v1", concurrency=0, enabled=False)

@@ -1,4 +1,4 @@
-"""Finding runs: by state, type, key, tags, parent and time; and what is known of one."""
+"""Finding runs: by state, type, key, tags, parent and time, and reading the details of one."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_a_long_list_is_read_page_by_page_without_gaps_or_repeats(stage: S
         assert await ids(h, limit=0) == []
 
 
-async def test_a_run_is_found_and_sent_to_by_its_key(stage: Stage) -> None:
+async def test_a_run_is_found_by_key_and_receives_messages_by_key(stage: Stage) -> None:
     async with stage.harness(app) as h:
         run = await h.start(wait, key="order-17")
         await h.run(key="order-17").send("go", {"paid": True})
@@ -129,7 +129,7 @@ async def test_an_unknown_run_is_not_found_and_a_finished_one_takes_no_messages(
             await done.send("go")
 
 
-async def test_a_list_goes_on_after_a_run_whatever_was_started_meanwhile(stage: Stage) -> None:
+async def test_a_list_continues_after_a_run_whatever_was_started_meanwhile(stage: Stage) -> None:
     async with stage.harness(app) as h:
         started = [run.id for run in await h.start_many(order, [(number,) for number in range(5)])]
         newest_first = await ids(h)
@@ -149,7 +149,7 @@ async def test_a_list_goes_on_after_a_run_whatever_was_started_meanwhile(stage: 
                 await ids(h, after=unknown)
 
 
-async def test_info_tells_everything_about_a_run(stage: Stage) -> None:
+async def test_info_has_every_field_of_a_run(stage: Stage) -> None:
     async with stage.harness(app) as h:
         begun = h.now
         run = await h.start(order, 5, key="k", priority=7, tags={"a": "b"})
@@ -164,7 +164,7 @@ async def test_info_tells_everything_about_a_run(stage: Stage) -> None:
 
 @pytest.mark.every_store
 @pytest.mark.parametrize("seconds", [None, 1e12])
-async def test_a_run_that_sleeps_for_ever_does_not_hide_the_others(stage: Stage, seconds: float | None) -> None:
+async def test_a_run_that_sleeps_forever_does_not_hide_the_others(stage: Stage, seconds: float | None) -> None:
     async with stage.harness(app) as h:
         done = await h.start(order, 1)
         asleep = await h.start(doze, seconds)

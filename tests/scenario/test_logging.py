@@ -1,4 +1,4 @@
-"""Logs: each record about a run names it, and none has a value of the user's."""
+"""Logs: each record about a run names it, and none contains a user's value."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def app() -> Registry:
     return found
 
 
-async def test_no_value_is_ever_logged(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_user_value_is_ever_logged(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     caplog.set_level(logging.INFO, "holdfast")
     async with stage.harness(app()) as h:
@@ -90,7 +90,7 @@ async def test_no_value_is_ever_logged(stage: Stage, caplog: pytest.LogCaptureFi
     assert [text for text in texts if SECRET in text] == []
 
 
-async def test_a_run_in_trouble_is_named_with_its_type_and_location(
+async def test_a_failing_run_is_logged_with_its_type_and_location(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "holdfast.worker")
@@ -112,7 +112,7 @@ async def test_a_run_in_trouble_is_named_with_its_type_and_location(
         assert about["error"] in ("ConnectionError", "StepFailed")
 
 
-async def test_what_a_workflow_logs_names_its_run_and_its_branch(
+async def test_log_lines_of_a_workflow_name_its_run_and_its_branch(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "holdfast.workflow")
@@ -121,7 +121,7 @@ async def test_what_a_workflow_logs_names_its_run_and_its_branch(
         await run.result()
 
     told = [vars(record) for record in caplog.records if record.name == "holdfast.workflow"]
-    told = [about for about in told if about["run_id"] == run.id]  # the collector may tell of a run of another test
+    told = [about for about in told if about["run_id"] == run.id]  # not of other tests
     assert [(one["msg"], one["location"]) for one in told] == [
         ("before", None),
         ("after", None),

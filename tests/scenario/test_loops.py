@@ -21,7 +21,7 @@ nothing: list[int] = []
 
 
 @pytest.mark.every_store
-async def test_a_loop_goes_on_with_its_state_until_it_breaks(stage: Stage) -> None:
+async def test_a_loop_continues_with_its_state_until_it_breaks(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -64,7 +64,7 @@ async def test_a_loop_inside_a_loop_is_pruned_with_it(stage: Stage) -> None:
         assert not any(fact.startswith("outer/~1/") for fact in await facts(run))
 
 
-async def test_the_ends_of_children_nobody_awaits_go_with_their_iterations(stage: Stage) -> None:
+async def test_ends_of_children_that_are_not_awaited_are_pruned_with_their_iterations(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -100,7 +100,7 @@ async def test_the_ends_of_children_nobody_awaits_go_with_their_iterations(stage
         assert await run.result() == 1
 
 
-async def test_a_loop_does_not_keep_the_chance_of_every_iteration(stage: Stage) -> None:
+async def test_a_loop_does_not_keep_the_random_generator_of_every_iteration(stage: Stage) -> None:
     app = Registry()
     seen: list[weakref.ref[Random]] = []
     alive: list[int] = []
@@ -120,7 +120,7 @@ async def test_a_loop_does_not_keep_the_chance_of_every_iteration(stage: Stage) 
         assert max(alive) < 10
 
 
-async def test_a_task_that_an_iteration_leaves_behind_is_cancelled_with_it(stage: Stage) -> None:
+async def test_a_task_left_running_by_an_iteration_is_cancelled_with_it(stage: Stage) -> None:
     app = Registry()
     fates: set[str] = set()
 
@@ -149,7 +149,7 @@ async def test_a_task_that_an_iteration_leaves_behind_is_cancelled_with_it(stage
         assert fates == {"cancelled"}
 
 
-async def test_a_state_and_a_value_have_the_types_the_body_names(stage: Stage) -> None:
+async def test_a_state_and_a_value_have_the_types_that_the_body_declares(stage: Stage) -> None:
     app = Registry()
 
     @dataclass
@@ -173,7 +173,7 @@ async def test_a_state_and_a_value_have_the_types_the_body_names(stage: Stage) -
         assert await h.execute(typed) == sum(range(25))
 
 
-async def test_the_history_of_a_long_loop_stays_small_and_it_resumes_in_its_midst(stage: Stage) -> None:
+async def test_the_history_of_a_long_loop_stays_small_and_the_loop_resumes_in_the_middle(stage: Stage) -> None:
     app = Registry()
     begun: list[int] = []
 
@@ -203,7 +203,7 @@ async def test_the_history_of_a_long_loop_stays_small_and_it_resumes_in_its_mids
         assert len(await run.history()) < 30
 
 
-async def test_loops_nest_and_hold_branches(stage: Stage) -> None:
+async def test_loops_nest_and_contain_branches(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -229,7 +229,7 @@ async def test_loops_nest_and_hold_branches(stage: Stage) -> None:
         assert "outer/~4/inner/~3/pair/a/a step done" in await facts(run)
 
 
-async def test_chance_and_sets_of_tasks_are_the_same_when_a_loop_is_resumed(stage: Stage) -> None:
+async def test_random_values_and_sets_of_tasks_are_the_same_when_a_loop_is_resumed(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -251,7 +251,7 @@ async def test_chance_and_sets_of_tasks_are_the_same_when_a_loop_is_resumed(stag
         assert await h.execute(chancy) == 30
 
 
-async def test_a_run_gets_each_event_once_though_the_iterations_that_took_them_are_pruned(stage: Stage) -> None:
+async def test_a_run_gets_each_event_once_even_if_the_iterations_that_took_them_are_pruned(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -271,7 +271,7 @@ async def test_a_run_gets_each_event_once_though_the_iterations_that_took_them_a
         assert await run.result() == list(range(12))
 
 
-async def test_a_loop_that_only_counts_does_not_keep_the_worker_for_itself(stage: Stage) -> None:
+async def test_a_loop_without_waits_leaves_the_worker_time_for_other_runs(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -293,7 +293,9 @@ async def test_a_loop_that_only_counts_does_not_keep_the_worker_for_itself(stage
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "Break"])
-async def test_a_body_that_returns_neither_fails_the_run_with_its_value(stage: Stage, wrong: Any) -> None:
+async def test_a_body_that_returns_neither_continue_nor_break_fails_the_run_and_names_the_value(
+    stage: Stage, wrong: Any
+) -> None:
     app = Registry()
 
     @app.workflow
@@ -308,7 +310,7 @@ async def test_a_body_that_returns_neither_fails_the_run_with_its_value(stage: S
             await h.execute(odd)
 
 
-async def test_a_loop_that_cannot_be_is_refused_at_the_call(stage: Stage) -> None:
+async def test_an_invalid_loop_is_refused_at_the_call(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -335,7 +337,7 @@ async def test_a_loop_that_cannot_be_is_refused_at_the_call(stage: Stage) -> Non
 # Generations
 
 
-async def test_a_run_that_continues_as_new_is_the_same_run_without_its_past(stage: Stage) -> None:
+async def test_a_run_that_continues_as_new_is_the_same_run_without_its_history(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -375,7 +377,7 @@ async def test_unread_messages_survive_a_generation_and_read_ones_do_not(stage: 
         assert await run.result() == ["a", "b", "c", "d"]
 
 
-async def test_what_is_open_ends_with_the_generation(stage: Stage) -> None:
+async def test_open_operations_end_with_the_generation(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -400,7 +402,7 @@ async def test_what_is_open_ends_with_the_generation(stage: Stage) -> None:
         assert states == ["cancelled", "suspended"]
 
 
-async def test_an_event_is_not_had_again_by_the_next_generation(stage: Stage) -> None:
+async def test_an_event_is_not_delivered_again_to_the_next_generation(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -485,7 +487,7 @@ async def test_a_suspension_longer_than_max_suspend_cancels_and_a_shorter_one_do
         assert info.error.message == "it was suspended longer than its max_suspend of 60 s"
 
 
-async def test_waking_a_run_for_nothing_does_not_begin_its_suspension_anew(stage: Stage) -> None:
+async def test_waking_a_suspended_run_without_a_reason_does_not_restart_its_max_suspend(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -503,7 +505,7 @@ async def test_waking_a_run_for_nothing_does_not_begin_its_suspension_anew(stage
         assert (await run.info()).state is RunState.CANCELLED
 
 
-async def test_a_child_has_limits_of_its_own(stage: Stage) -> None:
+async def test_a_child_has_its_own_limits(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -523,7 +525,7 @@ async def test_a_child_has_limits_of_its_own(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("options", [{"max_run": 0}, {"max_suspend": -1}])
-async def test_a_limit_that_is_no_time_is_refused(stage: Stage, options: Any) -> None:
+async def test_an_invalid_limit_is_refused(stage: Stage, options: Any) -> None:
     app = Registry()
 
     @app.workflow
@@ -538,7 +540,7 @@ async def test_a_limit_that_is_no_time_is_refused(stage: Stage, options: Any) ->
 
 
 def looping_to_sixty(body_step: str = "work", **options: int) -> Registry:
-    """A deploy of a loop whose iterations each do one step and wait for a message now and then."""
+    """Deploy a loop that executes one step per iteration, and waits for a message in some of them."""
     app = Registry()
 
     @app.workflow("sixty")
@@ -556,7 +558,7 @@ def looping_to_sixty(body_step: str = "work", **options: int) -> Registry:
 
 @pytest.mark.parametrize("before", [(10, 10), (1, 1), (3, 2)])
 @pytest.mark.parametrize("after", [(7, 7), (1, 1), (20, 5), (5, 20), (10, 3)])
-async def test_how_much_of_a_loop_is_kept_may_change_while_it_goes_on(
+async def test_keep_and_every_of_a_loop_may_change_while_it_runs(
     stage: Stage, before: tuple[int, int], after: tuple[int, int]
 ) -> None:
     async with stage.harness(looping_to_sixty(keep=before[0], every=before[1])) as h:
@@ -567,7 +569,7 @@ async def test_how_much_of_a_loop_is_kept_may_change_while_it_goes_on(
         assert await h.run(run_id).result() == 60
 
 
-async def test_what_the_code_passes_by_in_a_loop_is_noticed_before_it_is_pruned(stage: Stage) -> None:
+async def test_an_operation_that_new_code_skips_in_a_loop_is_noticed_before_it_is_pruned(stage: Stage) -> None:
     async with stage.harness(looping_to_sixty(keep=2, every=2)) as h:
         run_id = (await h.start("sixty")).id
         await h.settle()

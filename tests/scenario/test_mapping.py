@@ -1,4 +1,4 @@
-"""Maps: many children of one kind, created in bulk and awaited as one."""
+"""Maps: many children of one type, created in bulk and awaited as one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def wait(ctx: Context, n: int) -> Any:
 
 
 def parent_of(**options: Any) -> Registry:
-    """An application whose workflow `parent` maps over what it is given."""
+    """An application whose workflow `parent` maps over its items."""
     local = Registry()
     local.include(app)
 
@@ -59,12 +59,12 @@ def parent_of(**options: Any) -> Registry:
 
 @pytest.fixture
 def three_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have no more than three children created by one checkpoint."""
+    """Limit the children that one checkpoint creates to three."""
     monkeypatch.setattr("holdfast.runner.pending_checkpoint.CHILDREN_AT_ONCE", 3)
 
 
 @pytest.mark.every_store
-async def test_a_map_gives_the_results_in_the_order_of_its_items(stage: Stage) -> None:
+async def test_a_map_returns_the_results_in_the_order_of_its_items(stage: Stage) -> None:
     local = Registry()
     local.include(app)
 
@@ -88,7 +88,7 @@ async def test_a_map_gives_the_results_in_the_order_of_its_items(stage: Stage) -
         ]
 
 
-async def test_a_map_collects_what_failed_by_index(stage: Stage) -> None:
+async def test_a_map_collects_failures_by_index(stage: Stage) -> None:
     async with stage.harness(parent_of()) as h:
         payloads = [{"n": n} for n in range(4)]
         results, errors = await h.execute("parent", {"type": "map.odd.v1", "payloads": payloads})
@@ -97,7 +97,7 @@ async def test_a_map_collects_what_failed_by_index(stage: Stage) -> None:
         assert "1 is odd" in errors["1"]
 
 
-async def test_a_parent_of_many_is_woken_once(stage: Stage) -> None:
+async def test_the_parent_of_many_children_is_woken_once(stage: Stage) -> None:
     async with stage.harness(parent_of()) as h:
         payloads = [{"a": n % 7 + 1, "b": 1} for n in range(300)]
         run = await h.start("parent", {"type": "map.add.v1", "payloads": payloads})
@@ -122,7 +122,7 @@ async def test_children_are_created_a_thousand_at_a_time(stage: Stage) -> None:
         assert created == [1_000, 1_000, 500]
 
 
-async def test_with_a_limit_only_so_many_run_at_once_and_in_order(stage: Stage) -> None:
+async def test_with_a_limit_at_most_that_number_of_children_run_at_once_and_in_order(stage: Stage) -> None:
     async with stage.harness(parent_of(limit=2)) as h:
         run = await h.start("parent", {"type": "map.wait.v1", "payloads": [{"n": n} for n in range(5)]})
         await h.settle()
@@ -139,7 +139,7 @@ async def test_with_a_limit_only_so_many_run_at_once_and_in_order(stage: Stage) 
         assert await run.result() == [[n, n * 10] for n in range(5)]
 
 
-async def test_a_child_that_waits_for_its_slot_can_be_cancelled_and_takes_none(stage: Stage) -> None:
+async def test_a_child_that_waits_for_its_slot_can_be_cancelled_and_takes_no_slot(stage: Stage) -> None:
     async with stage.harness(parent_of(limit=1)) as h:
         run = await h.start("parent", {"type": "map.wait.v1", "payloads": [{"n": n} for n in range(3)]})
         await h.settle()
@@ -197,7 +197,7 @@ async def test_a_map_that_is_cancelled_before_all_its_children_exist_leaves_none
 
 
 @pytest.mark.usefixtures("three_at_once")
-async def test_children_of_the_next_checkpoint_get_what_is_sent_to_them(stage: Stage) -> None:
+async def test_children_of_the_next_checkpoint_get_messages_sent_to_them(stage: Stage) -> None:
     local = Registry()
     local.include(app)
 
@@ -216,7 +216,9 @@ async def test_children_of_the_next_checkpoint_get_what_is_sent_to_them(stage: S
 
 @pytest.mark.usefixtures("three_at_once")
 @pytest.mark.parametrize("number", range(2, 6))
-async def test_slots_are_handed_on_though_the_parent_crashed_while_it_created(stage: Stage, number: int) -> None:
+async def test_slots_are_handed_on_even_if_the_parent_crashed_while_it_created_children(
+    stage: Stage, number: int
+) -> None:
     stores: list[FaultyStore] = []
 
     def faulty(store: Any) -> FaultyStore:
@@ -235,7 +237,7 @@ async def test_slots_are_handed_on_though_the_parent_crashed_while_it_created(st
 
 
 async def open_children(h: Harness, run: RunHandle[Any]) -> dict[int, bool]:
-    """The children that have not ended, and whether each has its slot."""
+    """Return the children that have not ended, and whether each has its slot."""
     infos = [info async for info in h.list(parent_id=run.id) if not info.state.is_end]
     return {info.payload["n"]: not any(wait.kind == "slot" for wait in info.waits) for info in infos}
 
@@ -249,7 +251,7 @@ async def tell(h: Harness, run: RunHandle[Any], *numbers: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["cancelled", "too long"])
-async def test_a_map_with_a_limit_goes_on_after_its_run_was_recovered(stage: Stage, how: str) -> None:
+async def test_a_map_with_a_limit_continues_after_its_run_was_recovered(stage: Stage, how: str) -> None:
     async with stage.harness(parent_of(limit=2)) as h:
         limits: dict[str, Any] = {"max_run": 3600} if how == "too long" else {}
         run = await h.start("parent", {"type": "map.wait.v1", "payloads": [{"n": n} for n in range(5)]}, **limits)
@@ -271,7 +273,7 @@ async def test_a_map_with_a_limit_goes_on_after_its_run_was_recovered(stage: Sta
 
 
 @pytest.mark.parametrize(("limit", "location"), [(1, "map.wait.v1/0"), (2, "map.wait.v1/1"), (2, "map.wait.v1/0")])
-async def test_a_map_keeps_its_limit_after_its_run_was_taken_back(stage: Stage, limit: int, location: str) -> None:
+async def test_a_map_keeps_its_limit_after_its_run_was_rewound(stage: Stage, limit: int, location: str) -> None:
     async with stage.harness(parent_of(limit=limit)) as h:
         run = await h.start("parent", {"type": "map.wait.v1", "payloads": [{"n": n} for n in range(4)]})
         await h.settle()
@@ -290,7 +292,7 @@ async def test_a_map_keeps_its_limit_after_its_run_was_taken_back(stage: Stage, 
         assert await run.result() == [[n, "on"] for n in range(4)]
 
 
-async def test_a_map_that_cannot_be_is_refused_at_the_call(stage: Stage) -> None:
+async def test_an_invalid_map_is_refused_at_the_call(stage: Stage) -> None:
     local = Registry()
     local.include(app)
 

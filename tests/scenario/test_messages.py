@@ -17,7 +17,7 @@ app = Registry()
 
 @dataclass
 class Approval:
-    """What an approver says."""
+    """The decision of an approver."""
 
     by: str
     ok: bool
@@ -62,7 +62,7 @@ async def test_messages_of_one_name_are_received_in_the_order_they_were_sent(sta
         assert await run.result() == [1, 2, "Y", 3]
 
 
-async def test_messages_sent_before_the_run_started_or_asked_are_kept(stage: Stage) -> None:
+async def test_messages_sent_before_the_run_started_or_waited_are_kept(stage: Stage) -> None:
     async with stage.harness(app) as h:
         run = await h.start(take, ["x", "y"], delay=60)
         await run.send("y", "early")
@@ -79,7 +79,7 @@ async def test_a_message_does_not_start_a_delayed_run_before_its_time(stage: Sta
         assert (await run.info()).state is RunState.PENDING
 
 
-async def test_receive_without_a_name_takes_any_message_and_tells_its_name(stage: Stage) -> None:
+async def test_receive_without_a_name_takes_any_message_and_returns_its_name(stage: Stage) -> None:
     async with stage.harness(app) as h:
         run = await h.start(take_any, 2)
         await run.send("b", 1)
@@ -96,13 +96,13 @@ async def test_receive_of_several_names_takes_whichever_comes_first(stage: Stage
         assert await run.result() == [["no", 1], ["yes", 2]]
 
 
-async def test_a_repeated_message_id_is_no_second_message(stage: Stage) -> None:
+async def test_a_repeated_message_id_is_not_a_second_message(stage: Stage) -> None:
     async with stage.harness(app) as h:
         run = await h.start(take, ["x", "x"])
         await run.send("x", "once", id="m-1")
         await run.send("x", "once", id="m-1")
         await h.settle()
-        await run.send("x", "once more", id="m-1")  # it is consumed by now, and still known
+        await run.send("x", "once more", id="m-1")  # it is consumed by now, and its id still known
         await h.settle()
         assert (await run.info()).state is RunState.SUSPENDED
         await run.send("x", "two", id="m-2")
@@ -122,7 +122,7 @@ async def test_a_consumed_id_is_remembered_for_a_day(stage: Stage) -> None:
         assert await run.result() == ["once", "after a day"]
 
 
-async def test_a_wait_that_times_out_raises_and_swallows_nothing_that_comes_later(stage: Stage) -> None:
+async def test_a_wait_that_times_out_raises_and_takes_no_later_message(stage: Stage) -> None:
     async with stage.harness(app) as h:
         run = await h.start(patient, 10.0)
         await h.advance(11)
@@ -133,7 +133,7 @@ async def test_a_wait_that_times_out_raises_and_swallows_nothing_that_comes_late
         assert await facts(run) == ["receive:x message timed_out", "receive:x#2 message done"]
 
 
-async def test_a_message_that_comes_before_the_deadline_wins_even_if_nobody_looks_until_later(stage: Stage) -> None:
+async def test_a_message_before_the_deadline_wins_even_if_it_is_noticed_later(stage: Stage) -> None:
     async with stage.harness(app) as h:
         run = await h.start(patient, 10.0)
         await h.settle()
@@ -146,7 +146,7 @@ async def test_a_message_that_comes_before_the_deadline_wins_even_if_nobody_look
         assert await run.result() == ["in time", "second"]
 
 
-async def test_a_deadline_before_the_message_wins_even_if_nobody_looks_until_later(stage: Stage) -> None:
+async def test_a_deadline_before_the_message_wins_even_if_it_is_noticed_later(stage: Stage) -> None:
     async with stage.harness(app) as h:
         run = await h.start(patient, 10.0)
         await h.settle()
@@ -159,7 +159,7 @@ async def test_a_deadline_before_the_message_wins_even_if_nobody_looks_until_lat
         assert second == "late"
 
 
-async def test_a_message_that_is_there_is_received_even_with_a_timeout_of_zero(stage: Stage) -> None:
+async def test_a_waiting_message_is_received_even_with_a_timeout_of_zero(stage: Stage) -> None:
     async with stage.harness(app) as h:
         run = await h.start(patient, 0.0, delay=1)
         await run.send("x", "there")
@@ -311,7 +311,7 @@ async def test_unread_messages_are_listed_and_dropped_by_hand(stage: Stage) -> N
         assert await run.messages() == []
 
 
-async def test_the_messages_of_a_run_that_does_not_exist_are_asked_for_in_vain(stage: Stage) -> None:
+async def test_listing_messages_of_an_unknown_run_raises(stage: Stage) -> None:
     async with stage.harness() as h:
         wrong: Any = 5
         with pytest.raises(RunNotFound, match="nowhere"):

@@ -1,4 +1,4 @@
-"""Metrics: what is counted while runs live, and what is looked up in the store."""
+"""Metrics: counters that grow while runs live, and gauges read from the store."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def app() -> Registry:
 
 
 async def numbers(h: Harness) -> dict[str, float]:
-    """Every series that is told, but for the buckets of histograms."""
+    """Return every series except the buckets of histograms."""
     text = await h.metrics.text()
     pairs = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#") and "_bucket" not in line]
     return {re.sub(r'worker="[^"]*"', 'worker="w"', name): float(value) for name, value in pairs}
 
 
 @pytest.mark.every_store
-async def test_what_happens_is_counted_by_type(stage: Stage) -> None:
+async def test_runs_and_steps_are_counted_by_type(stage: Stage) -> None:
     async with stage.harness(app()) as h:
-        await h.metrics.text()  # from now on
+        await h.metrics.text()  # start counting now
         run = await h.start("order.v1")
         await h.settle()
         await run.send("parcel")
@@ -64,7 +64,7 @@ async def test_what_happens_is_counted_by_type(stage: Stage) -> None:
     assert told['holdfast_worker_slots{worker="w"}'] == 200
 
 
-async def test_the_store_tells_how_many_runs_there_are_and_who_waits(stage: Stage) -> None:
+async def test_the_store_reports_the_number_of_runs_and_the_waiting_ones(stage: Stage) -> None:
     async with stage.harness(app()) as h:
         await h.start("order.v1")
         await h.settle()
@@ -82,18 +82,18 @@ async def test_the_store_tells_how_many_runs_there_are_and_who_waits(stage: Stag
     assert not [name for name in told if name.startswith("holdfast_queue") and "order.v1" in name]
 
 
-async def test_what_a_living_worker_has_waits_but_is_not_unhandled(stage: Stage) -> None:
+async def test_a_run_for_a_living_worker_waits_but_is_not_unhandled(stage: Stage) -> None:
     async with stage.harness(app()) as h:
         await h.start("order.v1", delay=1)
         await h.settle()
-        h.clock.pass_to(h.clock.now() + 2_000_000)  # and nobody is told, so that it is not claimed yet
+        h.clock.pass_to(h.clock.now() + 2_000_000)  # no hint is sent, so the worker does not claim it yet
         told = await numbers(h)
 
     assert told['holdfast_queue_depth{type="order.v1"}'] == 1
     assert 'holdfast_unhandled_runs{type="order.v1"}' not in told
 
 
-async def test_metrics_can_be_asked_for_before_anything_else(stage: Stage) -> None:
+async def test_metrics_can_be_read_before_anything_else(stage: Stage) -> None:
     h = stage.harness(app())
     try:
         assert (await numbers(h))["holdfast_store_up"] == 1

@@ -1,4 +1,4 @@
-"""Misuse: a context outside of its workflow's own code is refused, and leaves no trace in the run."""
+"""Misuse: a context used outside its workflow's own code is refused, and leaves no trace in the run."""
 
 from __future__ import annotations
 

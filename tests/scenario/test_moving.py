@@ -1,4 +1,4 @@
-"""Moving: runs go from one store to another, of any two kinds, and reach the ends they would have reached."""
+"""Moving: runs move from one store to another, of any two kinds, and end as they would have ended."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ Lines = list[bytes]
     params=[pytest.param(pair, marks=() if pair in FEW else pytest.mark.long) for pair in PAIRS], ids="-to-".join
 )
 def stages(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Stage, Stage]]:
-    """Two stores of each pair of kinds, with one clock."""
+    """Two stores for each pair of kinds, with one clock."""
     with two_stages(request, tmp_path, *request.param) as both:
         yield both
 
 
 @pytest.fixture(params=FEW, ids="-to-".join)
 def few_stages(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Stage, Stage]]:
-    """Two stores, each kind in either place."""
+    """Two stores; each kind is once the source and once the target."""
     with two_stages(request, tmp_path, *request.param) as both:
         yield both
 
@@ -102,7 +102,7 @@ async def everything(h: Holdfast) -> list[Dump]:
     return list(dumps)
 
 
-# A shop in which every run waits for something else.
+# A shop in which every run waits for something different.
 
 
 app_of_shop = Registry()
@@ -209,7 +209,7 @@ SHOP = (
 
 
 async def open_shop(h: Harness) -> dict[str, str]:
-    """A run of each kind, some way on. The answer is their ids."""
+    """Start a run of each kind, let each make some progress, and return their ids."""
     await h.topics.set("jobs", mode="queue")
     runs = {name: (await h.start(name, {}, key=f"key of {name}", priority=50)).id for name in SHOP}
     await h.start("sleeper", {}, delay=7200, key="later")
@@ -226,9 +226,9 @@ async def open_shop(h: Harness) -> dict[str, str]:
 
 
 async def close_shop(h: Harness, runs: dict[str, str]) -> dict[str, Any]:
-    """Let all come to their ends; how they ended."""
+    """Let all runs end, and return how they ended."""
     await h.run(runs["listener"]).send("b", 2)
-    await h.run(runs["listener"]).send("a", "again", id="m1")  # which is known
+    await h.run(runs["listener"]).send("a", "again", id="m1")  # a known message id
     for number in range(2, 4):
         await h.emit("news", number)
     await h.emit("jobs", "second")
@@ -253,7 +253,7 @@ async def test_runs_reach_the_same_ends_as_those_that_stayed(stages: tuple[Stage
         assert {info.state async for info in h.list() if not info.state.is_end} == {RunState.PAUSED}
 
 
-async def test_everything_is_as_it_was_but_for_the_resuming(stages: tuple[Stage, Stage]) -> None:
+async def test_imported_runs_are_unchanged_except_that_they_resume(stages: tuple[Stage, Stage]) -> None:
     async with both(stages, a_shop()) as (h, there):
         await open_shop(h)
         await h.stop_worker()
@@ -278,7 +278,7 @@ async def test_everything_is_as_it_was_but_for_the_resuming(stages: tuple[Stage,
                 assert dump == new
 
 
-async def test_there_and_back_again(few_stages: tuple[Stage, Stage], tmp_path: Path) -> None:
+async def test_runs_move_to_another_store_and_back(few_stages: tuple[Stage, Stage], tmp_path: Path) -> None:
     app = a_shop()
     async with both(few_stages, app) as (h, there), Stage("memory", tmp_path).harness(app) as expected:
         ends = await close_shop(expected, await open_shop(expected))
@@ -320,7 +320,7 @@ async def test_a_run_that_diverged_heals_where_the_code_fits(few_stages: tuple[S
 
 
 @pytest.mark.parametrize("is_given_up", [False, True])
-async def test_a_run_goes_on_undoing_where_it_comes_to(few_stages: tuple[Stage, Stage], *, is_given_up: bool) -> None:
+async def test_a_moved_run_continues_its_rollback(few_stages: tuple[Stage, Stage], *, is_given_up: bool) -> None:
     app = Registry()
     is_open = [False]
 
@@ -393,7 +393,7 @@ async def test_a_run_that_a_person_paused_stays_paused(few_stages: tuple[Stage, 
         assert await there.run(run.id).result() == "awake"
 
 
-async def test_a_busy_run_lets_go_before_it_is_exported(few_stages: tuple[Stage, Stage]) -> None:
+async def test_a_worker_gives_up_a_busy_run_before_it_is_exported(few_stages: tuple[Stage, Stage]) -> None:
     app = Registry()
     begun, may_end = asyncio.Event(), asyncio.Event()
 
@@ -424,7 +424,9 @@ async def test_a_busy_run_lets_go_before_it_is_exported(few_stages: tuple[Stage,
         assert await there.run(run.id).result() == "slow and quick"
 
 
-async def test_what_does_not_let_go_in_time_is_left_with_its_family(few_stages: tuple[Stage, Stage]) -> None:
+async def test_a_run_that_its_worker_does_not_give_up_in_time_is_left_behind_with_its_family(
+    few_stages: tuple[Stage, Stage],
+) -> None:
     app = Registry()
     begun, may_end = asyncio.Event(), asyncio.Event()
 
@@ -466,7 +468,7 @@ async def test_what_does_not_let_go_in_time_is_left_with_its_family(few_stages: 
         assert await there.run(stranger.id).result() == "on"
 
 
-async def test_a_run_whose_worker_died_is_told_to_need_another_one(tmp_path: Path) -> None:
+async def test_a_run_whose_worker_died_is_reported_to_need_another_worker(tmp_path: Path) -> None:
     async with Stage("memory", tmp_path).harness(Registry()) as h:
         run = await h.start("elsewhere.v1", {})
         types = ("elsewhere.v1",)
@@ -510,7 +512,7 @@ async def test_a_filter_takes_live_families_whole_and_leaves_others_alone(few_st
         assert await there.run(family.id).result() == "my child says hello"
 
 
-async def test_only_runs_that_have_ended_are_copied_if_wished(few_stages: tuple[Stage, Stage]) -> None:
+async def test_an_export_can_be_limited_to_ended_runs(few_stages: tuple[Stage, Stage]) -> None:
     async with both(few_stages, a_shop()) as (h, there):
         await open_shop(h)
         ended = {info.id async for info in h.list(state=ENDS)}
@@ -522,7 +524,7 @@ async def test_only_runs_that_have_ended_are_copied_if_wished(few_stages: tuple[
         assert await there.topics.list() == []
 
 
-async def test_an_import_may_be_repeated(few_stages: tuple[Stage, Stage], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_import_can_be_repeated(few_stages: tuple[Stage, Stage], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importing, "RUNS_AT_ONCE", 3)
     async with both(few_stages, a_shop()) as (h, there):
         runs = await open_shop(h)
@@ -544,7 +546,7 @@ async def test_an_import_may_be_repeated(few_stages: tuple[Stage, Stage], monkey
         assert not [info async for info in there.list(state="paused")]
 
 
-async def test_importing_into_the_store_it_comes_from_is_the_way_back(few_stages: tuple[Stage, Stage]) -> None:
+async def test_importing_into_the_source_store_restores_its_runs(few_stages: tuple[Stage, Stage]) -> None:
     async with both(few_stages, a_shop()) as (h, _):
         runs = await open_shop(h)
         await h.run(runs["sleeper"]).pause("by a person")
@@ -557,7 +559,7 @@ async def test_importing_into_the_store_it_comes_from_is_the_way_back(few_stages
         assert (report.restored, report.refused) == (0, [])
 
 
-async def test_an_older_copy_is_not_taken_for_the_newer_one(few_stages: tuple[Stage, Stage]) -> None:
+async def test_an_older_copy_does_not_replace_a_newer_one(few_stages: tuple[Stage, Stage]) -> None:
     async with both(few_stages, a_shop()) as (h, there):
         runs = await open_shop(h)
         await moved(h, there)
@@ -570,7 +572,7 @@ async def test_an_older_copy_is_not_taken_for_the_newer_one(few_stages: tuple[St
         assert "import the file into an empty store" in report.refused[0].why
 
 
-async def test_a_key_that_another_run_has_is_told_with_both_ids(few_stages: tuple[Stage, Stage]) -> None:
+async def test_a_key_conflict_is_reported_with_both_ids(few_stages: tuple[Stage, Stage]) -> None:
     async with both(few_stages, a_shop()) as (h, there):
         mine: RunHandle[Any] = await h.start("ended", {}, key="order-17")
         other: RunHandle[Any] = await there.start("ended", {}, key="order-17")
@@ -583,7 +585,7 @@ async def test_a_key_that_another_run_has_is_told_with_both_ids(few_stages: tupl
         ]
 
 
-async def test_what_was_said_of_a_topic_or_type_counts_where_it_was_said(few_stages: tuple[Stage, Stage]) -> None:
+async def test_rules_of_topics_and_types_move_unless_the_target_has_its_own(few_stages: tuple[Stage, Stage]) -> None:
     async with both(few_stages, a_shop()) as (h, there):
         await h.topics.set("jobs", mode="queue", max_pending=5)
         await h.topics.set("a*", retention=60)
@@ -600,7 +602,7 @@ async def test_what_was_said_of_a_topic_or_type_counts_where_it_was_said(few_sta
         assert [(topic.name, topic.max_pending) for topic in await there.topics.list()] == [("a*", 10_000), ("jobs", 7)]
 
 
-async def test_schedules_move_as_they_stand(few_stages: tuple[Stage, Stage]) -> None:
+async def test_schedules_move_with_their_state(few_stages: tuple[Stage, Stage]) -> None:
     async with both(few_stages, a_shop()) as (h, there):
         await session_of(h).store.apply(
             PutSchedules(schedules=[Schedule(name="hourly", type="ended", payload="{}", every=3600 * SECOND)])
@@ -616,12 +618,12 @@ async def test_schedules_move_as_they_stand(few_stages: tuple[Stage, Stage]) -> 
         assert not [line for line in await exported(h, type="ended") if b'"line":"schedule"' in line]
 
 
-async def test_a_message_that_comes_while_the_run_is_paused_moves_with_it(few_stages: tuple[Stage, Stage]) -> None:
+async def test_a_message_that_arrives_while_the_run_is_paused_moves_with_it(few_stages: tuple[Stage, Stage]) -> None:
     async with both(few_stages, a_shop()) as (h, there):
         run: RunHandle[Any] = await h.start("listener", {})
         await h.settle()
         export = aiter(h.export())
-        lines = [await anext(export)]  # everything is paused now
+        lines = [await anext(export)]  # the export has paused all runs
         await run.send("a", 1)
         await h.emit("news", "emitted meanwhile")
         lines += [line async for line in export]
@@ -671,7 +673,7 @@ async def test_a_message_that_comes_while_the_run_is_paused_moves_with_it(few_st
     ],
     ids=range(17),
 )
-async def test_garbage_is_refused_with_the_number_of_its_line(tmp_path: Path, change: Any, message: str) -> None:
+async def test_an_invalid_line_is_refused_with_its_number(tmp_path: Path, change: Any, message: str) -> None:
     stage, other = Stage("memory", tmp_path), Stage("memory", tmp_path)
     async with both((stage, other), a_shop()) as (h, there):
         await open_shop(h)
@@ -706,8 +708,8 @@ def _twice(dump: dict[str, Any], part: str) -> None:
     ],
     ids=range(13),
 )
-async def test_a_run_that_cannot_be_so_is_refused(tmp_path: Path, change: Any, message: str) -> None:
-    """It would be written, and then keep the worker that claims it from writing anything."""
+async def test_an_impossible_run_is_refused(tmp_path: Path, change: Any, message: str) -> None:
+    """If such a run were written, the worker that claims it could not write anything."""
     app = Registry()
 
     @app.workflow("w")
@@ -731,7 +733,7 @@ async def test_a_run_that_cannot_be_so_is_refused(tmp_path: Path, change: Any, m
         assert [info async for info in there.list()] == []
 
 
-async def test_a_store_that_exports_nothing_refuses_before_it_pauses_anything() -> None:
+async def test_a_store_without_exports_refuses_before_it_pauses_anything() -> None:
     class Small(MemoryStore):
         transfer = None  # type: ignore[assignment]
 

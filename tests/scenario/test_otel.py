@@ -27,7 +27,7 @@ SECRET = "hunter2"  # noqa: S105 - what must not appear anywhere
 
 
 class Telescope(NamedTuple):
-    """What was seen."""
+    """The exported spans and metrics."""
 
     exporter: InMemorySpanExporter
     traces: TracerProvider
@@ -132,7 +132,7 @@ async def test_one_trace_goes_from_the_caller_to_the_steps_of_a_child(stage: Sta
     assert SECRET not in "".join(span.to_json() for span in telescope.spans)
 
 
-async def test_another_worker_carries_the_trace_on_and_repeats_no_span(stage: Stage, telescope: Telescope) -> None:
+async def test_another_worker_continues_the_trace_and_repeats_no_span(stage: Stage, telescope: Telescope) -> None:
     async with stage.harness(app(telescope)) as h:
         telescope.instrument(h)
         run = await h.start("order.v1", {"value": "x"})
@@ -152,7 +152,7 @@ async def test_another_worker_carries_the_trace_on_and_repeats_no_span(stage: St
     assert {span.context.trace_id for span in telescope.spans if span.context} == {trace_id}
 
 
-async def test_children_carry_a_trace_on_through_a_worker_that_is_not_instrumented(
+async def test_children_continue_a_trace_through_a_worker_that_is_not_instrumented(
     stage: Stage, telescope: Telescope
 ) -> None:
     async with stage.harness(app(telescope)) as h:
@@ -186,7 +186,7 @@ async def test_all_turns_of_a_run_that_was_started_without_a_trace_share_one(
     assert len({turn.context.trace_id for turn in turns if turn.context}) == 1
 
 
-async def test_what_fails_is_an_error_without_its_text(stage: Stage, telescope: Telescope) -> None:
+async def test_a_failure_is_an_error_without_its_text(stage: Stage, telescope: Telescope) -> None:
     async with stage.harness(app(telescope)) as h:
         telescope.instrument(h)
         with pytest.raises(RunFailed):
@@ -204,7 +204,7 @@ async def test_what_fails_is_an_error_without_its_text(stage: Stage, telescope: 
     assert SECRET not in "".join(span.to_json() for span in telescope.spans)
 
 
-async def test_a_body_that_nobody_waits_for_any_more_ends_its_span(stage: Stage, telescope: Telescope) -> None:
+async def test_an_abandoned_body_ends_its_span(stage: Stage, telescope: Telescope) -> None:
     found = Registry()
 
     @found.workflow("endless.v1")
@@ -230,7 +230,7 @@ async def test_metrics_have_the_names_of_the_catalogue(stage: Stage, telescope: 
         await h.advance(timedelta(hours=2))
         await run.result()
         await h.settle()
-        telescope.reader.get_metrics_data()  # asks for what is to be looked up
+        telescope.reader.get_metrics_data()  # triggers the metrics that are read from the store
         await h.settle()
         while not any(metric.name == "holdfast_queue_depth" for metric in _seen(telescope)):
             await asyncio.sleep(0.01)
@@ -249,7 +249,7 @@ def _seen(telescope: Telescope) -> list[Any]:
     return [] if data is None else [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics]
 
 
-async def test_it_can_be_ended_and_begun_again_but_not_twice(telescope: Telescope) -> None:
+async def test_instrumentation_can_be_removed_but_not_applied_twice(telescope: Telescope) -> None:
     async with Harness(app(telescope)) as h:
         undo = instrument(h, tracer_provider=telescope.traces, meter_provider=telescope.meters)
         with pytest.raises(InvalidRequest, match="already"):
@@ -262,7 +262,7 @@ async def test_it_can_be_ended_and_begun_again_but_not_twice(telescope: Telescop
 
 
 @pytest.mark.parametrize("garbage", ["", "00-x", "00-" + "0" * 32 + "-" + "0" * 16 + "-01", "\x00", "💥"])
-async def test_a_trace_nobody_can_read_is_as_none(telescope: Telescope, garbage: str) -> None:
+async def test_an_unreadable_trace_is_ignored(telescope: Telescope, garbage: str) -> None:
     from holdfast.otel import _context_of
 
     assert _context_of(garbage, "r1") == _context_of(None, "r1") or (
@@ -271,7 +271,7 @@ async def test_a_trace_nobody_can_read_is_as_none(telescope: Telescope, garbage:
     )
 
 
-async def test_an_export_does_not_open_what_was_closed(telescope: Telescope) -> None:
+async def test_an_export_does_not_open_a_closed_object(telescope: Telescope) -> None:
     class CountingStore(MemoryStore):
         opened = 0
 

@@ -1,4 +1,4 @@
-"""Transactions of users outside of runs: what is written in them is there exactly if they are committed."""
+"""Users' transactions outside of runs: writes inside them exist exactly if the transaction commits."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ async def sqlite_hf(tmp_path: Path) -> AsyncIterator[Holdfast]:
 
 @pytest.fixture
 def nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have nobody look for what he was not told of; workers of these tests do not poll either."""
+    """Disable the search for runs without a hint. Workers of these tests do not poll either."""
     monkeypatch.setattr(hint_watcher, "_SLOW_LOOK_SECONDS", 3600.0)
 
 
 @asynccontextmanager
 async def shop(url: str) -> AsyncIterator[Holdfast]:
-    """An application with a table of orders beside its runs."""
+    """An application with a table of orders next to its runs."""
     hf = Holdfast(url)
 
     @hf.workflow("ship")
@@ -71,7 +71,7 @@ async def shop(url: str) -> AsyncIterator[Holdfast]:
         yield hf
 
 
-# In words that all databases understand; `connection` is that of their driver.
+# SQL that all databases understand; `connection` is that of the driver.
 
 
 def place(connection: Any) -> int:
@@ -104,7 +104,7 @@ async def test_a_run_exists_exactly_if_the_transaction_is_committed(hf: Holdfast
     assert await hf.run(key="order-1").info() == await run.info()
 
 
-async def test_a_run_of_a_transaction_that_raised_never_was(hf: Holdfast) -> None:
+async def test_a_run_of_a_transaction_that_raised_never_existed(hf: Holdfast) -> None:
     async def fail() -> None:
         with hf.connection() as connection:
             await hf.start_in(connection, "ship", {"order": place(connection)}, id="the-run")
@@ -118,7 +118,7 @@ async def test_a_run_of_a_transaction_that_raised_never_was(hf: Holdfast) -> Non
 
 
 @pytest.mark.usefixtures("nobody_looks")
-async def test_a_worker_that_has_nothing_to_do_hears_of_it_at_once(hf: Holdfast) -> None:
+async def test_an_idle_worker_claims_the_run_at_once(hf: Holdfast) -> None:
     async with hf._new_worker(poll=None) as worker:
         await worker.run_until_idle()
         with hf.connection() as connection:
@@ -126,7 +126,7 @@ async def test_a_worker_that_has_nothing_to_do_hears_of_it_at_once(hf: Holdfast)
         assert await run.result(timeout=GUARD_SECONDS) == "order 1 is on its way"
 
 
-async def test_a_connection_of_your_own_will_do_and_a_worker_finds_the_run_soon(
+async def test_a_connection_of_your_own_works_and_a_worker_finds_the_run_soon(
     sqlite_hf: Holdfast, tmp_path: Path
 ) -> None:
     connection = apsw.Connection(f"{tmp_path}/shop.db")
@@ -173,7 +173,7 @@ async def test_a_message_with_the_same_id_is_the_same_message(hf: Holdfast) -> N
     assert (await session_of(hf).store.get(run.id)).run.arrivals == 1  # type: ignore[union-attr]  # there it is
 
 
-async def test_a_message_that_cannot_arrive_is_refused_at_once_without_harm(hf: Holdfast) -> None:
+async def test_a_message_that_cannot_be_delivered_is_refused_at_once_without_harm(hf: Holdfast) -> None:
     finished = await hf.start("ship", {"order": 1})
     await hf.worker().run_until_idle()
     with hf.connection() as connection:
@@ -188,7 +188,7 @@ async def test_a_message_that_cannot_arrive_is_refused_at_once_without_harm(hf: 
 
 
 @pytest.mark.usefixtures("nobody_looks")
-async def test_an_event_is_there_exactly_if_the_transaction_is_committed(hf: Holdfast) -> None:
+async def test_an_event_exists_exactly_if_the_transaction_is_committed(hf: Holdfast) -> None:
     runs = [await hf.start("listener") for _ in range(2)]
     async with hf._new_worker(poll=None) as worker:
         await worker.run_until_idle()
@@ -218,7 +218,7 @@ async def test_a_store_without_tables_says_so() -> None:
             await hf.emit_in(object(), "rates")
 
 
-# What is refused
+# Refusals
 
 
 async def test_a_key_that_is_taken_is_refused_without_harm(hf: Holdfast) -> None:
@@ -271,7 +271,9 @@ async def test_a_connection_without_a_transaction_is_refused(sqlite_hf: Holdfast
         ("pragma journal_mode = delete", "pragma journal_mode"),
     ],
 )
-async def test_what_would_break_the_store_is_refused(sqlite_hf: Holdfast, statement: str, words: str) -> None:
+async def test_a_statement_that_would_break_the_store_is_refused(
+    sqlite_hf: Holdfast, statement: str, words: str
+) -> None:
     with sqlite_hf.connection() as connection:
         place(connection)
         with pytest.raises(InvalidRequest, match=words):
@@ -279,7 +281,7 @@ async def test_what_would_break_the_store_is_refused(sqlite_hf: Holdfast, statem
     assert orders(sqlite_hf) == 1
 
 
-async def test_runs_can_be_read_where_they_cannot_be_written(sqlite_hf: Holdfast) -> None:
+async def test_runs_can_be_read_on_a_read_only_connection(sqlite_hf: Holdfast) -> None:
     run = await sqlite_hf.start("ship", {"order": 1})
     with sqlite_hf.connection() as connection:
         assert connection.execute("select id from run").get == run.id
@@ -289,7 +291,7 @@ async def test_runs_can_be_read_where_they_cannot_be_written(sqlite_hf: Holdfast
             connection.execute("delete from orders")
 
 
-async def test_to_write_otherwise_inside_the_block_is_refused_instead_of_waiting_for_oneself(
+async def test_another_write_inside_the_block_is_refused_instead_of_a_deadlock(
     sqlite_hf: Holdfast,
 ) -> None:
     with sqlite_hf.connection() as connection:
@@ -298,7 +300,7 @@ async def test_to_write_otherwise_inside_the_block_is_refused_instead_of_waiting
             await sqlite_hf.start("ship", {"order": 1})
         with pytest.raises(InvalidRequest, match="leave the block first"), sqlite_hf.connection():
             pass
-        later = asyncio.create_task(sqlite_hf.start("ship", {"order": 1}))  # it begins when the block is over
+        later = asyncio.create_task(sqlite_hf.start("ship", {"order": 1}))  # it starts when the block ends
     assert (await later).created
     assert orders(sqlite_hf) == 1
 

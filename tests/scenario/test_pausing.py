@@ -1,4 +1,4 @@
-"""Pausing: a run stands still until it is resumed, wherever it was."""
+"""Pausing: a run stops until it is resumed, in any state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOW = "2030-01-01 00:00:00 UTC"
 
 
 @pytest.mark.every_store
-async def test_a_sleeping_run_is_paused_past_its_time(stage: Stage) -> None:
+async def test_a_sleeping_run_stays_paused_past_its_wake_time(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -35,7 +35,7 @@ async def test_a_sleeping_run_is_paused_past_its_time(stage: Stage) -> None:
         assert await run.result() == "awake"
 
 
-async def test_a_reason_that_not_every_store_could_keep_is_refused(stage: Stage) -> None:
+async def test_a_reason_that_not_every_store_can_keep_is_refused(stage: Stage) -> None:
     async with stage.harness(Registry()) as h:
         run = await h.start("a.v1", {})
 
@@ -47,7 +47,7 @@ async def test_a_reason_that_not_every_store_could_keep_is_refused(stage: Stage)
         assert (await run.info()).state is RunState.PENDING
 
 
-async def test_a_run_that_never_began_is_paused(stage: Stage) -> None:
+async def test_a_run_that_never_started_is_paused(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -63,7 +63,7 @@ async def test_a_run_that_never_began_is_paused(stage: Stage) -> None:
         assert await run.result() == 1
 
 
-async def test_a_step_that_executes_is_finished_and_nothing_new_begins(stage: Stage) -> None:
+async def test_a_running_step_is_finished_and_nothing_new_starts(stage: Stage) -> None:
     app = Registry()
     opened = asyncio.Event()
     done: list[str] = []
@@ -93,7 +93,7 @@ async def test_a_step_that_executes_is_finished_and_nothing_new_begins(stage: St
         assert [fact.event for fact in await run.audit()][1:5] == ["claimed", "pausing", "paused", "resumed"]
 
 
-async def test_a_run_resumed_before_it_paused_just_goes_on(stage: Stage) -> None:
+async def test_a_run_resumed_before_it_paused_simply_continues(stage: Stage) -> None:
     app = Registry()
     opened, other = asyncio.Event(), asyncio.Event()
 
@@ -141,7 +141,7 @@ async def test_a_lingering_run_is_paused(stage: Stage) -> None:
         assert await run.result() == 1
 
 
-async def test_what_is_sent_to_a_paused_run_is_there_when_it_is_resumed(stage: Stage) -> None:
+async def test_a_message_to_a_paused_run_is_there_when_it_is_resumed(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -161,7 +161,7 @@ async def test_what_is_sent_to_a_paused_run_is_there_when_it_is_resumed(stage: S
         assert await run.result() == [1, 2]
 
 
-async def test_a_pause_outlives_the_worker_that_was_asked_for_it(stage: Stage) -> None:
+async def test_a_pause_request_outlives_the_worker_that_got_it(stage: Stage) -> None:
     app = Registry()
     begun: list[int] = []
 
@@ -183,7 +183,7 @@ async def test_a_pause_outlives_the_worker_that_was_asked_for_it(stage: Stage) -
         assert ((await run.info()).state, len(begun)) == (RunState.PAUSED, 1)
 
 
-async def test_the_time_a_run_is_paused_is_not_time_it_is_suspended(stage: Stage) -> None:
+async def test_paused_time_does_not_count_as_suspended_time(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow

@@ -1,4 +1,4 @@
-"""Producers: programs that start work which only others can do. Each program is a Holdfast of its own on one store."""
+"""Producers: programs that start runs for others to execute. Each program is its own Holdfast on one store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.testing.patience import GUARD_SECONDS
 from tests.stage import url_for
 
-"""How long anything here may take on a busy machine."""
+"""Maximum duration of any wait here, on a busy machine."""
 
 Program = Callable[[], Holdfast]
 
@@ -45,7 +45,7 @@ class Page:
 
 
 def ocr(hf: Holdfast) -> Holdfast:
-    """The program that can read pages. Nobody else has its code."""
+    """The program that can read pages. No other program has its code."""
 
     @hf.workflow("content.ocr.v1")
     async def read(ctx: Context, path: str, pages: int = 1) -> list[Page]:
@@ -66,7 +66,7 @@ def ocr(hf: Holdfast) -> Holdfast:
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def program(request: pytest.FixtureRequest, tmp_path: Path) -> Program:
-    """Gives a new program on the store of this test, with nothing registered."""
+    """Return a function that creates a program on the store of this test, with nothing registered."""
     memory = MemoryStore()
     stores: dict[str, Callable[[], Holdfast]] = {
         "memory": lambda: Holdfast("memory://", store=memory),
@@ -79,7 +79,7 @@ def program(request: pytest.FixtureRequest, tmp_path: Path) -> Program:
 
 @asynccontextmanager
 async def company(program: Program, *types: str) -> AsyncIterator[tuple[Holdfast, Holdfast]]:
-    """A producer that knows nothing, and a program at work that can read."""
+    """A producer without any code, and a running program that can read."""
     async with program() as producer, ocr(program()) as reader, reader.worker(list(types) or None):
         yield producer, reader
 
@@ -90,7 +90,7 @@ PAGE = {"number": 0, "read_at": "2030-01-01T00:00:00Z"}
 # From outside of runs
 
 
-async def test_a_run_is_started_by_name_before_anybody_exists_who_knows_it(program: Program) -> None:
+async def test_a_run_is_started_by_name_before_any_process_knows_the_type(program: Program) -> None:
     async with program() as producer:
         run = await producer.start("content.ocr.v1", {"path": "a.png"}, key="a", tags={"shop": "x"})
         again = await producer.start("content.ocr.v1", {"path": "a.png"}, key="a")
@@ -100,19 +100,19 @@ async def test_a_run_is_started_by_name_before_anybody_exists_who_knows_it(progr
         assert await producer.run(key="a").result(timeout=GUARD_SECONDS) == [PAGE]
 
 
-async def test_results_come_as_plain_json_where_the_code_is_not(program: Program) -> None:
+async def test_results_are_plain_json_where_the_code_is_missing(program: Program) -> None:
     async with company(program) as (producer, reader):
         run = await producer.start("content.ocr.v1", {"path": "a.png", "pages": 2})
 
         assert await run.result(timeout=GUARD_SECONDS) == [PAGE, PAGE | {"number": 1}]
         assert await producer.execute("content.count.v1", {"text": "four"}) == 4
-        # Whoever has the code, starting by name or not, gets the type.
+        # A program with the code gets the declared type, whether it starts by name or not.
         typed = await reader.execute("content.ocr.v1", {"path": "a.png"})
         assert typed == [Page(0, datetime(2030, 1, 1, tzinfo=UTC))]
 
 
 @pytest.mark.long
-async def test_thousands_are_started_by_name_in_one_trip(program: Program) -> None:
+async def test_thousands_are_started_by_name_in_one_round_trip(program: Program) -> None:
     async with company(program, "content.count.*") as (producer, _):
         texts = ["x" * n for n in range(300)]
         runs = await producer.start_many("content.count.v1", [{"text": text} for text in texts])
@@ -120,7 +120,7 @@ async def test_thousands_are_started_by_name_in_one_trip(program: Program) -> No
         assert [await run.result(timeout=GUARD_SECONDS) for run in runs] == list(range(300))
 
 
-async def test_a_run_that_fails_or_is_cancelled_elsewhere_says_so_here(program: Program) -> None:
+async def test_a_run_that_fails_or_is_cancelled_elsewhere_raises_here(program: Program) -> None:
     async with company(program) as (producer, _):
         failing = await producer.start("content.ocr.v1", {"path": "blank"})
         waiting = await producer.start("content.wait.v1")
@@ -142,13 +142,13 @@ async def test_a_producer_sends_to_runs_whose_code_it_does_not_have(program: Pro
         assert await run.result(timeout=GUARD_SECONDS) == {"by": "ada"}
 
 
-async def test_a_payload_that_does_not_fit_fails_the_run_where_that_is_known(program: Program) -> None:
+async def test_a_payload_that_does_not_fit_fails_the_run_where_the_code_is_known(program: Program) -> None:
     async with company(program) as (producer, reader):
         with pytest.raises(RunFailed, match="pages"):
             await producer.execute("content.ocr.v1", {"path": "a.png", "pages": "two"})
         with pytest.raises(RunFailed, match="path"):
             await producer.execute("content.ocr.v1")
-        with pytest.raises(InvalidRequest, match="pages"):  # who has the code is told at once
+        with pytest.raises(InvalidRequest, match="pages"):  # a program with the code raises at once
             await reader.start("content.ocr.v1", {"path": "a.png", "pages": "two"})
 
 
@@ -180,7 +180,7 @@ REFUSED: dict[str, tuple[tuple[Any, ...], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_what_nobody_could_ever_execute_is_refused_at_once(program: Program, name: str) -> None:
+async def test_a_start_that_no_worker_could_ever_execute_is_refused_at_once(program: Program, name: str) -> None:
     args, error, words = REFUSED[name]
     async with program() as producer:
         with pytest.raises(error, match=words):
@@ -195,7 +195,7 @@ async def test_what_nobody_could_ever_execute_is_refused_at_once(program: Progra
 
 
 def parents(hf: Holdfast) -> Holdfast:
-    """A program with parents only, whose children are the reader's."""
+    """A program with parents only, whose children are executed by the reader."""
 
     @hf.workflow("shop.call.v1")
     async def call(ctx: Context, path: str) -> Any:
@@ -236,7 +236,7 @@ def parents(hf: Holdfast) -> Holdfast:
 
 @asynccontextmanager
 async def family(program: Program) -> AsyncIterator[Holdfast]:
-    """Two programs at work: one has only the parents, the other only the children."""
+    """Two running programs: one has only the parents, the other only the children."""
     async with company(program, "content.*"), parents(program()) as shop, shop.worker(["shop.*"]):
         yield shop
 
@@ -267,7 +267,7 @@ async def test_a_parent_waits_for_workers_of_its_child_that_do_not_exist_yet(pro
             assert await run.result(timeout=GUARD_SECONDS) == [PAGE]
 
 
-async def test_a_parent_starts_sends_to_and_cancels_children_by_name(program: Program) -> None:
+async def test_a_parent_starts_children_by_name_sends_to_them_and_cancels_them(program: Program) -> None:
     async with family(program) as shop:
         assert await shop.execute("shop.start.v1") == ["now", "cancelled"]
 
@@ -285,7 +285,7 @@ async def test_a_plain_function_calls_by_name_too(program: Program) -> None:
 
 @pytest.mark.parametrize("verb", ["call", "start", "map"])
 @pytest.mark.parametrize("kind", ["a list", "two arguments", "a name with blanks", "an object", "not a number"])
-async def test_a_child_that_nobody_could_ever_execute_fails_its_parent_with_the_reason(
+async def test_a_child_that_no_worker_could_ever_execute_fails_its_parent_with_the_reason(
     program: Program, verb: str, kind: str
 ) -> None:
     _, error, words = REFUSED[kind]
@@ -296,7 +296,7 @@ async def test_a_child_that_nobody_could_ever_execute_fails_its_parent_with_the_
         assert list(await session_of(shop).store.stats(CountRuns())) == ["shop.bad.v1"]
 
 
-async def test_a_map_tells_which_of_its_children_failed_elsewhere(program: Program) -> None:
+async def test_a_map_names_its_children_that_failed_elsewhere(program: Program) -> None:
     async with company(program), program() as shop:
 
         @shop.workflow("shop.pages.v1")

@@ -1,4 +1,4 @@
-"""The protocol between the holder of a run and everybody else (T1, T4, T5, T8, T9 of DESIGN.md), end to end."""
+"""The protocol between the holder of a run and all other processes (T1, T4, T5, T8, T9 of DESIGN.md), end to end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from holdfast.testing.harness import Harness
 from holdfast.testing.patience import guarded
 from tests.stage import Stage, facts
 
-# Something arrives for a run in every possible state (T1, T4)
+# An arrival for a run in every possible state (T1, T4)
 
 app = Registry()
 
@@ -83,7 +83,7 @@ WAITING = {"running, waiting beside", "lingering on it", "suspended on it"}
 
 @pytest.mark.parametrize("kind", ["message", "event"])
 @pytest.mark.parametrize("state", STATES)
-async def test_t1_what_is_sent_to_a_live_run_reaches_it_whatever_its_state(stage: Stage, state: str, kind: str) -> None:
+async def test_t1_a_message_to_a_live_run_reaches_it_in_any_state(stage: Stage, state: str, kind: str) -> None:
     """T1: the sender only adds an arrival, and wakes the run if it is suspended on it."""
     _gates.append(asyncio.Event())
     _is_broken[:] = [1]
@@ -127,7 +127,7 @@ def faulty(h: Harness) -> FaultyStore:
 
 
 class Ambush(FaultyStore):
-    """Lets something happen just before a certain run is suspended, when its checkpoint is on the way."""
+    """Injects an action just before a given run is suspended, while its checkpoint is on the way."""
 
     run_id = ""
     is_over = False
@@ -156,10 +156,10 @@ async def arrive(h: Harness, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["message", "event", "child", "other message"])
-async def test_t4_what_arrives_between_the_standstill_and_the_suspending_checkpoint_is_not_slept_over(
+async def test_t4_an_arrival_between_the_standstill_and_the_suspending_checkpoint_is_not_slept_over(
     stage: Stage, kind: str
 ) -> None:
-    """T4, S3: the checkpoint carries the last arrival known; if there is a newer one the run stays held."""
+    """T4, S3: the checkpoint carries the last arrival it knows. If there is a newer one, the run stays held."""
     local = Registry()
 
     @local.workflow
@@ -217,7 +217,7 @@ async def test_t5_ready_at_says_when_a_run_may_be_claimed(stage: Stage) -> None:
             ready_at = (await run.info()).ready_at
             return None if ready_at is None else (ready_at - h.now).total_seconds()
 
-        assert await ready_in() == 60  # pending: its start
+        assert await ready_in() == 60  # pending: its start time
         await h.advance(60)
         assert await ready_in() == 30  # held: the end of its lease
         _gates[-1].set()
@@ -258,11 +258,11 @@ async def test_t5_a_needless_wake_up_is_harmless(stage: Stage) -> None:
         assert await run.result() == "done"
 
 
-# Answers that get lost (T8)
+# Lost answers (T8)
 
 
 async def lost_answers(h: Harness, name: str) -> Callable[[], Awaitable[None]]:
-    """Have the answer to the next call of this name get lost, though it is carried out."""
+    """Lose the answer to the next call of this name, although the store executes it."""
 
     async def lose() -> None:
         faulty(h).fail(len(faulty(h).calls) + 1, when="after")
@@ -271,7 +271,7 @@ async def lost_answers(h: Harness, name: str) -> Callable[[], Awaitable[None]]:
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "claim"])
-async def test_t8_a_call_that_is_repeated_after_its_answer_got_lost_has_no_second_effect(
+async def test_t8_a_call_that_is_repeated_after_its_answer_was_lost_has_no_second_effect(
     stage: Stage, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.worker.committer.pauses", lambda: repeat(0.0))
@@ -312,10 +312,10 @@ async def test_t8_a_call_that_is_repeated_after_its_answer_got_lost_has_no_secon
         assert (await run.info()).attempt == 1
 
 
-async def test_t8_a_run_that_was_cancelled_while_its_end_was_on_the_way_is_cancelled_for_everybody(
+async def test_t8_a_run_that_was_cancelled_while_its_end_was_on_the_way_is_cancelled_for_every_reader(
     stage: Stage,
 ) -> None:
-    """T8: the token grows with each control that takes a held run away, so the holder knows that it lost."""
+    """T8: the token grows with each control that takes a held run away, so the holder learns that it lost the run."""
     local = Registry()
 
     @local.workflow
@@ -333,7 +333,7 @@ async def test_t8_a_run_that_was_cancelled_while_its_end_was_on_the_way_is_cance
             await waiting
 
 
-# Many verdicts (T9)
+# Refused checkpoints (T9)
 
 
 async def test_t9_a_checkpoint_that_the_store_cannot_take_blocks_only_its_run(stage: Stage) -> None:
@@ -405,7 +405,7 @@ async def test_t9_a_block_for_an_error_of_driving_is_written_even_if_its_results
         assert await facts(run) == []
 
 
-async def test_t9_a_run_whose_block_is_refused_too_is_let_go_and_does_not_spin(stage: Stage) -> None:
+async def test_t9_a_run_whose_block_is_refused_too_is_given_up_and_does_not_spin(stage: Stage) -> None:
     local = Registry()
 
     @local.workflow

@@ -1,4 +1,4 @@
-"""Queues: an event of such a topic is worked on by exactly one run."""
+"""Queues: an event of a queue topic is delivered to exactly one run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def consume_in_time(ctx: Context, seconds: float) -> Any:
 
 @app.workflow
 async def choosy(ctx: Context) -> list[Any]:
-    """Waits for a job or a message; after a message it does something else for a while, then wants a job again."""
+    """Wait for a job or a message. After a message, do something else for a while, then wait for a job again."""
     job = asyncio.create_task(ctx.wait_event("jobs"))
     stop = asyncio.create_task(ctx.receive("stop"))
     done, pending = await asyncio.wait({job, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -52,7 +52,7 @@ async def consume_two_at_once(ctx: Context) -> list[Any]:
     return list(await asyncio.gather(ctx.wait_event("jobs"), ctx.wait_event("jobs")))
 
 
-async def test_each_event_of_a_queue_goes_to_the_run_that_waits_longest(stage: Stage) -> None:
+async def test_each_queue_event_goes_to_the_run_that_waits_longest(stage: Stage) -> None:
     async with stage.harness(app) as h:
         await h.topics.set("jobs", mode="queue")
         runs = []
@@ -67,7 +67,7 @@ async def test_each_event_of_a_queue_goes_to_the_run_that_waits_longest(stage: S
         assert await h.execute(consume, 1) == [3]
 
 
-async def test_a_queue_is_worked_off_in_order(stage: Stage) -> None:
+async def test_a_queue_is_consumed_in_order(stage: Stage) -> None:
     async with stage.harness(app) as h:
         await h.topics.set("jobs", mode="queue")
         for number in range(5):
@@ -80,7 +80,7 @@ async def test_a_queue_is_worked_off_in_order(stage: Stage) -> None:
         assert await facts(run) == [f"event:jobs{n} event done" for n in ("", "#2", "#3", "#4", "#5")]
 
 
-async def test_consumers_share_the_work_and_none_of_it_is_done_twice(stage: Stage) -> None:
+async def test_consumers_share_the_work_and_no_event_is_consumed_twice(stage: Stage) -> None:
     async with stage.harness(app) as h:
         await h.topics.set("jo*", mode="queue")
         runs = [await h.start(consume, 5) for _ in range(4)]
@@ -103,7 +103,7 @@ async def test_two_waits_of_one_run_get_two_events(stage: Stage) -> None:
         assert sorted(await run.result()) == [0, 1]
 
 
-async def test_a_run_that_gave_up_waiting_takes_nothing(stage: Stage) -> None:
+async def test_a_run_whose_wait_timed_out_takes_nothing(stage: Stage) -> None:
     async with stage.harness(app) as h:
         await h.topics.set("jobs", mode="queue")
         assert await h.execute(consume_in_time, 60.0) == "late"
@@ -128,7 +128,7 @@ async def test_a_cancelled_run_hands_its_event_to_the_next(stage: Stage) -> None
         assert await second.result() == ["precious"]
 
 
-async def test_an_event_handed_to_a_run_that_turned_to_something_else_goes_to_the_next(stage: Stage) -> None:
+async def test_an_event_handed_to_a_run_that_took_a_message_instead_goes_to_the_next(stage: Stage) -> None:
     """The message came first; both are there when the run wakes up."""
     async with stage.harness(app) as h:
         await h.topics.set("jobs", mode="queue")
@@ -147,11 +147,11 @@ async def test_an_event_handed_to_a_run_that_turned_to_something_else_goes_to_th
         assert await run.result() == ["stopped", "second"]
 
 
-@pytest.mark.parametrize("seconds", [0, 0.02], ids=["unheard", "heard of"])
-async def test_an_event_that_comes_while_a_run_goes_to_sleep_without_it_does_not_keep_it_awake(
+@pytest.mark.parametrize("seconds", [0, 0.02], ids=["without hint", "with hint"])
+async def test_an_event_that_comes_while_a_run_withdraws_its_wait_does_not_keep_it_awake(
     stage: Stage, seconds: float
 ) -> None:
-    """T4: the checkpoint that withdraws the wait and suspends is on its way; perhaps its holder hears of the event."""
+    """T4: the checkpoint that withdraws the wait and suspends is on its way; its holder may learn of the event."""
     async with stage.harness(app, wrap=FaultyStore) as h:
         store = cast("FaultyStore", session_of(h).store)
         await h.topics.set("jobs", mode="queue")
@@ -172,11 +172,11 @@ async def test_an_event_that_comes_while_a_run_goes_to_sleep_without_it_does_not
         assert await run.result() == ["stopped", "twice"]
 
 
-@pytest.mark.parametrize("seconds", [0, 0.02], ids=["unheard", "heard of"])
+@pytest.mark.parametrize("seconds", [0, 0.02], ids=["without hint", "with hint"])
 async def test_an_event_that_comes_while_its_wait_is_being_withdrawn_is_not_taken_twice(
     stage: Stage, seconds: float
 ) -> None:
-    """The run stays held, and wants an event again later: not the one that went to another run meanwhile."""
+    """The run stays held and waits for an event again later: not for the one that went to another run meanwhile."""
     local = Registry()
     local.include(app)
 
@@ -210,8 +210,8 @@ async def test_an_event_that_comes_while_its_wait_is_being_withdrawn_is_not_take
         assert sorted([await run.result(), *await consumer.result()]) == ["once", "twice"]
 
 
-async def test_a_run_whose_event_was_given_back_goes_on_sleeping(stage: Stage) -> None:
-    """T4: what it has not seen and does not have any more must not keep it awake."""
+async def test_a_run_whose_event_was_given_back_stays_suspended(stage: Stage) -> None:
+    """T4: an event that the run has not seen and no longer has must not keep it awake."""
     async with stage.harness(app) as h:
         await h.topics.set("jobs", mode="queue")
         run = await h.start(choosy)
@@ -228,7 +228,7 @@ async def test_a_run_whose_event_was_given_back_goes_on_sleeping(stage: Stage) -
         assert (info.state, [wait.kind.value for wait in info.waits]) == (RunState.SUSPENDED, ["time"])
 
 
-async def test_a_rewound_run_has_its_event_again_and_nobody_else_does(stage: Stage) -> None:
+async def test_a_rewound_run_gets_its_event_again_and_no_other_run_does(stage: Stage) -> None:
     async with stage.harness(app) as h:
         await h.topics.set("jobs", mode="queue")
         await h.emit("jobs", "mine")
@@ -243,7 +243,7 @@ async def test_a_rewound_run_has_its_event_again_and_nobody_else_does(stage: Sta
         assert (await other.info()).state is RunState.SUSPENDED
 
 
-async def test_an_event_that_was_forgotten_since_it_was_taken_goes_back_to_the_queue(stage: Stage) -> None:
+async def test_a_pruned_event_goes_back_to_the_queue_when_its_rewound_run_is_cancelled(stage: Stage) -> None:
     async with stage.harness(app) as h:
         await h.topics.set("jobs", mode="queue")
         await h.emit("jobs", "old")
@@ -260,7 +260,7 @@ async def test_an_event_that_was_forgotten_since_it_was_taken_goes_back_to_the_q
         assert await h.execute(consume, 1) == ["old"]
 
 
-async def test_a_paused_run_is_passed_over_until_it_is_resumed(stage: Stage) -> None:
+async def test_a_paused_run_is_skipped_until_it_is_resumed(stage: Stage) -> None:
     async with stage.harness(app) as h:
         await h.topics.set("jobs", mode="queue")
         run = await h.start(consume, 1)
@@ -273,7 +273,7 @@ async def test_a_paused_run_is_passed_over_until_it_is_resumed(stage: Stage) -> 
         assert await run.result() == [1]
 
 
-async def test_the_rules_of_a_topic_can_be_set_bit_by_bit(stage: Stage) -> None:
+async def test_the_rules_of_a_topic_can_be_set_one_by_one(stage: Stage) -> None:
     async with stage.harness(app) as h:
         await h.topics.set("jobs", mode="queue", retention=timedelta(hours=1))
         await h.topics.set("jobs", max_pending=5)
@@ -299,9 +299,7 @@ async def test_the_rules_of_a_topic_can_be_set_bit_by_bit(stage: Stage) -> None:
         ("x", {"max_pending": 2.5}, "max_pending=2.5"),
     ],
 )
-async def test_rules_that_make_no_sense_are_refused(
-    stage: Stage, name: str, options: dict[str, Any], message: str
-) -> None:
+async def test_invalid_rules_are_refused(stage: Stage, name: str, options: dict[str, Any], message: str) -> None:
     async with stage.harness(app) as h:
         with pytest.raises(InvalidRequest, match=message):
             await h.topics.set(name, **options)
@@ -316,7 +314,7 @@ async def prune(store: Store) -> None:
         pass
 
 
-async def test_what_nobody_took_in_time_is_kept_as_a_dead_letter_and_can_be_replayed(stage: Stage) -> None:
+async def test_an_event_that_is_not_taken_in_time_becomes_a_dead_letter_and_can_be_replayed(stage: Stage) -> None:
     async with stage.harness(app) as h:
         await h.topics.set("jobs", mode="queue", retention=60)
         for number in range(3):
@@ -352,7 +350,7 @@ async def test_dead_letters_of_a_topic_are_replayed_or_purged_together(stage: St
 
 
 @pytest.mark.parametrize("choice", [{}, {"numbers": [1], "topic": "x"}, {"numbers": ["1"]}, {"topic": ""}])
-async def test_dead_letters_have_to_be_chosen_clearly(stage: Stage, choice: dict[str, Any]) -> None:
+async def test_an_ambiguous_choice_of_dead_letters_is_refused(stage: Stage, choice: dict[str, Any]) -> None:
     async with stage.harness(app) as h:
         for verb in (h.dead_letters.replay, h.dead_letters.purge):
             with pytest.raises(InvalidRequest):

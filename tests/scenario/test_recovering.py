@@ -1,4 +1,4 @@
-"""Recovering: a run that failed beside others of its own branches goes on, with those that the failure took along."""
+"""Recovering: a run whose branch failed continues, with the branches and children that the failure cancelled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Branch = Callable[[Context], Coroutine[Any, Any, str]]
 
 
 class World:
-    """What steps do, and whether it works."""
+    """Records step executions and lets chosen steps fail."""
 
     def __init__(self, *broken: str) -> None:
         self.done: list[str] = []
@@ -36,7 +36,7 @@ class World:
 
 
 async def answer_children(h: Harness) -> None:
-    """Send every child that waits for it the message it waits for."""
+    """Send each waiting child the message it waits for."""
     await h.settle()
     for info in [info async for info in h.list(type="child", state="suspended")]:
         await h.run(info.id).send("go", 7)
@@ -46,7 +46,7 @@ async def states_of_children(h: Harness) -> Counter[RunState]:
     return Counter([info.state async for info in h.list(type="child")])
 
 
-# What the failure took along
+# Branches and children that the failure cancelled
 
 
 async def join_with_call(ctx: Context, child: Any, pay: Branch) -> Any:
@@ -139,7 +139,7 @@ async def test_children_that_a_failure_had_cancelled_are_reopened(stage: Stage, 
         assert world.done == ["pay", "pay"]
 
 
-async def test_what_a_branch_did_because_it_was_cancelled_is_forgotten(stage: Stage) -> None:
+async def test_entries_of_a_branch_after_its_cancellation_are_dropped(stage: Stage) -> None:
     app, world = Registry(), World("pay")
 
     @app.workflow
@@ -173,7 +173,7 @@ async def test_what_a_branch_did_because_it_was_cancelled_is_forgotten(stage: St
         assert world.done == ["pay", "cleanup", "report", "pay"]
 
 
-async def test_a_branch_keeps_what_it_did_by_itself_after_another_failed(stage: Stage) -> None:
+async def test_a_branch_keeps_entries_it_made_itself_after_another_branch_failed(stage: Stage) -> None:
     app, world = Registry(), World("pay")
 
     @app.workflow
@@ -209,7 +209,7 @@ async def test_a_branch_keeps_what_it_did_by_itself_after_another_failed(stage: 
         assert await states_of_children(h) == children
 
 
-async def test_a_child_cancelled_by_what_is_rewound_is_started_anew(stage: Stage) -> None:
+async def test_a_child_cancelled_by_a_rewound_timeout_is_started_again(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -233,7 +233,7 @@ async def test_a_child_cancelled_by_what_is_rewound_is_started_anew(stage: Stage
         assert await states_of_children(h) == {RunState.CANCELLED: 1, RunState.SUCCEEDED: 1}
 
 
-# What was undone
+# Undone steps
 
 
 async def until_a_time_out(ctx: Context, world: World) -> str:
@@ -270,7 +270,7 @@ async def before_a_sleep(ctx: Context, world: World) -> str:
 
 @pytest.mark.parametrize("shape", [until_a_time_out, beside_a_winner, before_a_sleep])
 @pytest.mark.parametrize("is_cancelled", [False, True])
-async def test_what_was_undone_is_done_again_before_whatever_came_after_it(
+async def test_undone_steps_are_executed_again_before_the_operations_that_followed_them(
     stage: Stage, shape: Any, is_cancelled: bool
 ) -> None:
     app, world = Registry(), World("pay")
@@ -303,7 +303,7 @@ async def test_what_was_undone_is_done_again_before_whatever_came_after_it(
         assert world.done == [*first, "reserve", "pay"]
 
 
-# The time it has
+# Remaining time
 
 
 async def in_a_time_out(ctx: Context, child: Any, pay: Branch) -> Any:
@@ -323,7 +323,7 @@ async def before_a_timer(ctx: Context, child: Any, pay: Branch) -> Any:
 
 @pytest.mark.parametrize("shape", [in_a_time_out, call_in_a_time_out, before_a_timer])
 @pytest.mark.parametrize("is_first", [True, False])
-async def test_what_failed_under_a_time_out_is_tried_again_in_its_full_time(
+async def test_a_step_that_failed_under_a_timeout_is_retried_with_its_full_time(
     stage: Stage, shape: Any, is_first: bool
 ) -> None:
     app, world = Registry(), World("pay")
@@ -379,7 +379,7 @@ async def against_a_wait(ctx: Context, world: World) -> str:
 
 @pytest.mark.parametrize("shape", [around_several, against_a_sleep, against_a_wait])
 @pytest.mark.parametrize("is_rewound", [False, True])
-async def test_a_time_out_that_had_begun_before_has_the_time_that_was_left(
+async def test_a_timeout_that_had_started_before_keeps_its_remaining_time(
     stage: Stage, shape: Any, is_rewound: bool
 ) -> None:
     app, world = Registry(), World("pay")
@@ -399,7 +399,7 @@ async def test_a_time_out_that_had_begun_before_has_the_time_that_was_left(
         assert world.done == ["pack", "pay", "pay"]
 
 
-async def test_time_goes_on_where_it_was_but_not_for_a_moment_that_was_named(stage: Stage) -> None:
+async def test_durations_continue_where_they_were_but_absolute_times_do_not(stage: Stage) -> None:
     app, world = Registry(), World("pay")
 
     @app.workflow
@@ -420,7 +420,7 @@ async def test_time_goes_on_where_it_was_but_not_for_a_moment_that_was_named(sta
         await h.advance(50)
         world.broken.clear()
         assert await run.recover()
-        await h.advance(40)  # the hundred seconds that were named are over
+        await h.advance(40)  # the absolute time, 100 s after the start, has passed
         assert [entry.location for entry in await run.history()][-1] == "all/lie_until/sleep"
         await h.advance(49)
         assert (await run.info()).state is RunState.SUSPENDED

@@ -1,4 +1,4 @@
-"""Recovering a parent reopens its children: it never starts twins of them."""
+"""Recovering a parent reopens its children and never starts duplicates of them."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_a_bulk_recovery_under_a_live_worker_prints_every_label_once(
 # One by one
 
 
-async def test_children_of_children_are_reopened_with_what_they_had_done(stage: Stage, printer: Printer) -> None:
+async def test_children_of_children_are_reopened_with_their_history(stage: Stage, printer: Printer) -> None:
     app, done = Registry(), list[str]()
 
     @app.workflow
@@ -204,7 +204,9 @@ async def test_failures_that_the_parent_caught_stay_caught(stage: Stage, printer
         assert await states(h, type="parcel") == {RunState.FAILED: 2, RunState.SUCCEEDED: 1}
 
 
-async def test_a_failure_that_the_parent_told_in_its_own_words_is_not_caught(stage: Stage, printer: Printer) -> None:
+async def test_a_failure_that_the_parent_raised_again_as_its_own_error_is_not_caught(
+    stage: Stage, printer: Printer
+) -> None:
     app = Registry()
 
     @app.workflow
@@ -226,7 +228,7 @@ async def test_a_failure_that_the_parent_told_in_its_own_words_is_not_caught(sta
         assert (await run.result(), printer.labels) == ("label", ["label"])
 
 
-async def test_what_handled_a_failure_is_taken_as_it_is_if_it_fails_again(stage: Stage, printer: Printer) -> None:
+async def test_the_handler_of_a_failure_keeps_its_result_if_the_failure_repeats(stage: Stage, printer: Printer) -> None:
     """A child that was started because of a failure is not started twice, nor missed if the failure is gone."""
     app, refunds = Registry(), list[str]()
 
@@ -258,7 +260,7 @@ async def test_what_handled_a_failure_is_taken_as_it_is_if_it_fails_again(stage:
 
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("goes_elsewhere", [False, True])
-async def test_children_after_something_that_was_undone_are_found_again(
+async def test_children_after_an_undone_step_are_found_again(
     stage: Stage, printer: Printer, strict: bool, goes_elsewhere: bool
 ) -> None:
     app, bookings, rooms = Registry(), list[str](), iter(["sea", "lake" if goes_elsewhere else "sea"])
@@ -295,7 +297,7 @@ async def test_children_after_something_that_was_undone_are_found_again(
         assert await states(h, type="key_card") == {RunState.SUCCEEDED: 2 if goes_elsewhere else 1}
 
 
-async def test_a_child_that_is_gone_is_started_again(stage: Stage, printer: Printer) -> None:
+async def test_a_child_that_was_pruned_is_started_again(stage: Stage, printer: Printer) -> None:
     app = Registry()
 
     @app.workflow
@@ -320,7 +322,7 @@ async def test_a_child_that_is_gone_is_started_again(stage: Stage, printer: Prin
         assert first not in again
 
 
-async def test_a_child_that_only_the_parents_handle_awaits_is_reopened_and_a_forgotten_one_is_not(
+async def test_a_child_awaited_only_by_its_handle_is_reopened_and_one_that_is_not_awaited_is_not(
     stage: Stage, printer: Printer
 ) -> None:
     app = Registry()
@@ -350,7 +352,7 @@ async def test_a_child_that_only_the_parents_handle_awaits_is_reopened_and_a_for
         assert await states(h, type="parcel") == {RunState.SUCCEEDED: 2, RunState.FAILED: 1}
 
 
-async def test_a_parent_waits_until_a_child_has_undone_what_it_did(stage: Stage) -> None:
+async def test_a_parent_waits_until_a_child_has_finished_its_rollback(stage: Stage) -> None:
     app, log, is_open = Registry(), list[str](), [False]
 
     async def unpack(_result: Any) -> None:
@@ -383,7 +385,7 @@ async def test_a_parent_waits_until_a_child_has_undone_what_it_did(stage: Stage)
         assert log == ["pack", "unpack", "pack"]
 
 
-async def test_reopened_children_of_a_map_keep_to_its_limit(stage: Stage, printer: Printer) -> None:
+async def test_reopened_children_of_a_map_respect_its_limit(stage: Stage, printer: Printer) -> None:
     app = Registry()
 
     @app.workflow
@@ -427,7 +429,7 @@ async def test_a_run_whose_key_was_reused_is_not_recovered(stage: Stage, printer
         assert (await run.info()).key == "order-17"
 
 
-async def test_a_time_limit_of_a_child_is_no_will_of_a_person(stage: Stage) -> None:
+async def test_a_child_cancelled_by_its_time_limit_is_reopened(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -449,8 +451,8 @@ async def test_a_time_limit_of_a_child_is_no_will_of_a_person(stage: Stage) -> N
 
 
 @pytest.mark.every_store
-async def test_a_child_that_nobody_awaits_does_not_move_the_time_of_its_parent(stage: Stage, printer: Printer) -> None:
-    """Somebody has recovered the child by itself before. A sleep that is over is never shorter than it was."""
+async def test_a_child_that_is_not_awaited_does_not_move_the_time_of_its_parent(stage: Stage, printer: Printer) -> None:
+    """The child was recovered alone before. A finished sleep is never shorter than it was."""
     app = Registry()
 
     @app.workflow

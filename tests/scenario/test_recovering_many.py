@@ -28,7 +28,7 @@ A = TypeVar("A")
 
 
 class Controls(FaultyStore):
-    """Notes what requests were answered with."""
+    """Records the results of requests."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -76,7 +76,7 @@ async def test_thousands_of_children_are_reopened_a_thousand_at_a_time(stage: St
 
 
 async def counts(store: Store) -> dict[Any, int]:
-    """How many runs there are in each state."""
+    """Return the number of runs in each state."""
     total: Counter[Any] = Counter()
     for states in (await store.stats(CountRuns())).values():
         total += Counter(states)

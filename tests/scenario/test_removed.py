@@ -1,4 +1,4 @@
-"""New code under live runs: `removed` lets go of what is no longer there."""
+"""New code under live runs: `removed` declares an operation that the code no longer has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.stage import Stage, facts
 
 
 @pytest.mark.every_store
-async def test_a_step_that_was_removed_is_let_go(stage: Stage) -> None:
+async def test_a_removed_step_is_skipped(stage: Stage) -> None:
     async def after(ctx: Context) -> str:
         ctx.removed("charge", "step")
         await ctx.step("pack", one)
@@ -25,7 +25,7 @@ async def test_a_step_that_was_removed_is_let_go(stage: Stage) -> None:
     assert await deployed(stage, after, run_id) == ("new", [])
 
 
-async def test_a_run_that_never_had_it_notes_so_and_replays(stage: Stage) -> None:
+async def test_a_run_that_never_had_the_removed_step_records_that_and_replays(stage: Stage) -> None:
     async def after(ctx: Context) -> str:
         await ctx.removed("charge", "step")
         await ctx.step("pack", one)
@@ -38,7 +38,7 @@ async def test_a_run_that_never_had_it_notes_so_and_replays(stage: Stage) -> Non
     assert await deployed(stage, after, run_id) == ("new", [])
 
 
-async def test_code_that_has_the_operation_again_diverges_for_a_run_that_passed_without(stage: Stage) -> None:
+async def test_code_that_has_the_operation_again_diverges_for_a_run_that_passed_without_it(stage: Stage) -> None:
     async def after(ctx: Context) -> str:
         ctx.removed("charge", "step")
         await ctx.step("pack", one)
@@ -64,7 +64,7 @@ async def test_an_operation_of_another_kind_is_a_divergence(stage: Stage) -> Non
         assert "at 'charge' the history has a step, not the child that was removed" in str(info.error)
 
 
-async def test_of_several_of_one_name_the_one_in_its_place_is_removed(stage: Stage) -> None:
+async def test_among_operations_of_one_name_the_one_in_its_place_is_removed(stage: Stage) -> None:
     async def before(ctx: Context) -> Any:
         found = [await ctx.step("roll", lambda number: number, number) for number in range(3)]
         await ctx.receive("go")
@@ -128,7 +128,7 @@ async def test_every_kind_of_operation_can_be_removed_by_its_name_in_the_history
     assert await deployed(stage, after, run.id) == ("new", [])
 
 
-async def test_a_child_that_was_removed_goes_on_by_itself(stage: Stage) -> None:
+async def test_a_child_that_was_removed_continues_by_itself(stage: Stage) -> None:
     async def before(ctx: Context) -> Any:
         child = await ctx.start("other.v1")
         await ctx.receive("go")
@@ -147,7 +147,7 @@ async def test_a_child_that_was_removed_goes_on_by_itself(stage: Stage) -> None:
         assert await h.run(child.id).result() == "other"
 
 
-async def test_the_time_after_a_sleep_that_was_removed_is_as_it_was(stage: Stage) -> None:
+async def test_the_time_after_a_removed_sleep_is_unchanged(stage: Stage) -> None:
     async def before(ctx: Context) -> str:
         await ctx.sleep(3600)
         await ctx.receive("go", timeout=60)
@@ -165,7 +165,7 @@ async def test_the_time_after_a_sleep_that_was_removed_is_as_it_was(stage: Stage
     assert await deployed(stage, after, run.id) == ("new", [])
 
 
-async def test_an_event_that_a_removed_wait_has_had_is_not_given_again(stage: Stage) -> None:
+async def test_an_event_that_a_removed_wait_received_is_not_delivered_again(stage: Stage) -> None:
     async def before(ctx: Context) -> Any:
         await ctx.wait_event("news")
         await ctx.receive("go")
@@ -191,7 +191,7 @@ async def test_an_event_that_a_removed_wait_has_had_is_not_given_again(stage: St
 @pytest.mark.parametrize(
     ("name", "kind"), [("a", "steps"), ("a", None), ("a", "undo"), ("a/b", "step"), ("~a", "step")]
 )
-async def test_a_kind_or_name_that_no_operation_has_is_refused(stage: Stage, name: str, kind: Any) -> None:
+async def test_an_unknown_kind_or_name_is_refused(stage: Stage, name: str, kind: Any) -> None:
     async def code(ctx: Context) -> str:
         with pytest.raises(InvalidRequest) as refusal:
             ctx.removed(name, kind)
@@ -203,7 +203,7 @@ async def test_a_kind_or_name_that_no_operation_has_is_refused(stage: Stage, nam
 
 
 async def branches(ctx: Context, kind: str) -> Any:
-    """An operation that has others inside."""
+    """An operation that contains others."""
     match kind:
         case "join":
             return await ctx.join("checks", {"a": one_step, "b": one_step})
@@ -225,7 +225,7 @@ async def three_times(ctx: Context, count: int) -> Continue[int] | Break[int]:
 
 
 @pytest.mark.parametrize("kind", ["join", "race", "map", "loop"])
-async def test_an_operation_that_has_others_inside_is_removed_with_them(stage: Stage, kind: str) -> None:
+async def test_an_operation_that_contains_others_is_removed_with_them(stage: Stage, kind: str) -> None:
     async def before(ctx: Context) -> Any:
         await branches(ctx, kind)
         await ctx.step("pack", one)
@@ -242,7 +242,7 @@ async def test_an_operation_that_has_others_inside_is_removed_with_them(stage: S
     assert await deployed(stage, after, run_id) == ("new", [])
 
 
-async def test_a_loop_that_was_removed_in_the_middle_is_let_go(stage: Stage) -> None:
+async def test_a_loop_that_was_removed_in_the_middle_is_skipped(stage: Stage) -> None:
     async def body(ctx: Context, count: int) -> Continue[int] | Break[int]:
         await ctx.step("look", one)
         if count == 2:

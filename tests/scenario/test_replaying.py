@@ -1,4 +1,4 @@
-"""Replay: what workflow code sees of the world is the same each time, and it leaves no traces."""
+"""Replay: workflow code sees the same world each time, and a replay leaves no traces."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_now_random_and_uuid_are_the_same_on_every_replay(stage: Stage) ->
         assert seen[-1][2] != seen[0][2]
 
 
-async def test_now_is_the_time_of_the_last_thing_that_happened_to_the_run(stage: Stage) -> None:
+async def test_now_is_the_time_of_the_last_fact_fed_to_the_run(stage: Stage) -> None:
     """T6: before the first fact it is the first claim, afterwards the stamp of the last fact fed."""
     app = Registry()
 
@@ -75,7 +75,7 @@ async def test_now_is_the_time_of_the_last_thing_that_happened_to_the_run(stage:
 
 
 async def test_a_sleep_of_a_delayed_run_counts_from_its_first_claim(stage: Stage) -> None:
-    """T6: the instant of the first claim is time zero, also if nobody was there for a while."""
+    """T6: the instant of the first claim is time zero, even if no worker ran for a while."""
     app = Registry()
 
     @app.workflow
@@ -133,7 +133,7 @@ async def test_the_logger_is_silent_while_replaying_and_names_the_run(
     assert texts == at_the_frontier
 
 
-async def test_a_published_value_is_read_by_anyone_and_an_old_one_never_comes_back(stage: Stage) -> None:
+async def test_a_published_value_can_be_read_by_all_and_an_old_one_never_comes_back(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -189,7 +189,7 @@ async def test_a_value_published_by_a_lingering_run_does_not_keep_the_worker_bus
         assert await run.result() == "done"
 
 
-async def test_finally_may_run_at_each_suspension_and_leaves_no_trace(
+async def test_finally_blocks_may_run_at_each_suspension_and_leave_no_trace(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     """T7: user `finally` blocks run, a durable operation in them never completes, nothing is logged or recorded."""
@@ -251,10 +251,10 @@ async def test_finally_may_run_at_each_suspension_and_leaves_no_trace(
     assert set(complaints(caplog)) == {"in a finally"}
 
 
-async def test_leaving_memory_raises_and_logs_nothing_whatever_the_code_does_about_it(
+async def test_leaving_memory_raises_and_logs_nothing_whatever_the_code_catches(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """T7: coroutines are closed explicitly, in bounded rounds, also those that will not end."""
+    """T7: coroutines are closed explicitly, in a bounded number of rounds, even if they refuse to end."""
     app = Registry()
 
     @app.workflow

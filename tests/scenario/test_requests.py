@@ -1,4 +1,4 @@
-"""Messages as a conversation: batches, whole messages, requests and replies, and what was never received."""
+"""Messages as a conversation: batches, whole messages, requests and replies, and unreceived messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def typed_batch(ctx: Context) -> list[Order]:
 
 @app.workflow
 async def counter(ctx: Context) -> int:
-    """Adds what it is sent, and tells the sum to whoever asks."""
+    """Adds the numbers it receives, and replies with the sum on request."""
     total = 0
     while True:
         message: Message[Any] = await ctx.receive_message(["add", "sum", "stop"])
@@ -93,7 +93,7 @@ async def parent(ctx: Context) -> None:
 
 
 @pytest.mark.every_store
-async def test_a_batch_has_what_is_there_in_order_and_is_one_record(stage: Stage) -> None:
+async def test_a_batch_has_the_waiting_messages_in_order_and_is_one_record(stage: Stage) -> None:
     async with stage.harness(app) as h:
         run = await h.start(batches, "x", 3, 60.0, delay=1)
         for number in range(7):
@@ -110,7 +110,7 @@ async def test_a_batch_has_what_is_there_in_order_and_is_one_record(stage: Stage
         assert [entry.result for entry in await run.history()][:2] == [[0, 1, 2], [3, 4, 5]]
 
 
-async def test_a_batch_comes_as_soon_as_there_is_one_message(stage: Stage) -> None:
+async def test_a_batch_returns_as_soon_as_there_is_one_message(stage: Stage) -> None:
     async with stage.harness(app) as h:
         run = await h.start(batches, "x", 10, 60.0)
         for number in range(2):
@@ -121,7 +121,7 @@ async def test_a_batch_comes_as_soon_as_there_is_one_message(stage: Stage) -> No
         assert await run.result() == [[0], [1]]
 
 
-async def test_a_batch_of_several_names_tells_them(stage: Stage) -> None:
+async def test_a_batch_of_several_names_returns_the_names(stage: Stage) -> None:
     async with stage.harness(app) as h:
         for names in (["x", "y"], None):
             run = await h.start(batches, names, 5, 60.0, delay=1)
@@ -131,7 +131,7 @@ async def test_a_batch_of_several_names_tells_them(stage: Stage) -> None:
             assert await run.result() == [[["y", 1], ["x", 2]]]
 
 
-async def test_a_batch_is_decoded_as_it_says(stage: Stage) -> None:
+async def test_a_batch_is_decoded_to_the_declared_type(stage: Stage) -> None:
     async with stage.harness(app) as h:
         run = await h.start(typed_batch, delay=1)
         await run.send("order", Order("cup"))
@@ -141,7 +141,7 @@ async def test_a_batch_is_decoded_as_it_says(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(("names", "count"), [([], 1), ("x", 0), ("x", 1_001), ("x/y", 1), (["x", ""], 1)])
-async def test_a_batch_that_makes_no_sense_is_refused_at_the_call(stage: Stage, names: Any, count: int) -> None:
+async def test_an_invalid_batch_is_refused_at_the_call(stage: Stage, names: Any, count: int) -> None:
     local = Registry()
 
     @local.workflow("main")
@@ -156,7 +156,7 @@ async def test_a_batch_that_makes_no_sense_is_refused_at_the_call(stage: Stage, 
         assert await h.execute("main") != "accepted"
 
 
-async def test_waiting_for_no_name_at_all_is_refused_at_the_call(stage: Stage) -> None:
+async def test_waiting_for_no_name_is_refused_at_the_call(stage: Stage) -> None:
     local = Registry()
 
     @local.workflow("main")
@@ -179,7 +179,7 @@ async def test_waiting_for_no_name_at_all_is_refused_at_the_call(stage: Stage) -
 # Whole messages
 
 
-async def test_a_message_tells_its_id_its_name_and_when_it_was_sent(stage: Stage) -> None:
+async def test_a_message_has_its_id_its_name_and_its_send_time(stage: Stage) -> None:
     async with stage.harness(app) as h:
         run = await h.start(inspect, delay=30)
         await h.advance(10)
@@ -206,14 +206,14 @@ async def test_a_request_gets_the_reply_of_the_run(stage: Stage) -> None:
         assert "reply:sum#2 reply done" in await facts(run)
 
 
-async def test_a_request_may_be_addressed_by_key_and_before_the_run_begins(stage: Stage) -> None:
+async def test_a_request_may_be_addressed_by_key_and_before_the_run_starts(stage: Stage) -> None:
     async with stage.harness(app) as h:
         await h.start(counter, key="c", delay=3600)
 
         assert await h.run(key="c").request("sum") == {"sum": 0}
 
 
-async def test_the_same_request_gets_the_same_reply_though_things_have_changed(stage: Stage) -> None:
+async def test_a_repeated_request_gets_the_same_reply_even_if_the_state_changed(stage: Stage) -> None:
     async with stage.harness(app) as h:
         run = await h.start(counter)
         first = await run.request("sum", id="r1")
@@ -227,7 +227,7 @@ async def test_the_same_request_gets_the_same_reply_though_things_have_changed(s
         assert first == again == after_the_end == {"sum": 0}
 
 
-async def test_a_request_that_nobody_answers_ends_with_the_run(stage: Stage) -> None:
+async def test_a_request_without_a_reply_ends_with_the_run(stage: Stage) -> None:
     async with stage.harness(app) as h:
         run = await h.start(deaf)
         asking = asyncio.create_task(run.request("question"))
@@ -240,7 +240,7 @@ async def test_a_request_that_nobody_answers_ends_with_the_run(stage: Stage) -> 
             await run.request("question")
 
 
-async def test_a_request_to_nobody_is_refused(stage: Stage) -> None:
+async def test_a_request_to_an_unknown_run_is_refused(stage: Stage) -> None:
     async with stage.harness(app) as h:
         with pytest.raises(RunNotFound):
             await h.run("nobody").request("question")
@@ -248,7 +248,7 @@ async def test_a_request_to_nobody_is_refused(stage: Stage) -> None:
             await h.run(key="nobody").request("question")
 
 
-async def test_a_request_that_is_given_up_changes_nothing(stage: Stage) -> None:
+async def test_a_request_that_times_out_changes_nothing(stage: Stage) -> None:
     async with stage.harness(app) as h:
         await h.stop_worker()
         run = await h.start(counter)
@@ -286,21 +286,21 @@ async def test_a_reply_that_cannot_be_stored_is_refused_at_the_call(stage: Stage
         message = await ctx.receive_message("question")
         try:
             message.reply(object())
-        except Exception as refused:  # noqa: BLE001 - whatever it is, it is told
+        except Exception as refused:  # noqa: BLE001 - the test checks the text of any error
             message.reply(type(refused).__name__)
 
     async with stage.harness(local) as h:
         assert await (await h.start("main")).request("question") == "NotSerializable"
 
 
-# Never received
+# Messages that are never received
 
 
 async def unread(h: Harness) -> list[Any]:
     return [(letter.run_id, letter.name, letter.payload, letter.reason) async for letter in h.dead_letters.list()]
 
 
-async def test_messages_that_were_never_received_are_discarded_or_kept_as_the_run_was_started(stage: Stage) -> None:
+async def test_messages_that_were_never_received_are_discarded_or_kept_as_the_start_requested(stage: Stage) -> None:
     async with stage.harness(app) as h:
         forgetful = await h.start(deaf)
         careful = await h.start(deaf, undelivered="dead_letter")
@@ -314,14 +314,14 @@ async def test_messages_that_were_never_received_are_discarded_or_kept_as_the_ru
         assert len(await unread(h)) == 1
 
 
-async def test_a_child_can_be_started_so_too(stage: Stage) -> None:
+async def test_a_child_can_be_started_with_the_same_option(stage: Stage) -> None:
     async with stage.harness(app) as h:
         await h.execute(parent)
 
         assert [(name, reason) for _, name, _, reason in await unread(h)] == [("never", "undelivered")]
 
 
-async def test_another_wish_for_undelivered_messages_is_refused(stage: Stage) -> None:
+async def test_an_unknown_option_for_undelivered_messages_is_refused(stage: Stage) -> None:
     async with stage.harness(app) as h:
         with pytest.raises(InvalidRequest, match="undelivered='burn': expected 'discard' or 'dead_letter'"):
             await h.start(deaf, **cast("Any", {"undelivered": "burn"}))

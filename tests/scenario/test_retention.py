@@ -1,4 +1,4 @@
-"""Retention and deletion: ended runs go in due time, and what a person deletes is out of sight at once."""
+"""Retention and deletion: ended runs are pruned in due time, and deleted runs are hidden at once."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def an_app() -> Registry:
     return app
 
 
-async def test_a_run_is_kept_as_long_as_was_said_and_its_key_with_it(stage: Stage) -> None:
+async def test_a_run_is_kept_for_its_retention_and_its_key_with_it(stage: Stage) -> None:
     async with stage.harness(an_app()) as h:
         run = await h.start("add", {"a": 1, "b": 2}, key="k", retention=timedelta(hours=1))
         usual = await h.start("add", {"a": 1, "b": 2})
@@ -77,7 +77,7 @@ async def test_a_run_is_kept_as_long_as_was_said_and_its_key_with_it(stage: Stag
         assert again.created
 
 
-async def test_many_runs_started_at_once_are_kept_as_long_as_was_said(stage: Stage) -> None:
+async def test_many_runs_started_at_once_are_kept_for_their_retention(stage: Stage) -> None:
     async with stage.harness(an_app()) as h:
         runs = await h.start_many("add", [{"a": 1, "b": number} for number in range(5)], retention=60)
         assert [await run.result() for run in runs] == [1, 2, 3, 4, 5]
@@ -87,7 +87,7 @@ async def test_many_runs_started_at_once_are_kept_as_long_as_was_said(stage: Sta
 
 
 @pytest.mark.parametrize("retention", [0, -1, timedelta(0)])
-async def test_a_retention_is_longer_than_nothing(stage: Stage, retention: float) -> None:
+async def test_a_retention_must_be_positive(stage: Stage, retention: float) -> None:
     async with stage.harness(an_app()) as h:
         with pytest.raises(InvalidRequest, match="retention="):
             await h.start("add", {"a": 1, "b": 2}, retention=retention)
@@ -138,7 +138,7 @@ async def test_an_awaited_child_that_did_not_succeed_stays_as_long_as_its_parent
         assert (await session_of(h).store.prune(MANY)).runs == {"child": 3}
 
 
-async def test_a_parent_that_is_taken_back_does_without_the_children_that_are_gone(stage: Stage) -> None:
+async def test_a_rewound_parent_continues_without_its_pruned_children(stage: Stage) -> None:
     async with stage.harness(an_app()) as h:
         parent = await h.start("family", {"is_waiting": False})
         assert await parent.result() == 3
@@ -149,7 +149,7 @@ async def test_a_parent_that_is_taken_back_does_without_the_children_that_are_go
         assert await parent.result() == 3
 
 
-async def test_a_deleted_run_is_out_of_sight(stage: Stage) -> None:
+async def test_a_deleted_run_is_hidden(stage: Stage) -> None:
     async with stage.harness(an_app()) as h:
         run = await h.start("wait", key="k")
         other = await h.start("wait")
@@ -171,7 +171,7 @@ async def test_a_deleted_run_is_out_of_sight(stage: Stage) -> None:
         assert not (await h.start("wait", id=run.id)).created
 
 
-async def test_whoever_waits_for_the_result_of_a_run_that_is_deleted_is_told(stage: Stage) -> None:
+async def test_callers_that_wait_for_the_result_of_a_deleted_run_get_an_error(stage: Stage) -> None:
     async with stage.harness(an_app()) as h:
         run = await h.start("wait")
         await h.settle()
@@ -184,7 +184,7 @@ async def test_whoever_waits_for_the_result_of_a_run_that_is_deleted_is_told(sta
             await waiting
 
 
-async def test_a_run_that_works_is_deleted_only_by_force_and_writes_no_more(stage: Stage) -> None:
+async def test_a_held_run_is_deleted_only_by_force_and_writes_nothing_more(stage: Stage) -> None:
     app, began, may_end = Registry(), asyncio.Event(), asyncio.Event()
 
     @app.workflow
@@ -208,7 +208,7 @@ async def test_a_run_that_works_is_deleted_only_by_force_and_writes_no_more(stag
         assert await session_of(h).store.history(run.id) in ((), [])
 
 
-async def test_nothing_is_undone_of_a_run_that_is_deleted(stage: Stage) -> None:
+async def test_deleting_a_run_undoes_nothing(stage: Stage) -> None:
     app = Registry()
     undone: list[int] = []
 
@@ -232,7 +232,7 @@ async def test_nothing_is_undone_of_a_run_that_is_deleted(stage: Stage) -> None:
         assert await session_of(h).store.prune(MANY) == Pruned(runs={shop.type: 1})
 
 
-async def test_a_parent_is_told_of_a_child_that_was_deleted(stage: Stage) -> None:
+async def test_a_parent_gets_an_error_for_a_child_that_was_deleted(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -243,7 +243,7 @@ async def test_a_parent_is_told_of_a_child_that_was_deleted(stage: Stage) -> Non
     async def parent(ctx: Context) -> str:
         try:
             await ctx.call(child)
-        except Exception as error:  # noqa: BLE001 - whatever it is told
+        except Exception as error:  # noqa: BLE001 - the test checks the text of any error
             return str(error)
         raise Fatal("it went on as if nothing had happened")
 

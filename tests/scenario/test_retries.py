@@ -20,15 +20,15 @@ from tests.stage import Stage, facts
 
 
 class Broken(Exception):
-    """Something of the user's own."""
+    """A user-defined error."""
 
 
 class Fixable(Broken):
-    """One that is worth another attempt."""
+    """A user-defined error that is worth a retry."""
 
 
 def failing(times: int, error: type[Exception] = Fixable) -> Any:
-    """A body that raises so many times, then returns the number of its attempt."""
+    """A body that raises a given number of times, then returns the number of its attempt."""
 
     def body() -> int:
         attempt = step_info().attempt
@@ -72,7 +72,7 @@ async def test_delays_grow_by_their_factor_up_to_a_limit(stage: Stage) -> None:
     assert [round(b - a, 3) for a, b in pairwise(begun)] == [10, 30, 90, 100, 100]
 
 
-async def test_jitter_spreads_a_delay_and_what_was_drawn_is_stored(stage: Stage) -> None:
+async def test_jitter_spreads_a_delay_and_the_drawn_delay_is_stored(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -148,7 +148,7 @@ async def test_an_early_wake_does_not_shorten_a_delay(stage: Stage) -> None:
         assert begun == [timedelta(0), timedelta(hours=1)]
 
 
-async def test_a_short_delay_is_waited_in_the_worker_and_costs_no_suspension(stage: Stage) -> None:
+async def test_a_short_delay_is_waited_for_in_the_worker_and_costs_no_suspension(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -177,7 +177,7 @@ async def test_fatal_fails_at_once(stage: Stage) -> None:
         assert h.executed == ["hopeless"]
 
 
-async def test_retry_on_and_give_up_on_choose_the_errors_worth_another_attempt(stage: Stage) -> None:
+async def test_retry_on_and_give_up_on_choose_the_errors_worth_a_retry(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -196,7 +196,7 @@ async def test_retry_on_and_give_up_on_choose_the_errors_worth_another_attempt(s
         assert await h.execute(shop) == [4, 1, 1, 4, 1]
 
 
-async def test_a_failure_tells_type_message_and_attempts_and_is_the_same_on_every_replay(stage: Stage) -> None:
+async def test_a_failure_has_type_message_and_attempts_and_is_the_same_on_every_replay(stage: Stage) -> None:
     app = Registry()
     seen: list[Any] = []
 
@@ -294,7 +294,7 @@ async def test_a_timeout_is_retried_if_the_step_says_so(stage: Stage) -> None:
         assert await h.execute(shop) == 3
 
 
-async def test_a_sync_body_that_timed_out_is_told_so_and_its_result_is_dropped(stage: Stage) -> None:
+async def test_a_sync_body_that_timed_out_can_see_it_and_its_result_is_dropped(stage: Stage) -> None:
     app = Registry()
     release = threading.Event()
     told: list[bool] = []
@@ -319,7 +319,7 @@ async def test_a_sync_body_that_timed_out_is_told_so_and_its_result_is_dropped(s
     assert told == [True]
 
 
-async def test_an_uncaught_failure_fails_the_run_and_its_text_holds_the_cause(stage: Stage) -> None:
+async def test_an_uncaught_failure_fails_the_run_and_its_text_contains_the_cause(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -380,7 +380,7 @@ async def test_a_retry_policy_that_raises_blocks_the_run_instead_of_leaving_it_s
 
 
 @pytest.mark.parametrize("error", [SystemExit("bye"), asyncio.CancelledError("self"), GeneratorExit("odd")])
-async def test_a_body_that_raises_more_than_an_exception_fails_its_step_and_not_the_worker(
+async def test_a_body_that_raises_a_base_exception_fails_its_step_and_not_the_worker(
     stage: Stage, error: BaseException
 ) -> None:
     app = Registry()
@@ -405,8 +405,8 @@ async def test_a_body_that_raises_more_than_an_exception_fails_its_step_and_not_
         assert await h.execute(shop) == [f"1 {type(error).__name__}"] * 2
 
 
-async def test_steps_that_a_crash_used_up_are_told_in_the_order_of_a_replay() -> None:
-    """T3: what is recorded and asked for after the first of them comes before the next one."""
+async def test_steps_that_used_up_their_attempts_by_crashes_fail_in_the_order_of_a_replay() -> None:
+    """T3: results recorded and requested after the first of them come before the next one."""
     seen: list[list[str]] = []
     begun: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Rollback: what a run did is undone, last first, whatever ended it."""
+"""Rollback: the steps of a run are undone in reverse order, however the run ended."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ once = Retry(max_attempts=1)
 
 
 class World:
-    """What steps did and what was undone, in order."""
+    """A log of executed steps and undo functions, in order."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -59,7 +59,7 @@ def fails() -> None:
 
 
 @pytest.mark.every_store
-async def test_an_uncaught_error_undoes_what_was_done_last_first(stage: Stage, world: World) -> None:
+async def test_an_uncaught_error_undoes_the_steps_in_reverse_order(stage: Stage, world: World) -> None:
     app = Registry()
 
     @app.workflow
@@ -103,7 +103,7 @@ async def test_a_run_without_undo_fails_at_once(stage: Stage) -> None:
         assert "rolling_back" not in [fact.event for fact in await run.audit()]
 
 
-async def test_rollback_can_be_wished_for_with_a_reason(stage: Stage, world: World) -> None:
+async def test_rollback_can_be_requested_with_a_reason(stage: Stage, world: World) -> None:
     app = Registry()
 
     @app.workflow
@@ -123,7 +123,7 @@ def gives_up() -> None:
     raise Rollback("sold out")
 
 
-async def test_a_step_that_raises_rollback_is_not_tried_again_and_ends_the_run(stage: Stage, world: World) -> None:
+async def test_a_step_that_raises_rollback_is_not_retried_and_ends_the_run(stage: Stage, world: World) -> None:
     app = Registry()
 
     async def ordering(ctx: Context) -> None:
@@ -194,7 +194,7 @@ async def test_an_error_that_is_caught_undoes_nothing(stage: Stage, world: World
         assert world.undone == []
 
 
-async def test_a_decorated_step_brings_its_undo_along(stage: Stage, world: World) -> None:
+async def test_a_decorated_step_brings_its_undo(stage: Stage, world: World) -> None:
     app = Registry()
 
     @app.step
@@ -261,7 +261,9 @@ async def test_cancelling_a_run_that_rolls_back_changes_nothing_and_force_ends_i
         assert await run.cancel("again") is False
 
 
-async def test_a_running_holder_is_told_and_its_body_cut_off_is_not_undone(stage: Stage, world: World) -> None:
+async def test_the_holder_of_a_cancelled_run_learns_of_it_and_its_interrupted_body_is_not_undone(
+    stage: Stage, world: World
+) -> None:
     app = Registry()
     begun = asyncio.Event()
 
@@ -284,7 +286,7 @@ async def test_a_running_holder_is_told_and_its_body_cut_off_is_not_undone(stage
         assert world.undone == ["a"]
 
 
-async def test_a_run_that_takes_too_long_rolls_back_and_is_cancelled(stage: Stage, world: World) -> None:
+async def test_a_run_that_exceeds_max_run_rolls_back_and_is_cancelled(stage: Stage, world: World) -> None:
     app = Registry()
 
     @app.workflow
@@ -338,7 +340,7 @@ async def test_undo_goes_back_through_loops_joins_races_and_broken_joins(stage: 
         assert world.undone == ["sound", "winner", "loser", *(f"item{n}" for n in range(7, -1, -1))]
 
 
-async def test_an_undo_is_retried_and_the_run_is_seen_rolling_back(stage: Stage, world: World) -> None:
+async def test_an_undo_is_retried_while_the_run_is_rolling_back(stage: Stage, world: World) -> None:
     app = Registry()
 
     def undo(name: str) -> None:
@@ -362,7 +364,9 @@ async def test_an_undo_is_retried_and_the_run_is_seen_rolling_back(stage: Stage,
         assert world.undone == ["b", "a"]
 
 
-async def test_an_undo_that_is_used_up_blocks_the_run_with_the_rest_still_to_do(stage: Stage, world: World) -> None:
+async def test_an_undo_that_used_up_its_attempts_blocks_the_run_with_the_rest_still_to_do(
+    stage: Stage, world: World
+) -> None:
     app = Registry()
 
     def undo(name: str) -> None:
@@ -417,7 +421,7 @@ async def test_an_undo_that_the_code_no_longer_has_blocks_the_run_until_it_does(
         assert world.undone == ["a"]
 
 
-async def test_the_past_is_final_after_continue_as_new(stage: Stage, world: World) -> None:
+async def test_steps_before_continue_as_new_are_not_undone(stage: Stage, world: World) -> None:
     app = Registry()
 
     @app.workflow
@@ -433,7 +437,7 @@ async def test_the_past_is_final_after_continue_as_new(stage: Stage, world: Worl
         assert world.undone == ["s2"]
 
 
-async def test_children_follow_their_close_policy_when_the_run_turns_around(stage: Stage, world: World) -> None:
+async def test_children_follow_their_close_policy_when_the_rollback_starts(stage: Stage, world: World) -> None:
     app = Registry()
 
     @app.workflow
@@ -459,7 +463,7 @@ async def test_children_follow_their_close_policy_when_the_run_turns_around(stag
 
 
 @pytest.mark.parametrize("undo", [5, "refund"])
-async def test_an_undo_that_is_no_function_is_refused_at_the_call(stage: Stage, undo: Any) -> None:
+async def test_an_undo_that_is_not_a_function_is_refused_at_the_call(stage: Stage, undo: Any) -> None:
     app = Registry()
 
     @app.workflow
@@ -490,7 +494,7 @@ async def test_a_result_that_cannot_be_stored_fails_the_step_that_has_an_undo(st
         assert world.undone == ["a"]
 
 
-async def test_a_crash_in_the_middle_of_undoing_repeats_only_what_was_not_recorded(stage: Stage, world: World) -> None:
+async def test_a_crash_during_a_rollback_repeats_only_unrecorded_undos(stage: Stage, world: World) -> None:
     app = Registry()
     reached = asyncio.Event()
 
@@ -516,10 +520,10 @@ async def test_a_crash_in_the_middle_of_undoing_repeats_only_what_was_not_record
         assert world.undone == ["c", "b", "b", "a"]
 
 
-async def test_an_iteration_before_the_first_mark_is_undone_though_the_next_fails_early(
+async def test_an_iteration_before_the_first_mark_is_undone_even_if_the_next_fails_early(
     stage: Stage, world: World
 ) -> None:
-    """Nothing is pruned yet, so the code can still tell how: not the iteration that failed, but the one before."""
+    """Nothing is pruned yet, so the code still knows the undo of the iteration before the failed one."""
     app = Registry()
 
     @app.workflow
@@ -539,7 +543,9 @@ async def test_an_iteration_before_the_first_mark_is_undone_though_the_next_fail
         assert world.undone == [f"item{number}" for number in range(10, 0, -1)]
 
 
-async def test_an_iteration_that_did_more_than_those_kept_is_undone_as_they_are(stage: Stage, world: World) -> None:
+async def test_a_pruned_iteration_that_did_more_than_the_kept_ones_is_undone_like_them(
+    stage: Stage, world: World
+) -> None:
     app = Registry()
 
     @app.workflow
@@ -559,9 +565,7 @@ async def test_an_iteration_that_did_more_than_those_kept_is_undone_as_they_are(
         assert world.undone == ["5.0", "4.0", "3.0", "2.0", "1.0", "0.3", "0.2", "0.1", "0.0"]
 
 
-async def test_a_run_that_diverged_can_be_cancelled_if_the_code_still_tells_how_to_undo(
-    stage: Stage, world: World
-) -> None:
+async def test_a_run_that_diverged_can_be_cancelled_if_the_code_still_has_the_undo(stage: Stage, world: World) -> None:
     old, new = Registry(), Registry()
 
     @old.workflow("saga")

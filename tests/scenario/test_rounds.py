@@ -1,4 +1,4 @@
-"""Rounds: a step that was undone has a new idempotency key when it is executed again, and so has its undo."""
+"""Rounds: a step that was undone gets a new idempotency key when it is executed again, and so does its undo."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.stage import Stage
 
 
 class Provider:
-    """A payment provider that honours idempotency keys: it answers a key that it knows with the first answer."""
+    """A payment provider with idempotency keys: a known key gets its first answer again."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -37,7 +37,7 @@ class Provider:
 
 
 def key() -> str:
-    """The idempotency key of this body, without the id of the run."""
+    """The idempotency key of this body, without the run id."""
     return step_info().idempotency_key.split(":", 1)[1]
 
 
@@ -69,7 +69,7 @@ async def again(run: RunHandle[Any], how: str) -> None:
 
 @pytest.mark.parametrize("how", ["recover", "rewind"])
 @pytest.mark.parametrize("strict", [False, True])
-async def test_what_was_undone_is_done_and_undone_again_under_new_keys(
+async def test_an_undone_step_is_executed_and_undone_again_under_new_keys(
     stage: Stage, provider: Provider, how: str, strict: bool
 ) -> None:
     async with stage.harness(a_shop(provider, strict=strict)) as h:
@@ -131,7 +131,7 @@ async def test_a_step_that_was_not_undone_keeps_its_key(stage: Stage, provider: 
         assert [entry.location for entry in await run.history()] == ["charge", "ship"]
 
 
-async def test_an_undo_that_is_tried_again_after_a_recovery_is_of_the_same_round(stage: Stage) -> None:
+async def test_an_undo_that_is_retried_after_a_recovery_belongs_to_the_same_round(stage: Stage) -> None:
     app, calls, is_open = Registry(), list[str](), [False]
 
     def refund(_charge: str) -> None:
@@ -186,7 +186,7 @@ async def test_rounds_outlive_a_replay_and_the_pruning_of_a_loop(stage: Stage, p
         assert provider.calls == ["1:late", "1:ship", "1:~undo/late", *undone]
 
 
-async def test_rounds_are_kept_in_one_entry_that_code_never_meets(stage: Stage, provider: Provider) -> None:
+async def test_rounds_are_stored_in_one_entry_that_code_never_sees(stage: Stage, provider: Provider) -> None:
     async with stage.harness(a_shop(provider)) as h:
         run: RunHandle[Any] = await h.start("shop", {})
         await failed(run)
@@ -201,7 +201,7 @@ async def test_rounds_are_kept_in_one_entry_that_code_never_meets(stage: Stage, 
         assert checked.is_good
 
 
-async def test_a_fork_takes_the_rounds_along(stage: Stage, provider: Provider) -> None:
+async def test_a_fork_keeps_the_rounds_of_its_origin(stage: Stage, provider: Provider) -> None:
     async with stage.harness(a_shop(provider)) as h:
         run: RunHandle[Any] = await h.start("shop", {})
         await failed(run)
@@ -213,7 +213,7 @@ async def test_a_fork_takes_the_rounds_along(stage: Stage, provider: Provider) -
         assert provider.calls == ["1:charge:2", "1:ship", "1:~undo/charge:2"]
 
 
-async def test_the_next_generation_begins_with_the_first_round(stage: Stage, provider: Provider) -> None:
+async def test_the_next_generation_starts_with_the_first_round(stage: Stage, provider: Provider) -> None:
     app = Registry()
 
     @app.workflow

@@ -1,4 +1,4 @@
-"""Routing: which worker takes which runs, by the patterns it was given. Every character of a name means itself."""
+"""Routing: a worker takes the runs that match its patterns. Every character of a type name is literal."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def hf(stage: Stage) -> Holdfast:
         (None, set(TYPES)),
     ],
 )
-async def test_a_worker_takes_what_its_patterns_name_and_nothing_else(
+async def test_a_worker_takes_runs_that_match_its_patterns_and_nothing_else(
     hf: Holdfast, patterns: list[str] | None, taken: set[str]
 ) -> None:
     async with hf:
@@ -59,7 +59,7 @@ async def test_a_worker_takes_what_its_patterns_name_and_nothing_else(
 
 
 @pytest.mark.parametrize("pattern", ["*", "billing*", "b%", "billing.", "bil.*", "%.*", "_illing.*"])
-async def test_a_worker_whose_patterns_name_nothing_says_so_and_takes_nothing(
+async def test_a_worker_whose_patterns_match_nothing_says_so_and_takes_nothing(
     hf: Holdfast, pattern: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with hf:
@@ -69,7 +69,7 @@ async def test_a_worker_whose_patterns_name_nothing_says_so_and_takes_nothing(
             await hf.worker([pattern], name="wally").run_until_idle()
 
         assert complaints(caplog) == [
-            f"worker wally has no registered type that matches {pattern}; it claims nothing until there is one"
+            f"worker wally has no registered type that matches {pattern}; it claims nothing until one is registered"
         ]
         assert await session_of(hf).store.stats(CountRuns()) == {type: {RunState.PENDING: 1} for type in sorted(TYPES)}
 

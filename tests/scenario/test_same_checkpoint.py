@@ -1,4 +1,4 @@
-"""Things that happen within one checkpoint: to oneself, to a child just made, at the very end."""
+"""Operations within one checkpoint: on the run itself, on a child just created, at the very end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def child(ctx: Context) -> Any:
 
 
 @pytest.mark.every_store
-async def test_a_run_hears_an_event_that_it_emitted_before_it_listens(stage: Stage) -> None:
+async def test_a_run_receives_an_event_that_it_emitted_before_it_waits(stage: Stage) -> None:
     local = Registry()
 
     @local.workflow
@@ -55,7 +55,7 @@ async def test_a_run_may_send_to_itself(stage: Stage) -> None:
         ]
 
 
-async def test_a_message_to_a_child_that_is_just_being_made_reaches_it(stage: Stage) -> None:
+async def test_a_message_to_a_child_that_is_just_being_created_reaches_it(stage: Stage) -> None:
     local = Registry()
     local.include(app)
 
@@ -70,7 +70,7 @@ async def test_a_message_to_a_child_that_is_just_being_made_reaches_it(stage: St
         assert await h.execute(parent) == [0, 1, 2]
 
 
-async def test_a_child_that_is_made_and_cancelled_at_once_never_runs(stage: Stage) -> None:
+async def test_a_child_that_is_created_and_cancelled_at_once_never_runs(stage: Stage) -> None:
     local = Registry()
     local.include(app)
 
@@ -92,7 +92,7 @@ async def test_a_child_that_is_made_and_cancelled_at_once_never_runs(stage: Stag
 
 
 @pytest.mark.parametrize("fails", [True, False])
-async def test_a_child_that_is_made_with_the_end_of_its_parent_follows_its_close_policy(
+async def test_a_child_that_is_created_with_the_end_of_its_parent_follows_its_close_policy(
     stage: Stage, *, fails: bool
 ) -> None:
     local = Registry()
@@ -113,7 +113,7 @@ async def test_a_child_that_is_made_with_the_end_of_its_parent_follows_its_close
         assert states == ["cancelled", "suspended"]
 
 
-async def test_what_a_run_tells_the_world_with_its_last_breath_is_told(stage: Stage) -> None:
+async def test_messages_events_and_children_of_the_last_checkpoint_take_effect(stage: Stage) -> None:
     local = Registry()
     local.include(app)
 

@@ -1,4 +1,4 @@
-"""Schedules: runs that are made over time, one for each slot, whoever is there to make them."""
+"""Schedules: one run for each slot, created over time by any living worker."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def count(shop: str) -> int:
 
 
 async def slots(h: Harness, name: str = "hourly") -> list[str]:
-    """The slots of all runs of a schedule, oldest first."""
+    """Return the slots of all runs of a schedule, oldest first."""
     return sorted([info.tags.get("slot", "by hand") async for info in h.list(tags={"schedule": name})])
 
 
@@ -54,7 +54,7 @@ async def test_a_schedule_starts_a_run_at_each_of_its_slots(stage: Stage) -> Non
         assert [when.hour for when in info.upcoming] == [1, 2, 3, 4, 5]
 
 
-async def test_no_run_is_made_before_its_slot(stage: Stage) -> None:
+async def test_no_run_is_created_before_its_slot(stage: Stage) -> None:
     async with stage.harness(app) as h:
         await h.schedules.put("hourly", report, every=HOUR)
         await h.advance(HOUR - 0.000001)
@@ -64,13 +64,13 @@ async def test_no_run_is_made_before_its_slot(stage: Stage) -> None:
         assert (early, await slots(h)) == ([], ["2030-01-01T01:00:00Z"])
 
 
-async def test_several_workers_make_one_run_for_each_slot(stage: Stage) -> None:
-    """Also of a worker that has none of the types: whoever is there fires."""
+async def test_several_workers_create_one_run_for_each_slot(stage: Stage) -> None:
+    """A worker that has none of the types fires schedules too."""
     async with stage.harness(app) as one, stage.harness() as other:
         await one.schedules.put("hourly", report, every=HOUR)
         await one.schedules.put("both", count, "abc", every=HOUR)
         for _ in range(5):
-            # Both are due at once, in either order.
+            # Both workers fire at the same time, in either order.
             for callback in stage.clock.pass_to(stage.clock.now() + HOUR * 1_000_000):
                 callback()
             await one.settle()
@@ -82,7 +82,7 @@ async def test_several_workers_make_one_run_for_each_slot(stage: Stage) -> None:
 
 
 class Faults:
-    """Puts a store that can fail between a harness and its store."""
+    """Put a store that can fail between a harness and its store."""
 
     store: FaultyStore
 
@@ -96,7 +96,7 @@ class Faults:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_worker_that_dies_while_it_fires_neither_loses_nor_doubles_a_slot(stage: Stage, when: Any) -> None:
+async def test_a_worker_that_dies_while_it_fires_neither_loses_nor_duplicates_a_slot(stage: Stage, when: Any) -> None:
     faults = Faults()
     async with stage.harness(app, wrap=faults.wrap) as h:
         await h.schedules.put("hourly", report, every=HOUR)
@@ -125,18 +125,19 @@ async def test_an_outage_is_waited_out(stage: Stage, caplog: pytest.LogCaptureFi
         assert await slots(h) == ["2030-01-01T01:00:00Z"]
         told = [record.getMessage() for record in caplog.records if record.name == "holdfast.scheduler"]
         assert [text.partition(" after ")[0] for text in told] == [
-            "cannot fire schedules; trying again: due_schedules: this worker has crashed",
+            "cannot fire schedules; trying again: due_schedules: this worker has crashed; "
+            "call revive() to let workers through",
             "firing schedules works again",
         ]
 
 
-# When nobody was there
+# Missed slots
 
 
 @pytest.mark.parametrize(
     ("catch_up", "made_up_for"), [("one", ["04"]), ("skip", []), ("all", ["01", "02", "03", "04"])]
 )
-async def test_after_downtime_missed_slots_are_made_up_for_as_wished(
+async def test_after_downtime_missed_slots_are_caught_up_by_the_chosen_rule(
     stage: Stage, catch_up: Any, made_up_for: list[str]
 ) -> None:
     async with stage.harness(app) as h:
@@ -153,7 +154,7 @@ async def test_after_downtime_missed_slots_are_made_up_for_as_wished(
 
 
 @pytest.mark.long
-async def test_thousands_of_missed_slots_are_made_up_for_bit_by_bit(stage: Stage) -> None:
+async def test_thousands_of_missed_slots_are_caught_up_in_small_portions(stage: Stage) -> None:
     async with stage.harness(app) as h:
         await h.schedules.put("often", "nobody.v1", every=10, catch_up="all")
         await h.stop_worker()
@@ -178,7 +179,7 @@ async def test_a_year_of_missed_slots_costs_nothing(stage: Stage) -> None:
 # Overlap, jitter, zones
 
 
-async def test_a_slot_is_left_out_while_an_earlier_run_goes_on(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_slot_is_skipped_while_an_earlier_run_goes_on(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     async with stage.harness(app) as h:
         await h.schedules.put("hourly", long, every=HOUR, overlap="skip")
         with caplog.at_level(logging.INFO, "holdfast.scheduler"):
@@ -190,7 +191,7 @@ async def test_a_slot_is_left_out_while_an_earlier_run_goes_on(stage: Stage, cap
 
         assert await slots(h) == ["2030-01-01T01:00:00Z", "2030-01-01T04:00:00Z"]
         assert (info.skipped, info.last_skipped_slot) == (2, datetime(2030, 1, 1, 3, tzinfo=UTC))
-        assert "schedule hourly leaves out 2030-01-01T02:00:00+00:00" in caplog.text
+        assert "schedule hourly skips slot 2030-01-01T02:00:00+00:00" in caplog.text
 
 
 async def test_runs_that_may_overlap_do(stage: Stage) -> None:
@@ -241,7 +242,7 @@ async def test_slots_follow_the_clocks_of_their_zone(stage: Stage) -> None:
 # In code
 
 
-async def test_a_schedule_in_code_is_known_once_a_worker_starts(stage: Stage) -> None:
+async def test_a_schedule_in_code_is_stored_once_a_worker_starts(stage: Stage) -> None:
     code = Registry()
 
     @code.schedule("0 9 * * mon-fri", zone="Europe/Rome", args=("north",))
@@ -263,7 +264,7 @@ async def test_a_schedule_in_code_is_known_once_a_worker_starts(stage: Stage) ->
         assert results == ["north"] * 5
 
 
-async def test_a_deploy_without_changes_disturbs_nothing(stage: Stage) -> None:
+async def test_a_deploy_without_changes_leaves_schedules_untouched(stage: Stage) -> None:
     code = Registry()
     code.schedule(every=HOUR, name="often")(code.task("count.v1")(lambda: 1))
     code.schedule("0 9 * * *", name="paused")(code.task("other.v1")(lambda: 1))
@@ -302,7 +303,7 @@ async def test_a_deploy_without_changes_disturbs_nothing(stage: Stage) -> None:
         (lambda r: r.schedule(every=5, args=(1, 2, 3)), "takes 1 arguments"),
     ],
 )
-def test_a_mistake_in_code_is_found_where_it_is_written(declare: Any, says: str) -> None:
+def test_an_invalid_schedule_in_code_is_refused_at_its_definition(declare: Any, says: str) -> None:
     registry = Registry()
 
     @registry.task("count.v1")
@@ -313,7 +314,7 @@ def test_a_mistake_in_code_is_found_where_it_is_written(declare: Any, says: str)
         declare(registry)(task)
 
 
-def test_a_schedule_stands_above_what_it_starts_and_has_a_name_of_its_own() -> None:
+def test_a_schedule_needs_a_registered_function_and_a_unique_name() -> None:
     registry = Registry()
     task = registry.task("count.v1")(lambda: 1)
     registry.schedule(every=5)(task)
@@ -328,7 +329,7 @@ def test_a_schedule_stands_above_what_it_starts_and_has_a_name_of_its_own() -> N
         registry.include(other)
 
 
-# By hand
+# Manual control
 
 
 async def test_a_paused_schedule_fires_again_when_it_is_resumed(stage: Stage) -> None:
@@ -355,7 +356,7 @@ async def test_a_schedule_is_triggered_by_hand(stage: Stage) -> None:
         assert await slots(h) == ["by hand"]
 
 
-async def test_a_removed_schedule_fires_no_more(stage: Stage) -> None:
+async def test_a_removed_schedule_stops_firing(stage: Stage) -> None:
     async with stage.harness(app) as h:
         await h.schedules.put("hourly", report, every=HOUR)
         await h.advance(HOUR)
@@ -376,14 +377,14 @@ async def test_a_changed_schedule_fires_by_its_new_rule(stage: Stage) -> None:
         assert await slots(h) == ["2030-01-01T01:00:00Z", "2030-01-01T01:15:00Z", "2030-01-01T01:30:00Z"]
 
 
-async def test_a_name_that_nobody_knows_is_told(stage: Stage) -> None:
+async def test_an_unknown_name_is_reported(stage: Stage) -> None:
     async with stage.harness(app) as h:
         for ask in (h.schedules.get, h.schedules.pause, h.schedules.resume, h.schedules.trigger):
             with pytest.raises(ScheduleNotFound, match="there is no schedule 'nobody'"):
                 await ask("nobody")
 
 
-async def test_what_does_not_fit_the_function_is_refused_now_and_not_in_the_night(stage: Stage) -> None:
+async def test_arguments_that_do_not_fit_the_function_are_refused_when_the_schedule_is_set(stage: Stage) -> None:
     async with stage.harness(app) as h:
         with pytest.raises(InvalidRequest, match=r"payload of 'count.v1'"):
             await h.schedules.put("hourly", "count.v1", {"shop": 5}, every=HOUR)

@@ -1,4 +1,4 @@
-"""Selections: many runs changed together, with a report of what was changed, skipped and why."""
+"""Selections: many runs changed together, with a report of the changed and skipped ones and the reasons."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _broken() -> None:
 
 
 async def three_orders(h: Harness) -> list[RunHandle[Any]]:
-    """Orders that wait for their approval."""
+    """Start orders that wait for their approval."""
     runs = await h.start_many(order, [(1,), (2,), (3,)], tags={"shop": "x"})
     await h.settle()
     return runs
@@ -60,7 +60,7 @@ async def states(runs: list[RunHandle[Any]]) -> list[str]:
 
 
 @pytest.mark.every_store
-async def test_every_run_that_matches_is_changed_and_its_audit_tells_who_asked(stage: Stage) -> None:
+async def test_every_matching_run_is_changed_and_its_audit_names_the_actor(stage: Stage) -> None:
     async with stage.harness(app) as h:
         runs = await three_orders(h)
         other = await h.start(order, 4)
@@ -73,7 +73,7 @@ async def test_every_run_that_matches_is_changed_and_its_audit_tells_who_asked(s
 
         assert (report.changed, report.skipped, report.reasons, report.is_dry_run) == (3, 0, {}, False)
         assert [run.id for run in report.runs] == [run.id for run in reversed(runs)]  # newest first
-        assert {run.state for run in report.runs} == {RunState.SUSPENDED}  # as they were
+        assert {run.state for run in report.runs} == {RunState.SUSPENDED}  # their state before the change
         assert steps == [(1, 3), (2, 3), (3, 3)]
         assert await states(runs) == ["paused"] * 3
         assert (await other.info()).state is RunState.SUSPENDED
@@ -82,7 +82,7 @@ async def test_every_run_that_matches_is_changed_and_its_audit_tells_who_asked(s
 
 
 @pytest.mark.every_store
-async def test_what_cannot_be_changed_is_counted_by_reason(stage: Stage) -> None:
+async def test_runs_that_cannot_be_changed_are_counted_by_reason(stage: Stage) -> None:
     async with stage.harness(app) as h:
         runs = await three_orders(h)
         done = await h.start(add, 1)
@@ -102,7 +102,7 @@ async def test_what_cannot_be_changed_is_counted_by_reason(stage: Stage) -> None
 
 @pytest.mark.every_store
 @pytest.mark.parametrize("verb", VERBS)
-async def test_a_dry_run_tells_the_same_and_changes_nothing(stage: Stage, verb: str) -> None:
+async def test_a_dry_run_reports_the_same_and_changes_nothing(stage: Stage, verb: str) -> None:
     async with stage.harness(app) as h:
         runs: list[RunHandle[Any]] = await three_orders(h)
         failed = await h.start(fail, 1)
@@ -124,7 +124,7 @@ async def test_a_dry_run_tells_the_same_and_changes_nothing(stage: Stage, verb: 
 
 
 @pytest.mark.every_store
-async def test_a_rewind_skips_runs_that_have_nothing_at_the_location(stage: Stage) -> None:
+async def test_a_rewind_skips_runs_without_the_location(stage: Stage) -> None:
     async with stage.harness(app) as h:
         runs = await three_orders(h)
         other = await h.start(add, 1)
@@ -193,13 +193,13 @@ async def test_parents_and_children_are_recovered_in_any_order(stage: Stage) -> 
 
         report = await h.runs(ids=sorted(ids, key=lambda one: one != run.id)).recover()
 
-        # The child is reopened with its parent, and nothing is left to do for it.
+        # The child was reopened with its parent, so there is nothing left to do for it.
         assert (report.changed, report.skipped) == (1, 1)
         assert "only a failed, cancelled or blocked run can be recovered" in report.runs[1].why
         assert await run.result() == 5
 
 
-async def test_ids_choose_runs_and_one_that_does_not_exist_is_reported(stage: Stage) -> None:
+async def test_ids_choose_runs_and_an_unknown_one_is_reported(stage: Stage) -> None:
     async with stage.harness(app) as h:
         runs = await three_orders(h)
 
@@ -210,7 +210,7 @@ async def test_ids_choose_runs_and_one_that_does_not_exist_is_reported(stage: St
         assert await states(runs) == ["cancelled", "suspended", "suspended"]
 
 
-async def test_without_a_filter_everything_has_to_be_said(stage: Stage) -> None:
+async def test_a_selection_without_a_filter_needs_everything(stage: Stage) -> None:
     async with stage.harness(app) as h:
         runs = await three_orders(h)
         nothing: dict[str, Any] = {"state": None, "type": None, "tags": {}}
@@ -236,7 +236,7 @@ async def test_without_a_filter_everything_has_to_be_said(stage: Stage) -> None:
         ({"ids": ["a"], "state": "failed"}, "takes ids=.* or filters, not both"),
     ],
 )
-def test_what_can_choose_no_runs_is_refused_at_once(conditions: dict[str, Any], words: str) -> None:
+def test_an_impossible_selection_is_refused_at_once(conditions: dict[str, Any], words: str) -> None:
     hf = Holdfast("memory://")
     with pytest.raises(InvalidRequest, match=words):
         hf.runs(**conditions)
@@ -253,7 +253,7 @@ def test_what_can_choose_no_runs_is_refused_at_once(conditions: dict[str, Any], 
         ({"since": "yesterday"}, "since='yesterday'"),
     ],
 )
-async def test_a_filter_that_is_no_filter_changes_nothing(stage: Stage, conditions: dict[str, Any], words: str) -> None:
+async def test_an_invalid_filter_changes_nothing(stage: Stage, conditions: dict[str, Any], words: str) -> None:
     async with stage.harness(app) as h:
         runs = await three_orders(h)
         with pytest.raises(InvalidRequest, match=words):
@@ -279,7 +279,7 @@ async def test_a_wrong_argument_changes_nothing(stage: Stage, verb: str, options
         assert await states(runs) == ["suspended"] * 3
 
 
-async def test_an_outage_in_the_middle_says_how_far_it_was_and_a_repeat_does_the_rest(
+async def test_an_outage_in_the_middle_reports_the_progress_and_a_repeat_does_the_rest(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with stage.harness(app) as h:

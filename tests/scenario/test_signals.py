@@ -1,4 +1,4 @@
-"""Signals: each change is told once, after it was written, to whoever listens, and changes nothing."""
+"""Signals: each change is announced once, after its write, to all listeners, and listeners change nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECRET = "hunter2"  # noqa: S105 - what must not appear anywhere
 
 
 def gathered(h: Harness, *patterns: str) -> list[Signal]:
-    """All signals from now on, as they are given."""
+    """Collect all signals from now on, in order."""
     signals: list[Signal] = []
     session_of(h).signals.tap(signals.append, *patterns or ("run.*", "step.*"))
     return signals
@@ -78,7 +78,7 @@ def app() -> Registry:
 
 
 @pytest.mark.every_store
-async def test_the_life_of_a_run_is_told_in_order(stage: Stage) -> None:
+async def test_the_life_of_a_run_is_signalled_in_order(stage: Stage) -> None:
     async with stage.harness(app()) as h:
         signals = gathered(h)
 
@@ -88,7 +88,7 @@ async def test_the_life_of_a_run_is_told_in_order(stage: Stage) -> None:
         await run.result()
         await h.settle()
 
-        # A worker may be quicker than whoever started the run and has yet to hear that it was.
+        # A worker may finish before the process that started the run knows of the start.
         assert sorted(told(signals)[:2]) == ["run.claimed", "run.started"]
         assert told(signals)[2:] == [
             "step.started charge",
@@ -107,7 +107,7 @@ async def test_the_life_of_a_run_is_told_in_order(stage: Stage) -> None:
         assert end.seconds == 7200
 
 
-async def test_a_claim_tells_how_long_the_run_was_ready(stage: Stage) -> None:
+async def test_a_claim_signal_has_the_time_the_run_was_ready(stage: Stage) -> None:
     async with stage.harness(app()) as h:
         signals = gathered(h, "run.claimed")
         await h.stop_worker()
@@ -128,7 +128,7 @@ async def test_a_claim_tells_how_long_the_run_was_ready(stage: Stage) -> None:
         assert [signal.seconds for signal in signals] == [5, 7, 3]
 
 
-async def test_an_attempt_that_fails_is_told_without_the_text_of_its_error(stage: Stage) -> None:
+async def test_a_failed_attempt_is_signalled_without_the_text_of_its_error(stage: Stage) -> None:
     async with stage.harness(app()) as h:
         signals = gathered(h)
 
@@ -149,7 +149,7 @@ async def test_an_attempt_that_fails_is_told_without_the_text_of_its_error(stage
         assert SECRET not in repr(signals)
 
 
-async def test_a_child_is_told_with_its_parent(stage: Stage) -> None:
+async def test_a_child_is_signalled_with_its_parent(stage: Stage) -> None:
     async with stage.harness(app()) as h:
         signals = gathered(h, "run.started", "run.succeeded")
 
@@ -165,7 +165,7 @@ async def test_a_child_is_told_with_its_parent(stage: Stage) -> None:
         ]
 
 
-async def test_what_people_do_to_a_run_is_told(stage: Stage) -> None:
+async def test_control_requests_on_a_run_are_signalled(stage: Stage) -> None:
     async with stage.harness(app()) as h:
         run = await h.start("undoing.v1")
         await h.settle()
@@ -188,7 +188,7 @@ async def test_what_people_do_to_a_run_is_told(stage: Stage) -> None:
         await run.delete()
 
         changes = [one.name for one in signals if one.name not in ("run.claimed", "run.suspended")]
-        # The worker tells of the end. It may have come to it before who cancelled the run has his answer.
+        # The worker signals the end. It may do that before the cancelling caller has its answer.
         ended, begun = changes.index("run.cancelled"), changes.index("run.rolling_back")
         assert abs(ended - begun) == 1
         changes[min(ended, begun)], changes[max(ended, begun)] = "run.rolling_back", "run.cancelled"
@@ -211,7 +211,7 @@ async def test_what_people_do_to_a_run_is_told(stage: Stage) -> None:
         assert {one.type for one in signals} == {"undoing.v1"}
 
 
-async def test_a_run_that_pauses_in_the_hands_of_a_worker_is_told_to_be_paused(stage: Stage) -> None:
+async def test_a_run_that_a_worker_pauses_is_signalled_as_paused(stage: Stage) -> None:
     release = asyncio.Event()
     found = Registry()
 
@@ -232,7 +232,7 @@ async def test_a_run_that_pauses_in_the_hands_of_a_worker_is_told_to_be_paused(s
         assert signals[-1].state is RunState.PAUSED
 
 
-async def test_other_ways_to_leave_are_told(stage: Stage) -> None:
+async def test_other_ways_to_leave_a_worker_are_signalled(stage: Stage) -> None:
     async with stage.harness(app()) as h:
         signals = gathered(h, "run.*", "worker.*")
         await (await h.start("again.v1", {"count": 1})).result()
@@ -248,7 +248,7 @@ async def test_other_ways_to_leave_are_told(stage: Stage) -> None:
         assert all(one.count and one.seconds is not None for one in flushes)
 
 
-async def test_a_run_that_is_cancelled_under_a_worker_is_told_to_be_lost(stage: Stage) -> None:
+async def test_a_run_that_is_cancelled_under_a_worker_is_signalled_as_lost(stage: Stage) -> None:
     found = Registry()
 
     @found.workflow("endless.v1")
@@ -265,7 +265,7 @@ async def test_a_run_that_is_cancelled_under_a_worker_is_told_to_be_lost(stage: 
         assert sorted(told(signals)[-2:]) == ["run.cancelled", "run.lost"]
 
 
-async def test_a_run_that_a_stopping_worker_gives_back_is_told_to_be_released(stage: Stage) -> None:
+async def test_a_run_that_a_stopping_worker_gives_back_is_signalled_as_released(stage: Stage) -> None:
     found = Registry()
 
     @found.workflow("endless.v1")
@@ -282,7 +282,7 @@ async def test_a_run_that_a_stopping_worker_gives_back_is_told_to_be_released(st
         assert [one.name for one in signals if one.name != "worker.flushed"][-2:] == ["run.released", "worker.stopped"]
 
 
-async def test_nothing_is_told_before_its_write_is_answered_and_then_once(stage: Stage) -> None:
+async def test_a_change_is_signalled_only_after_its_write_is_answered_and_then_once(stage: Stage) -> None:
     async with stage.harness(app(), wrap=FaultyStore) as h:
         signals = gathered(h, "run.*")
         before: list[str] = []
@@ -301,7 +301,7 @@ async def test_nothing_is_told_before_its_write_is_answered_and_then_once(stage:
         assert sorted(told(signals)) == ["run.claimed", "run.started", "run.succeeded"]
 
 
-async def test_a_replayed_run_tells_no_step_again(stage: Stage) -> None:
+async def test_a_replayed_run_signals_no_step_again(stage: Stage) -> None:
     async with stage.harness(app()) as h:
         run = await h.start("order.v1", {"card": "x"})
         await h.settle()
@@ -378,7 +378,7 @@ async def test_a_hook_that_raises_changes_nothing_and_is_logged_without_its_text
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_a_hook_that_hangs_changes_nothing_and_loses_what_it_has_no_place_for(
+async def test_a_hook_that_hangs_changes_nothing_and_loses_signals_beyond_its_queue(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_async: bool
 ) -> None:
     monkeypatch.setattr(hooks, "PENDING_LIMIT", 3)
@@ -393,13 +393,13 @@ async def test_a_hook_that_hangs_changes_nothing_and_loses_what_it_has_no_place_
     async with h:
         for _ in range(5):
             assert await h.execute("child.v1") == "done"
-        assert h._hooks.dropped in (15 - 3, 15 - 3 - 1)  # it may have taken one when the next came
+        assert h._hooks.dropped in (15 - 3, 15 - 3 - 1)  # it may have taken one before the next came
     release.set()
 
     assert [one.getMessage() for one in caplog.records if "too slow" in one.getMessage()]
 
 
-async def test_what_a_hook_has_not_had_yet_it_gets_before_the_object_is_closed() -> None:
+async def test_a_hook_gets_its_pending_signals_before_the_object_is_closed() -> None:
     calls: list[Signal] = []
     h = Harness(app())
     h.on("worker.stopped")(a_hook(is_async=True, calls=calls))
@@ -411,7 +411,7 @@ async def test_what_a_hook_has_not_had_yet_it_gets_before_the_object_is_closed()
 
 
 @pytest.mark.parametrize("name", ["run.fail", "run", "", "runs.*", "run.failed.*"])
-def test_an_unknown_signal_is_refused_with_those_there_are(harness: Harness, name: str) -> None:
+def test_an_unknown_signal_is_refused_with_the_known_ones(harness: Harness, name: str) -> None:
     with pytest.raises(InvalidRequest, match=r"the signals are .*run\.failed"):
         harness.on(name)
 
@@ -421,7 +421,7 @@ def test_a_hook_without_a_signal_is_refused(harness: Harness) -> None:
         harness.on()
 
 
-def test_nothing_is_made_while_nobody_listens(harness: Harness) -> None:
+def test_no_signal_is_created_without_listeners(harness: Harness) -> None:
     untap = session_of(harness).signals.tap(print, "run.failed")
 
     assert session_of(harness).signals.wants("run.failed")
@@ -430,7 +430,7 @@ def test_nothing_is_made_while_nobody_listens(harness: Harness) -> None:
     assert not session_of(harness).signals.is_used
 
 
-def test_a_family_is_all_signals_that_begin_so(harness: Harness) -> None:
+def test_a_family_is_all_signals_with_a_common_prefix(harness: Harness) -> None:
     session_of(harness).signals.tap(print, "step.*")
 
     assert {name for name in SIGNALS if session_of(harness).signals.wants(name)} == {
@@ -441,7 +441,7 @@ def test_a_family_is_all_signals_that_begin_so(harness: Harness) -> None:
     }
 
 
-async def test_runs_of_schedules_are_told_of(stage: Stage) -> None:
+async def test_runs_of_schedules_are_signalled(stage: Stage) -> None:
     async with stage.harness(app()) as h:
         signals = gathered(h, "run.started")
         await h.schedules.put("hourly", "child.v1", {}, every=3600)

@@ -53,7 +53,7 @@ async def test_a_run_may_be_started_by_name_with_a_payload_of_parameters_by_name
         assert await h.execute("shop.order.v1", {"number": 3, "note": "by name"}) == "3:by name"
 
 
-async def test_accepted_means_durable_even_if_nobody_knows_the_type(stage: Stage) -> None:
+async def test_accepted_means_durable_even_if_no_process_knows_the_type(stage: Stage) -> None:
     async with stage.harness() as h:
         run = await h.start("elsewhere.job.v1", {"x": 1})
         assert (await run.info()).state is RunState.PENDING
@@ -62,7 +62,7 @@ async def test_accepted_means_durable_even_if_nobody_knows_the_type(stage: Stage
         assert (info.type, info.payload, info.state) == ("elsewhere.job.v1", {"x": 1}, RunState.PENDING)
 
 
-async def test_an_id_given_by_the_caller_names_the_run_and_the_second_start_never_touches_it(stage: Stage) -> None:
+async def test_an_id_given_by_the_caller_names_the_run_and_a_second_start_never_touches_it(stage: Stage) -> None:
     async with stage.harness(app) as h:
         first = await h.start(order, 1, id="my-run")
         again = await h.start(order, 2, id="my-run")
@@ -122,7 +122,7 @@ async def test_a_live_run_keeps_its_key_whatever_the_reuse(stage: Stage) -> None
         assert (again.id, again.created) == (first.id, False)
 
 
-async def test_start_many_starts_all_of_them_in_one_call(stage: Stage) -> None:
+async def test_start_many_starts_all_runs_in_one_call(stage: Stage) -> None:
     async with stage.harness(app) as h:
         runs = await h.start_many(order, [(n, "many") for n in range(50)])
         assert [await run.result() for run in runs] == [f"{n}:many" for n in range(50)]
@@ -199,7 +199,7 @@ async def test_runs_are_claimed_by_priority_lower_first_then_by_age(stage: Stage
         ({"id": ""}, "run id"),
     ],
 )
-async def test_what_can_never_work_is_refused_before_anything_is_stored(options: Any, words: str) -> None:
+async def test_an_impossible_start_is_refused_before_anything_is_stored(options: Any, words: str) -> None:
     stage = Stage("memory", None)  # type: ignore[arg-type]  # no file is made
     async with stage.harness(app) as h:
         with pytest.raises(InvalidRequest, match=words):

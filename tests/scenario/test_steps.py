@@ -1,4 +1,4 @@
-"""Steps: executed at least once, recorded exactly once, and what they may return."""
+"""Steps: executed at least once, recorded exactly once, and the values they may return."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.stage import Stage, facts
 
 @dataclass
 class Parcel:
-    """A result with parts of its own."""
+    """A result with parts."""
 
     weight: Decimal
     sent_at: datetime
 
 
 @pytest.mark.every_store
-async def test_a_step_runs_once_and_its_result_is_used_ever_after(stage: Stage) -> None:
+async def test_a_step_runs_once_and_its_recorded_result_is_used_afterwards(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -113,7 +113,7 @@ async def test_async_bodies_run_on_the_workers_loop_and_sync_ones_in_threads(sta
         ]
 
     class Adder:
-        """A function with a memory."""
+        """A callable with state."""
 
         def __init__(self, by: int) -> None:
             self.by = by
@@ -135,7 +135,7 @@ async def test_a_callable_that_cannot_be_hashed_may_be_a_step(stage: Stage) -> N
 
     @dataclass
     class Doubling:
-        """As a dataclass that compares, it has no hash."""
+        """A dataclass with equality, which therefore has no hash."""
 
         by: int
 
@@ -150,7 +150,7 @@ async def test_a_callable_that_cannot_be_hashed_may_be_a_step(stage: Stage) -> N
         assert await h.execute(shop) == 8
 
 
-async def test_a_decorated_step_is_durable_in_a_workflow_and_plain_everywhere_else(stage: Stage) -> None:
+async def test_a_decorated_step_is_durable_in_a_workflow_and_plain_outside(stage: Stage) -> None:
     app = Registry()
 
     @app.step("add it")
@@ -177,7 +177,7 @@ async def test_a_decorated_step_is_durable_in_a_workflow_and_plain_everywhere_el
         assert h.executed == ["outer", "add it", "add it#2", "add it#3", "sync_add"]
 
 
-async def test_step_info_tells_a_body_who_it_is_and_its_key_is_the_same_on_every_attempt(stage: Stage) -> None:
+async def test_step_info_identifies_the_body_and_its_key_is_the_same_on_every_attempt(stage: Stage) -> None:
     app = Registry()
     keys: list[tuple[str, int]] = []
 

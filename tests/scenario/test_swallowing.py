@@ -1,4 +1,4 @@
-"""Workflow code that swallows every exception hurts nobody: its run goes on, and its worker does too."""
+"""Workflow code that swallows every exception: its run continues, and the worker is not harmed."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from holdfast.runner.loop import current_run_loop
 from tests.stage import Stage, complaints
 
 LIMIT = 100_000
-"""How often the code below goes on before it gives up by itself, so that a test that fails ends."""
+"""Maximum number of swallowed exceptions before the code gives up, so that a failing test ends."""
 
 
 class Witness:
-    """Counts what the code below swallows and what it executes."""
+    """Counts the exceptions that the code below swallows, and its executed steps."""
 
     def __init__(self) -> None:
         self.swallowed = 0
@@ -34,7 +34,7 @@ class Witness:
         self.app = Registry()
 
     def swallow(self) -> bool:
-        """Note an exception; False when it is time to end a test that has failed."""
+        """Record an exception. Return False when a failing test has to end."""
         self.swallowed += 1
         self.strays += current_run_loop() is None
         return self.swallowed < LIMIT
@@ -157,7 +157,7 @@ def blocking_in_a_join(witness: Witness) -> Any:
 
 
 def awaiting(make: Callable[[Context], Callable[[], Awaitable[Any]]]) -> Callable[[Witness], Any]:
-    """A form whose code awaits the same again and again; `make` prepares it."""
+    """A form whose code awaits the same object repeatedly; `make` prepares it."""
 
     def form(witness: Witness) -> Any:
         @witness.app.workflow("stubborn")
@@ -322,7 +322,7 @@ FORMS = [
 
 @pytest.mark.every_store
 @pytest.mark.parametrize("form", FORMS)
-async def test_a_run_that_swallows_everything_goes_on_and_is_logged_once(
+async def test_a_run_that_swallows_everything_continues_and_is_logged_once(
     stage: Stage, form: Callable[[Witness], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     witness = Witness()
@@ -346,12 +346,12 @@ async def test_a_run_that_swallows_everything_goes_on_and_is_logged_once(
     logged = complaints(caplog)
     assert len(logged) == len(set(logged))
     assert all("workflow stubborn swallows every exception at test_swallowing.py:" in line for line in logged)
-    # What is asked for while an exception is handled ends with the second attempt to close it.
+    # An operation requested while an exception is handled ends with the second attempt to close it.
     assert bool(logged) == (form not in (cleaning_up, calling_steps))
 
 
 @pytest.mark.parametrize("form", AWAITING)
-async def test_code_that_awaits_the_same_again_and_again_suspends_and_goes_on(
+async def test_code_that_awaits_the_same_object_repeatedly_suspends_and_continues(
     stage: Stage, form: Callable[[Witness], Any]
 ) -> None:
     witness = Witness()
@@ -447,7 +447,7 @@ def stubborn(ctx):
 
 
 @pytest.mark.parametrize("code", [ASYNC_CODE, TASK_CODE, SYNC_CODE], ids=["async", "task", "sync"])
-def test_a_worker_with_such_runs_ends_on_sigterm_and_its_process_too(code: str, tmp_path: Path) -> None:
+def test_a_worker_with_swallowing_runs_and_its_process_end_on_sigterm(code: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(WORKER.format(code=code.strip()))
     with subprocess.Popen([sys.executable, script], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as worker:

@@ -1,4 +1,4 @@
-"""Branches, loops, maps and undo in `def` workflows: what takes a function takes one that blocks."""
+"""Branches, loops, maps and undo in `def` workflows: every parameter that takes a function takes a blocking one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ONCE = Retry(max_attempts=1)
 
 @dataclass
 class Count:
-    """A state with a type of its own."""
+    """A typed state."""
 
     done: int
     seen: list[str]
@@ -41,7 +41,7 @@ def fail() -> None:
 
 
 @pytest.mark.every_store
-async def test_branches_block_side_by_side_and_each_has_its_scope(stage: Stage) -> None:
+async def test_branches_block_concurrently_and_each_has_its_scope(stage: Stage) -> None:
     app = Registry()
 
     def worker(seconds: float, ctx: SyncContext) -> str:
@@ -190,7 +190,7 @@ async def test_a_map_blocks_until_all_children_have_ended(stage: Stage) -> None:
         assert await h.execute(shop) == [0, 1, 4, 9]
 
 
-async def test_a_run_begins_anew_without_its_history(stage: Stage) -> None:
+async def test_a_run_continues_as_new_without_its_history(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -209,7 +209,7 @@ async def test_a_run_begins_anew_without_its_history(stage: Stage) -> None:
         assert await facts(run) == ["work step done", "receive:kept message done"]
 
 
-async def test_what_was_done_is_undone(stage: Stage) -> None:
+async def test_finished_steps_are_undone(stage: Stage) -> None:
     app = Registry()
     undone: list[str] = []
 
@@ -235,7 +235,7 @@ async def test_what_was_done_is_undone(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("wrong", [5, "text", ["list"]])
-async def test_what_is_no_branch_is_refused(stage: Stage, wrong: Any) -> None:
+async def test_an_invalid_branch_is_refused(stage: Stage, wrong: Any) -> None:
     app = Registry()
 
     async def asynchronous(ctx: Any) -> int:

@@ -34,7 +34,7 @@ ONCE = Retry(max_attempts=1)
 
 
 @pytest.mark.every_store
-async def test_a_run_goes_on_where_it_stood_whoever_drives_it(stage: Stage) -> None:
+async def test_a_run_continues_from_its_last_record_in_any_worker(stage: Stage) -> None:
     app = Registry()
 
     @app.step
@@ -69,7 +69,7 @@ async def test_a_run_goes_on_where_it_stood_whoever_drives_it(stage: Stage) -> N
         ]
 
 
-def test_the_function_called_directly_is_itself() -> None:
+def test_a_workflow_function_called_directly_is_the_plain_function() -> None:
     app = Registry()
 
     @app.step
@@ -85,7 +85,7 @@ def test_the_function_called_directly_is_itself() -> None:
     assert shop(ctx, 3) == 7
 
 
-async def test_every_operation_blocks_and_gives_its_value(stage: Stage) -> None:
+async def test_every_operation_blocks_and_returns_its_value(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
@@ -114,7 +114,7 @@ async def test_every_operation_blocks_and_gives_its_value(stage: Stage) -> None:
         assert await run.result() == [["self", [1]], ["you", 5], True]
 
 
-async def test_time_outs_and_failures_are_raised_where_the_code_waits(stage: Stage) -> None:
+async def test_timeouts_and_failures_are_raised_where_the_code_waits(stage: Stage) -> None:
     app = Registry()
 
     @app.task("leaf.v1", retry=ONCE)
@@ -186,7 +186,7 @@ async def test_a_child_can_be_cancelled_from_a_def_workflow(stage: Stage) -> Non
         assert await h.execute(shop) == "cancelled"
 
 
-async def test_a_cancelled_run_does_no_more(stage: Stage) -> None:
+async def test_a_cancelled_run_does_nothing_more(stage: Stage) -> None:
     app = Registry()
     swept: list[str] = []
 
@@ -208,11 +208,11 @@ async def test_a_cancelled_run_does_no_more(stage: Stage) -> None:
 
 
 def threads() -> int:
-    """How many there are, beside the sessions of a Postgres store: it begins them as they are needed, up to a few."""
+    """Return the number of threads, without the session threads of a Postgres store, which start on demand."""
     return sum(not thread.name.startswith("holdfast-postgres-") for thread in threading.enumerate())
 
 
-async def test_suspended_runs_hold_no_thread_and_no_place(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+async def test_suspended_runs_hold_no_thread_and_no_slot(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     app = Registry()
 
     @app.workflow
@@ -345,7 +345,7 @@ async def test_an_error_ends_the_run_as_failed(stage: Stage) -> None:
 
 
 def work_through(new_loop: Callable[[], asyncio.AbstractEventLoop], results: list[Any]) -> None:
-    """Execute runs with a real worker, some of which are still waiting when it stops."""
+    """Execute runs with a real worker. Some of them are still waiting when it stops."""
     hf = Holdfast("memory://")
 
     @hf.step
@@ -358,7 +358,7 @@ def work_through(new_loop: Callable[[], asyncio.AbstractEventLoop], results: lis
         ctx.sleep(0.001)
         found: int = min(range(3), key=lambda one: double.blocking(-one)) + number
         if number == 7:
-            ctx.sleep(0.5)  # so near that the run stays in memory
+            ctx.sleep(0.5)  # so soon that the run stays in memory
         return found
 
     async def main() -> None:
@@ -399,11 +399,11 @@ async def test_code_that_blocks_the_worker_is_named(stage: Stage, caplog: pytest
     async with stage.harness(app) as h:
         run = await h.start(slow)
         await run.result()
-    assert f"the code of run {run.id} (shop.slow.v1) kept the worker's loop" in caplog.text
+    assert f"the code of run {run.id} (shop.slow.v1) blocked the worker's loop" in caplog.text
 
 
 class Program:
-    """A random program: what it does follows from its seed, and `mark` checks that every replay sees the same."""
+    """A random program: its seed determines it, and `mark` checks that every replay sees the same."""
 
     def __init__(self, ctx: SyncContext, seed: int, note: Callable[[int], int]) -> None:
         self.ctx = ctx

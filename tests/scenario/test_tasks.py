@@ -1,4 +1,4 @@
-"""Tasks: plain functions run durably, and what their context tells them, and others of them."""
+"""Tasks: plain functions that run durably, their context, and their progress as others see it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.stage import Stage, facts
 
 
 class Gate:
-    """Where a body waits until the test lets it go on; it tells when it has come there."""
+    """A gate where a body waits until the test releases it. It signals that the body has arrived."""
 
     def __init__(self) -> None:
         self.reached = threading.Semaphore(0)
@@ -61,7 +61,7 @@ async def events(run: RunHandle[Any]) -> list[str]:
     return [fact.event for fact in await run.audit()]
 
 
-# What a task knows
+# The context of a task
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -92,7 +92,7 @@ async def test_a_task_knows_its_run_its_attempt_and_its_key(stage: Stage, is_asy
         assert json.loads(details.run.payload) == {"to": "ada"}
 
 
-async def test_the_context_is_what_step_info_gives(stage: Stage) -> None:
+async def test_the_context_equals_step_info(stage: Stage) -> None:
     app = Registry()
 
     @app.task
@@ -170,7 +170,7 @@ async def test_progress_is_seen_while_a_task_runs_on_the_loop(stage: Stage) -> N
         assert await run.result() == "done"
 
 
-async def test_what_is_said_later_is_written_after_a_rest(stage: Stage) -> None:
+async def test_later_progress_is_written_after_a_minimum_interval(stage: Stage) -> None:
     app, gate = Registry(), Gate()
 
     @app.task
@@ -195,7 +195,7 @@ async def test_what_is_said_later_is_written_after_a_rest(stage: Stage) -> None:
 
 
 class Counting:
-    """Counts the checkpoints that pass."""
+    """Counts checkpoints."""
 
     def __init__(self, store: Store, counted: list[Checkpoint]) -> None:
         self._store = store
@@ -209,7 +209,7 @@ class Counting:
         return self._store.checkpoint(checkpoints)
 
 
-async def test_a_task_that_tells_of_every_row_does_not_flood_the_store(stage: Stage) -> None:
+async def test_a_task_that_reports_every_row_does_not_flood_the_store(stage: Stage) -> None:
     app = Registry()
     counted: list[Checkpoint] = []
 
@@ -224,10 +224,10 @@ async def test_a_task_that_tells_of_every_row_does_not_flood_the_store(stage: St
         run = await h.start(export)
         assert await run.result() == 20_000
         assert await run.value("progress") == 19_999
-    assert len(counted) <= 2  # no time has passed: what was said first, and the end
+    assert len(counted) <= 2  # no time has passed: the first value, and the end
 
 
-async def test_progress_that_is_no_json_fails_the_task_where_it_is_told(stage: Stage) -> None:
+async def test_progress_that_is_not_json_fails_the_task_at_the_call(stage: Stage) -> None:
     app = Registry()
 
     @app.task
@@ -244,7 +244,7 @@ async def has_failed(h: Harness, run: RunHandle[None]) -> bool:
     return (await run.info()).state is not RunState.RUNNING
 
 
-async def test_an_attempt_that_fails_leaves_its_progress_until_the_next_one_tells_its_own(stage: Stage) -> None:
+async def test_a_failed_attempt_leaves_its_progress_until_the_next_one_reports_its_own(stage: Stage) -> None:
     app, gate = Registry(), Gate()
 
     @app.task(retry=Retry(max_attempts=2, initial=60, max_delay=60, jitter=0))
@@ -289,11 +289,11 @@ async def test_a_worker_that_dies_leaves_the_progress_that_was_written(stage: St
         assert await run.result() == 2
 
 
-# Signs of life
+# Heartbeats
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_signs_of_life_are_noted_once_a_minute(stage: Stage, is_async: bool) -> None:
+async def test_heartbeats_are_recorded_once_a_minute(stage: Stage, is_async: bool) -> None:
     app, gate = Registry(), Gate()
 
     def watch(ctx: TaskContext) -> None:
@@ -319,12 +319,12 @@ async def test_signs_of_life_are_noted_once_a_minute(stage: Stage, is_async: boo
         await run.result()
         beats = [fact for fact in await run.audit() if fact.event == "heartbeat"]
 
-    # At 0 the claim is a minute young; at 30 too; at 61 it is not; at 91 the last note is.
+    # At 0 the claim is less than a minute old; at 30 too; at 61 it is not; at 91 the last note is.
     assert noted == [0, 0, 1, 1]
     assert [fact.data["beat"] for fact in beats] == ["1.1"]
 
 
-async def test_a_task_that_is_cancelled_hears_of_it_in_its_thread(stage: Stage) -> None:
+async def test_a_task_that_is_cancelled_sees_it_in_its_thread(stage: Stage) -> None:
     app = Registry()
     begun, over = threading.Event(), threading.Event()
     heard: list[str] = []
@@ -332,7 +332,7 @@ async def test_a_task_that_is_cancelled_hears_of_it_in_its_thread(stage: Stage) 
     @app.task
     def spin(ctx: TaskContext) -> None:
         begun.set()
-        wait_until("the body is told that it is cancelled", lambda: ctx.is_cancelled)
+        wait_until("the body sees that it is cancelled", lambda: ctx.is_cancelled)
         for speak in (ctx.heartbeat, lambda: ctx.progress(1)):
             try:
                 speak()
@@ -352,14 +352,14 @@ async def test_a_task_that_is_cancelled_hears_of_it_in_its_thread(stage: Stage) 
     assert "no longer counts" in heard[0]
 
 
-async def test_a_task_that_takes_too_long_hears_of_it(stage: Stage) -> None:
+async def test_a_task_that_times_out_sees_it(stage: Stage) -> None:
     app = Registry()
     ended: list[bool] = []
     over = threading.Event()
 
     @app.task(timeout=0.01)
     def spin(ctx: TaskContext) -> None:
-        wait_until("the body is told that it is cancelled", lambda: ctx.is_cancelled)
+        wait_until("the body sees that it is cancelled", lambda: ctx.is_cancelled)
         ended.append(ctx.is_cancelled)
         over.set()
 
@@ -370,7 +370,7 @@ async def test_a_task_that_takes_too_long_hears_of_it(stage: Stage) -> None:
     assert ended == [True]
 
 
-async def test_a_task_that_is_to_pause_works_to_its_end(stage: Stage) -> None:
+async def test_a_task_with_a_pause_request_runs_to_its_end(stage: Stage) -> None:
     app, gate = Registry(), Gate()
 
     @app.task
@@ -391,7 +391,7 @@ async def test_a_task_that_is_to_pause_works_to_its_end(stage: Stage) -> None:
 # Retrying
 
 
-async def test_by_default_a_task_is_tried_again_after_one_and_four_minutes_and_never_earlier(stage: Stage) -> None:
+async def test_by_default_a_task_is_retried_after_one_and_four_minutes_and_never_earlier(stage: Stage) -> None:
     app = Registry()
 
     async with stage.harness(app) as h:
@@ -461,7 +461,7 @@ async def test_a_max_suspend_that_is_no_shorter_than_the_pause_before_a_retry_le
         assert await h.execute(flaky, max_suspend=max_suspend) == 2
 
 
-def test_a_context_comes_first_and_is_declared_as_what_it_is() -> None:
+def test_a_context_parameter_comes_first_and_has_its_type_declared() -> None:
     app = Registry()
 
     def late(number: int, ctx: TaskContext) -> None: ...
@@ -480,7 +480,7 @@ def test_a_context_comes_first_and_is_declared_as_what_it_is() -> None:
     assert app.task(by_name).signature.names == ("number",)
 
 
-def test_a_task_that_is_called_has_a_context_nobody_listens_to() -> None:
+def test_a_task_that_is_called_directly_has_a_context_without_effect() -> None:
     app = Registry()
 
     @app.task("mail.send.v1")

@@ -1,4 +1,4 @@
-"""Transactions of runs: what they write in the store's own database happens exactly once."""
+"""Transactions of runs: their writes to the store's own database happen exactly once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NOW = Retry(max_attempts=3, initial=0, jitter=0)
 
 
 class Bank(Stage):
-    """A database with a table of accounts beside the runs of one application."""
+    """A database with a table of accounts next to the runs of one application."""
 
     def __init__(self, folder: Path, kind: str = "sqlite", url: str = "") -> None:
         super().__init__(kind, folder, url)
@@ -64,7 +64,7 @@ def sqlite_bank(request: pytest.FixtureRequest, tmp_path: Path) -> Bank:
     return Bank(tmp_path, request.param)
 
 
-# In words that all databases understand; `connection` is that of their driver.
+# SQL that all databases understand; `connection` is that of the driver.
 
 
 def open_account(connection: Any) -> None:
@@ -87,10 +87,10 @@ def prepare(h: Holdfast) -> None:
         open_account(connection)
 
 
-# Once
+# Exactly once
 
 
-async def test_what_a_transaction_writes_happens_once_and_its_result_is_used_ever_after(bank: Bank) -> None:
+async def test_a_transaction_writes_once_and_its_result_is_used_afterwards(bank: Bank) -> None:
     @bank.app.workflow
     async def save(ctx: Context) -> list[int]:
         first = await ctx.tx("deposit", deposit, 5)
@@ -156,12 +156,12 @@ async def test_transactions_beside_steps_and_timers_replay_in_their_order(bank: 
         assert positions == list(range(1, 21))
 
 
-async def test_a_transaction_begins_also_after_what_ended_meanwhile_and_nobody_waits_for(bank: Bank) -> None:
+async def test_a_transaction_starts_even_if_an_abandoned_step_ended_meanwhile(bank: Bank) -> None:
     begun, ended = threading.Event(), threading.Event()
 
     async def body() -> None:
         await asyncio.to_thread(wait_for, "the transaction has begun", begun)
-        asyncio.get_running_loop().call_later(0.01, ended.set)  # by then its result is there, and waits
+        asyncio.get_running_loop().call_later(0.01, ended.set)  # by then its result has arrived, and waits
 
     def slow(connection: Any, cents: int) -> int:
         begun.set()
@@ -182,7 +182,7 @@ async def test_a_transaction_begins_also_after_what_ended_meanwhile_and_nobody_w
             assert await h.execute(racing) == 12
 
 
-async def test_what_led_to_a_transaction_is_committed_with_it(bank: Bank) -> None:
+async def test_the_step_before_a_transaction_is_committed_with_it(bank: Bank) -> None:
     """A step and the transaction after it cost one commit."""
 
     @bank.app.workflow
@@ -235,7 +235,7 @@ async def test_a_transaction_that_was_undone_has_a_new_key(bank: Bank) -> None:
         assert tails[:4] == ["note", "~undo/note", "note:2", "~undo/note:2"]
 
 
-async def test_time_goes_on_with_a_transaction(bank: Bank) -> None:
+async def test_time_advances_with_a_transaction(bank: Bank) -> None:
     @bank.app.workflow
     async def save(ctx: Context) -> bool:
         before = ctx.now()
@@ -249,7 +249,7 @@ async def test_time_goes_on_with_a_transaction(bank: Bank) -> None:
         assert await h.execute(save)
 
 
-async def test_a_def_workflow_transacts_too(bank: Bank) -> None:
+async def test_a_def_workflow_has_transactions_too(bank: Bank) -> None:
     @bank.app.workflow
     def save(ctx: SyncContext) -> list[int]:
         first = ctx.tx("deposit", deposit, 5)
@@ -262,10 +262,10 @@ async def test_a_def_workflow_transacts_too(bank: Bank) -> None:
         assert balance(h) == 12
 
 
-# Failing
+# Failures
 
 
-async def test_what_a_transaction_raises_undoes_it_and_is_tried_again(bank: Bank) -> None:
+async def test_an_exception_in_a_transaction_rolls_it_back_and_it_is_retried(bank: Bank) -> None:
     def flaky(connection: Any) -> int:
         cents = deposit(connection, 5)
         if step_info().attempt < 3:
@@ -331,7 +331,7 @@ async def test_a_transaction_that_used_up_its_attempts_is_a_failed_step(bank: Ba
         (lambda connection: "x" * 3_000_000, "the limit is"),
     ],
 )
-async def test_what_a_transaction_must_not_do_fails_it_at_once_and_leaves_nothing(
+async def test_a_forbidden_statement_in_a_transaction_fails_it_at_once_and_leaves_nothing(
     tmp_path: Path, function: Callable[[apsw.Connection], Any], words: str
 ) -> None:
     bank = Bank(tmp_path)
@@ -359,8 +359,8 @@ async def test_what_a_transaction_must_not_do_fails_it_at_once_and_leaves_nothin
         assert await facts(run) == ["before step done", "wrong tx failed"]
 
 
-async def test_a_statement_that_ends_everybodys_transaction_hurts_nobody_else(sqlite_bank: Bank) -> None:
-    """SQLite lets one statement roll back all, and would commit each later one by itself."""
+async def test_a_statement_that_ends_the_shared_transaction_harms_no_other_run(sqlite_bank: Bank) -> None:
+    """In SQLite one statement can roll back the whole transaction; each later statement would then commit alone."""
 
     def wicked(connection: apsw.Connection) -> None:
         deposit(connection, 5)
@@ -427,7 +427,7 @@ async def test_a_transaction_that_takes_too_long_is_a_failed_attempt(
         assert balance(h) == 5
 
 
-async def test_an_unfinished_statement_keeps_nobody_from_committing(sqlite_bank: Bank) -> None:
+async def test_an_unfinished_statement_does_not_prevent_other_commits(sqlite_bank: Bank) -> None:
     kept: list[Any] = []
 
     def hasty(connection: apsw.Connection) -> None:
@@ -451,7 +451,7 @@ async def test_an_unfinished_statement_keeps_nobody_from_committing(sqlite_bank:
             ]
 
 
-async def test_a_foreign_key_that_is_not_met_at_the_end_fails_the_transaction_alone(bank: Bank) -> None:
+async def test_a_foreign_key_violated_at_the_end_fails_the_transaction_alone(bank: Bank) -> None:
     def orphan(connection: Any) -> None:
         connection.execute(
             "create table if not exists card (name text references account (name) deferrable initially deferred)"
@@ -471,7 +471,7 @@ async def test_a_foreign_key_that_is_not_met_at_the_end_fails_the_transaction_al
         assert "foreign key" in (await h.execute(save)).lower()
 
 
-async def test_savepoints_of_its_own_are_fine(sqlite_bank: Bank) -> None:
+async def test_savepoints_inside_a_transaction_work(sqlite_bank: Bank) -> None:
     def twice(connection: apsw.Connection) -> int:
         deposit(connection, 1)
         with contextlib.suppress(apsw.ConstraintError), connection:
@@ -490,7 +490,7 @@ async def test_savepoints_of_its_own_are_fine(sqlite_bank: Bank) -> None:
         assert await h.execute(save) == 5
 
 
-# Asking
+# Invalid calls
 
 
 async def coroutine_function(_connection: apsw.Connection) -> None: ...
@@ -524,7 +524,7 @@ async def test_an_async_function_is_refused_at_the_call(tmp_path: Path, function
         assert await run.history() == []
 
 
-async def test_a_step_that_is_ephemeral_or_timed_is_no_transaction(tmp_path: Path) -> None:
+async def test_an_ephemeral_or_timed_step_cannot_be_a_transaction(tmp_path: Path) -> None:
     bank = Bank(tmp_path)
 
     @bank.app.step(timeout=3)
@@ -539,7 +539,7 @@ async def test_a_step_that_is_ephemeral_or_timed_is_no_transaction(tmp_path: Pat
             await h.execute(save)
 
 
-async def test_a_store_that_is_no_database_refuses_before_anything_is_written() -> None:
+async def test_a_store_without_tables_refuses_before_anything_is_written() -> None:
     app = Registry()
 
     @app.workflow
@@ -560,7 +560,7 @@ async def test_a_store_that_is_no_database_refuses_before_anything_is_written() 
             await h.start_in(object(), save)
 
 
-async def test_a_stub_stands_in_for_a_transaction(bank: Bank) -> None:
+async def test_a_stub_replaces_a_transaction(bank: Bank) -> None:
     @bank.app.workflow
     async def save(ctx: Context) -> int:
         return await ctx.tx("deposit", deposit, 1)
@@ -570,7 +570,7 @@ async def test_a_stub_stands_in_for_a_transaction(bank: Bank) -> None:
         assert await h.execute(save) == 99
 
 
-async def test_a_run_that_rolls_back_undoes_its_transactions_last_first(bank: Bank) -> None:
+async def test_a_run_that_rolls_back_undoes_its_transactions_in_reverse_order(bank: Bank) -> None:
     undone: list[int] = []
 
     @bank.app.workflow
@@ -684,7 +684,7 @@ async def test_a_run_cancelled_while_its_transaction_is_under_way_stays_cancelle
         assert balance(h) == 0
 
 
-async def test_fatal_is_fatal(bank: Bank) -> None:
+async def test_fatal_fails_a_transaction_at_once(bank: Bank) -> None:
     def never(connection: apsw.Connection) -> None:
         deposit(connection, 5)
         raise Fatal("never")

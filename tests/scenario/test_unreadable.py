@@ -1,4 +1,4 @@
-"""Rows that cannot be decoded, because somebody edited them by hand: each is marked, and harms no other run."""
+"""Rows that cannot be decoded because they were edited by hand: each is marked, and harms no other run."""
 
 # ruff: noqa: S608 - statements are put together from constants of ours
 
@@ -40,7 +40,7 @@ async def wait(ctx: Context) -> Any:
 
 
 class Damage:
-    """What somebody did to one row: the statement for each store, and the field that says so."""
+    """An edit of one row: the statement for each store, and the field that names it."""
 
     def __init__(self, field: str, sqlite: str = "", postgres: str = "", memory: dict[str, Any] | None = None) -> None:
         self.field = field
@@ -175,7 +175,7 @@ HISTORY: dict[str, Damage] = {
 
 
 def on_each_store(known: dict[str, Damage]) -> Callable[[Any], Any]:
-    """Play a scenario with each damage on each store that can have it."""
+    """Run a scenario with each damage on each store that allows it."""
     cases = [(name, kind) for name, damage in known.items() for kind in damage.kinds()]
     return pytest.mark.parametrize(
         ("kind", "damage"),
@@ -194,7 +194,7 @@ async def listed(h: Harness) -> dict[str, RunInfo]:
 
 
 def check_marked(infos: dict[str, RunInfo], odd: str, damage: Damage) -> None:
-    """The odd one is marked, with the field that cannot be read; the others are as ever."""
+    """Check that the damaged row is marked with its unreadable field, and that the others are unchanged."""
     assert {run_id for run_id, info in infos.items() if info.unreadable is not None} == {odd}
     found = infos[odd]
     assert found.unreadable is not None
@@ -205,7 +205,7 @@ def check_marked(infos: dict[str, RunInfo], odd: str, damage: Damage) -> None:
 
 
 @on_each_store(PENDING)
-async def test_a_row_that_cannot_be_read_is_marked_and_hides_no_other(stage: Stage, damage: Damage) -> None:
+async def test_an_unreadable_row_is_marked_and_hides_no_other(stage: Stage, damage: Damage) -> None:
     async with stage.harness(producer) as h:
         runs = [await h.start("shop.order.v1", {"number": number}) for number in range(3)]
         odd = runs[1].id
@@ -224,7 +224,7 @@ async def test_a_row_that_cannot_be_read_is_marked_and_hides_no_other(stage: Sta
 
 
 @on_each_store(ENDED)
-async def test_an_end_that_cannot_be_read_is_marked_and_hides_no_other(stage: Stage, damage: Damage) -> None:
+async def test_an_unreadable_end_is_marked_and_hides_no_other(stage: Stage, damage: Damage) -> None:
     async with stage.harness(app) as h:
         runs = [await h.start(order, number) for number in range(3)]
         assert [await run.result() for run in runs] == [0, 2, 4]
@@ -244,7 +244,7 @@ async def test_an_end_that_cannot_be_read_is_marked_and_hides_no_other(stage: St
 
 
 @on_each_store({"no JSON": WAITS, "lone surrogate": SURROGATE_WAITS})
-async def test_waits_that_cannot_be_read_are_marked_and_hide_no_other_run(stage: Stage, damage: Damage) -> None:
+async def test_unreadable_waits_are_marked_and_hide_no_other_run(stage: Stage, damage: Damage) -> None:
     async with stage.harness(app) as h:
         runs = [await h.start(wait) for _ in range(3)]
         await h.settle()
@@ -257,7 +257,7 @@ async def test_waits_that_cannot_be_read_are_marked_and_hide_no_other_run(stage:
 
 
 def is_due(damage: Damage) -> bool:
-    """Whether a claim comes to a row of this kind at all."""
+    """True if a claim can return a row of this kind."""
     return damage.field not in ("created_at", "ready_at", "type", "key", "state")
 
 
@@ -265,7 +265,7 @@ CLAIMED = {name: damage for name, damage in PENDING.items() if is_due(damage)}
 
 
 @on_each_store(CLAIMED)
-async def test_a_worker_blocks_what_it_cannot_read_and_nothing_else(
+async def test_a_worker_blocks_an_unreadable_run_and_nothing_else(
     stage: Stage, damage: Damage, caplog: pytest.LogCaptureFixture
 ) -> None:
     await check_claims(stage, damage, "shop.order.v1", caplog)
@@ -294,7 +294,7 @@ SOME = (
 
 @on_each_store({name: CLAIMED[name] for name in SOME})
 @pytest.mark.parametrize("type", ["shop.order.v1", "shop.label.v1"])
-async def test_a_worker_does_so_where_limits_count_and_of_tasks(
+async def test_a_worker_blocks_unreadable_tasks_and_runs_under_limits_too(
     stage: Stage, damage: Damage, type: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with stage.harness(producer) as h:
@@ -323,7 +323,7 @@ async def check_claims(stage: Stage, damage: Damage, type: str, caplog: pytest.L
 
 
 @on_each_store(HISTORY)
-async def test_a_history_that_cannot_be_read_blocks_its_run_alone(stage: Stage, damage: Damage) -> None:
+async def test_an_unreadable_history_blocks_its_run_alone(stage: Stage, damage: Damage) -> None:
     stepping = Registry()
 
     @stepping.workflow("shop.wait.v1")
@@ -344,7 +344,7 @@ async def test_a_history_that_cannot_be_read_blocks_its_run_alone(stage: Stage, 
         assert error is not None
         assert error.type == ("HistoryDiverged" if damage.field == "result" else "Unreadable")
         assert error.message
-        if damage.field == "result":  # the row can be read, but what was recorded cannot
+        if damage.field == "result":  # the row can be read, but its recorded value cannot
             (entry,) = [entry for entry in await runs[1].history() if entry.unreadable is not None]
             assert (entry.location, entry.result) == ("first", None)
         else:
@@ -373,7 +373,7 @@ async def test_an_entry_from_before_all_dates_is_marked(stage: Stage, damage: Da
 
 
 @on_each_store({"waits": SURROGATE_WAITS, "options": json_damage("options", DEEP, **INTENT)})
-async def test_an_event_reaches_those_who_wait_beside_a_row_that_cannot_be_read(stage: Stage, damage: Damage) -> None:
+async def test_an_event_reaches_waiting_runs_beside_an_unreadable_row(stage: Stage, damage: Damage) -> None:
     listening = Registry()
 
     @listening.workflow("shop.wait.v1")
@@ -390,7 +390,7 @@ async def test_an_event_reaches_those_who_wait_beside_a_row_that_cannot_be_read(
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
-async def test_what_is_mended_goes_on(stage: Stage) -> None:
+async def test_a_repaired_run_continues(stage: Stage) -> None:
     async with stage.harness(producer) as h:
         run = await h.start("shop.order.v1", {"number": 3})
         PENDING["payload is no JSON"].do(stage, session_of(h).store, run.id)
@@ -412,7 +412,7 @@ EXPORTED = (
 
 
 @on_each_store({name: PENDING[name] for name in EXPORTED})
-async def test_an_export_marks_what_cannot_be_read_and_brings_all_else(
+async def test_an_export_marks_unreadable_rows_and_contains_all_others(
     stage: Stage, damage: Damage, tmp_path: Path
 ) -> None:
     async with stage.harness(producer) as h:

@@ -1,4 +1,4 @@
-"""New code under live runs: `version` keeps old runs on the old way, and strict code takes no other."""
+"""New code under live runs: `version` keeps old runs on the old path, and strict code accepts no other change."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ async def new(ctx: Context) -> str:
 
 
 @pytest.mark.every_store
-async def test_a_run_that_was_there_before_the_change_keeps_to_the_old_way(stage: Stage) -> None:
+async def test_a_run_that_passed_the_change_keeps_the_old_path(stage: Stage) -> None:
     run_id = await recorded(stage, old)
     assert await deployed(stage, new, run_id) == ("old", [])
 
 
-async def test_a_run_that_comes_later_takes_the_new_way(stage: Stage) -> None:
+async def test_a_run_that_starts_later_takes_the_new_path(stage: Stage) -> None:
     run_id = await recorded(stage, new)
     assert await deployed(stage, new, run_id) == ("new", [])
 
 
-async def test_a_run_that_had_not_come_to_the_change_takes_the_new_way(stage: Stage) -> None:
+async def test_a_run_that_had_not_reached_the_change_takes_the_new_path(stage: Stage) -> None:
     async def early(ctx: Context) -> str:
         await ctx.receive("start")
         return await old(ctx)
@@ -60,7 +60,7 @@ async def test_a_run_that_had_not_come_to_the_change_takes_the_new_way(stage: St
         ]
 
 
-async def test_a_step_that_was_only_tried_shows_that_the_run_was_there(stage: Stage) -> None:
+async def test_a_failed_attempt_of_a_step_shows_that_the_run_passed_the_change(stage: Stage) -> None:
     def broken() -> None:
         raise OSError("busy")
 
@@ -74,7 +74,7 @@ async def test_a_step_that_was_only_tried_shows_that_the_run_was_there(stage: St
         assert await h.run(run_id).result() == "old"
 
 
-async def test_the_answer_stays_whatever_code_comes_next(stage: Stage) -> None:
+async def test_the_recorded_version_stays_whatever_code_is_deployed_next(stage: Stage) -> None:
     async def asking(latest: int) -> Any:
         async def code(ctx: Context) -> int:
             found = ctx.version("way", latest)
@@ -114,7 +114,7 @@ async def test_a_version_may_be_awaited(stage: Stage) -> None:
     assert await deployed(stage, code, run_id) == ([2, 3, "int", True], [])
 
 
-async def test_each_branch_has_versions_of_its_own(stage: Stage) -> None:
+async def test_each_branch_has_its_own_versions(stage: Stage) -> None:
     async def before(ctx: Context, name: str) -> str:
         await ctx.step("look", one)
         await ctx.receive(name)
@@ -149,7 +149,7 @@ async def test_each_branch_has_versions_of_its_own(stage: Stage) -> None:
         assert await h.run(run.id).result() == ["a 1", "b 2"]
 
 
-async def test_a_version_that_is_asked_for_again_in_a_scope_is_another(stage: Stage) -> None:
+async def test_a_second_version_of_one_name_in_a_scope_is_separate(stage: Stage) -> None:
     async def code(ctx: Context) -> Any:
         found = [ctx.version("way", 2) for _ in range(2)]
         await ctx.receive("go")
@@ -200,7 +200,7 @@ async def test_a_value_set_after_a_version_is_not_published_again_on_replay(stag
 
 
 @pytest.mark.parametrize("latest", [0, -1, True, 1.5, "2", None])
-async def test_a_latest_version_that_is_no_whole_number_from_one_on_is_refused(stage: Stage, latest: Any) -> None:
+async def test_a_latest_version_that_is_not_a_positive_integer_is_refused(stage: Stage, latest: Any) -> None:
     async def code(ctx: Context) -> str:
         with pytest.raises(InvalidRequest, match="latest must be a whole number of at least 1"):
             ctx.version("way", latest)
@@ -242,7 +242,7 @@ async def test_strict_code_may_not_change_the_order_of_steps(stage: Stage) -> No
     assert await deployed(stage, swapped, run_id, strict=False) == ("swapped", [])
 
 
-async def test_strict_code_may_not_forget_what_it_only_began(stage: Stage) -> None:
+async def test_strict_code_may_not_drop_an_operation_that_was_only_started(stage: Stage) -> None:
     async def before(ctx: Context) -> str:
         ctx.start("other.v1")
         await ctx.receive("go")
@@ -270,7 +270,7 @@ async def test_strict_code_may_use_versions_and_removed_operations(stage: Stage)
     assert await deployed(stage, after, run_id) == ("new", [])
 
 
-async def test_strict_code_that_fits_goes_on(stage: Stage) -> None:
+async def test_strict_code_that_fits_continues(stage: Stage) -> None:
     run_id = await recorded(stage, old)
     assert await deployed(stage, old, run_id) == ("old", [])
 
@@ -314,7 +314,7 @@ async def test_strict_code_with_branches_loops_and_children_fits_itself(stage: S
 # In loops
 
 
-async def test_each_iteration_of_a_loop_has_a_version_of_its_own(stage: Stage) -> None:
+async def test_each_iteration_of_a_loop_has_its_own_version(stage: Stage) -> None:
     ways: list[int] = []
 
     async def old_body(ctx: Context, ways: list[int]) -> Continue[list[int]]:

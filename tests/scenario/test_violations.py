@@ -1,4 +1,4 @@
-"""Violations: workflow code that does what only a step may do is blocked, and the error names call and line."""
+"""Violations: workflow code that does what only a step may do is blocked, and the error names the call and the line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def shop(code: Code) -> Registry:
 
 
 async def violated(h: Harness) -> tuple[RunHandle[Any], str]:
-    """A run of the shop, which is blocked, and what is said of the violation."""
+    """Execute a run of the shop that gets blocked, and return the text of the violation."""
     run = await h.start("shop.v1")
     await h.settle()
     info = await run.info()
@@ -133,7 +133,7 @@ CALLS: dict[str, tuple[Callable[[Holdfast], Any], str, str]] = {
 
 @pytest.mark.parametrize("use", CALLS)
 @pytest.mark.parametrize("whose", ["its own", "another", "a new"])
-async def test_what_a_holdfast_does_is_refused_in_workflow_code_and_says_what_to_use(
+async def test_a_call_of_holdfast_is_refused_in_workflow_code_and_names_the_alternative(
     stage: Stage, use: str, whose: str
 ) -> None:
     call, name, instead = CALLS[use]
@@ -145,7 +145,7 @@ async def test_what_a_holdfast_does_is_refused_in_workflow_code_and_says_what_to
 
     async with stage.harness(shop(trespass)) as h, another:
         run, message = await violated(h)
-        # A list is refused where it is asked for, which is in the lambda above.
+        # A list is refused where it is requested, which is in the lambda above.
         place = (
             f"{line_of(call, 'hf.list())')} in <lambda>"
             if use == "list"
@@ -186,14 +186,16 @@ async def trespass_in_a_transaction(hf: Holdfast) -> None:
         (trespass_in_a_transaction, "ctx.tx"),
     ],
 )
-async def test_a_refused_call_of_holdfast_sticks_and_names_the_line(stage: Stage, code: Any, instead: str) -> None:
+async def test_a_refused_call_of_holdfast_stays_refused_and_names_the_line(
+    stage: Stage, code: Any, instead: str
+) -> None:
     async with stage.harness(shop(lambda ctx: code(h))) as h:
         _, message = await violated(h)
         assert f"{line_of(code, '# here')} in {code.__name__}" in message
         assert f"or use {instead}" in message
 
 
-async def test_a_call_of_holdfast_in_a_task_that_is_left_alone_is_refused_too(stage: Stage) -> None:
+async def test_a_call_of_holdfast_in_an_abandoned_task_is_refused_too(stage: Stage) -> None:
     async def trespass(ctx: Context) -> int:
         asyncio.create_task(h.start("x"))  # noqa: RUF006 - it is what this is about
         return 5
@@ -225,7 +227,7 @@ async def blocked_message(h: Harness) -> str:
     return info.error.message
 
 
-async def test_awaiting_something_of_another_loop_is_a_violation(stage: Stage) -> None:
+async def test_awaiting_an_object_of_another_loop_is_a_violation(stage: Stage) -> None:
     outer = asyncio.get_running_loop()
     future: asyncio.Future[None] = outer.create_future()
     queue: asyncio.Queue[int] = asyncio.Queue()
@@ -276,18 +278,18 @@ async def test_a_run_woken_from_outside_is_blocked(stage: Stage) -> None:
         assert "woken from outside" in message or "another event loop" in message
 
 
-async def test_a_standstill_that_asks_for_nothing_durable_is_blocked_and_names_the_line(stage: Stage) -> None:
-    """T4: it can never end, so it is blocked and says so."""
+async def test_a_standstill_without_a_durable_wait_is_blocked_and_names_the_line(stage: Stage) -> None:
+    """T4: such a standstill can never end, so the run is blocked."""
 
     async def deadlock(ctx: Context) -> None:
         lock = asyncio.Lock()
         await lock.acquire()
-        await lock.acquire()  # nobody will ever release it
+        await lock.acquire()  # the lock is never released
 
     async with stage.harness(shop(deadlock)) as h:
         message = await blocked_message(h)
         assert "can never come" in message
-        assert line_of(deadlock, "nobody will ever release it") in message
+        assert line_of(deadlock, "the lock is never released") in message
 
 
 async def test_a_run_that_spins_is_blocked(stage: Stage) -> None:

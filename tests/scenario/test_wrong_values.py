@@ -1,4 +1,4 @@
-"""Wrong values: what cannot be meant is refused where it is given, with its name, its value and what to give."""
+"""Wrong values are refused where they are passed, with their name, their value and the expected one."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_a_list_with_a_wrong_value_is_refused(stage: Stage, conditions: di
             await listed(h, **conditions)
 
 
-async def test_a_run_is_looked_for_by_texts(stage: Stage) -> None:
+async def test_ids_keys_locations_and_patches_of_a_wrong_type_are_refused(stage: Stage) -> None:
     async with stage.harness(app) as h:
         run = await h.start(wait, key="17")
         number: Any = 17
@@ -102,7 +102,7 @@ async def test_a_run_is_looked_for_by_texts(stage: Stage) -> None:
                 await wrong
 
 
-async def test_a_reason_is_a_text(stage: Stage) -> None:
+async def test_a_reason_must_be_a_string(stage: Stage) -> None:
     async with stage.harness(app) as h:
         run = await h.start(wait)
         await h.settle()
@@ -113,7 +113,7 @@ async def test_a_reason_is_a_text(stage: Stage) -> None:
         assert (await run.info()).state == "suspended"
 
 
-async def test_a_result_is_waited_for_as_long_as_a_timedelta_says() -> None:
+async def test_a_result_timeout_may_be_a_timedelta() -> None:
     hf = Holdfast("memory://")
     hf.include(app)
     async with hf:
@@ -130,15 +130,15 @@ async def test_a_result_is_waited_for_as_long_as_a_timedelta_says() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"concurrency": "5"}, r"worker\(concurrency='5'\): it is a whole number of at least 1"),
+        ({"concurrency": "5"}, r"worker\(concurrency='5'\): expected a whole number of at least 1"),
         ({"threads": 0}, r"worker\(threads=0\)"),
         ({"steps": 1.5}, r"worker\(steps=1.5\)"),
         ({"lease_seconds": "30"}, "worker: lease_seconds='30': expected seconds or a timedelta"),
         ({"grace_seconds": [1]}, "worker: grace_seconds="),
         ({"retention": "30d"}, "worker: retention='30d'"),
-        ({"types": 5}, r"worker\(types=5\): it is a list of names"),
-        ({"types": [5]}, r"worker\(types=\[5\]\): it is a list of names"),
-        ({"types": "billing.*"}, r"worker\(types='billing\.\*'\): it is a list of names"),
+        ({"types": 5}, r"worker\(types=5\): expected a list of type names"),
+        ({"types": [5]}, r"worker\(types=\[5\]\): expected a list of type names"),
+        ({"types": "billing.*"}, r"worker\(types='billing\.\*'\): expected a list of type names"),
     ],
 )
 def test_a_worker_with_a_wrong_value_is_refused(options: dict[str, Any], message: str) -> None:
@@ -146,7 +146,7 @@ def test_a_worker_with_a_wrong_value_is_refused(options: dict[str, Any], message
         Holdfast("memory://").worker(**options)
 
 
-def test_a_worker_takes_lengths_as_timedeltas() -> None:
+def test_a_worker_takes_durations_as_timedeltas() -> None:
     Holdfast("memory://").worker(lease_seconds=timedelta(seconds=30), grace_seconds=timedelta(0))
 
 
@@ -167,7 +167,7 @@ IN_WORKFLOWS: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("use", IN_WORKFLOWS)
-async def test_a_wrong_value_in_workflow_code_fails_the_run_with_words(stage: Stage, use: str) -> None:
+async def test_a_wrong_value_in_workflow_code_fails_the_run_with_a_clear_error(stage: Stage, use: str) -> None:
     code = Registry()
     wrong, message = IN_WORKFLOWS[use]
 
@@ -181,7 +181,7 @@ async def test_a_wrong_value_in_workflow_code_fails_the_run_with_words(stage: St
 
 
 @pytest.mark.parametrize("use", IN_WORKFLOWS)
-async def test_a_wrong_value_in_a_def_workflow_fails_the_run_with_words(stage: Stage, use: str) -> None:
+async def test_a_wrong_value_in_a_def_workflow_fails_the_run_with_a_clear_error(stage: Stage, use: str) -> None:
     code = Registry()
     wrong, message = IN_WORKFLOWS[use]
 
@@ -195,7 +195,7 @@ async def test_a_wrong_value_in_a_def_workflow_fails_the_run_with_words(stage: S
 
 
 @pytest.mark.parametrize("kind", DATABASE_KINDS)
-async def test_a_wrong_retry_of_a_transaction_fails_the_run_with_words(
+async def test_a_wrong_retry_of_a_transaction_fails_the_run_with_a_clear_error(
     kind: str, request: pytest.FixtureRequest, tmp_path: Any
 ) -> None:
     code = Registry()
@@ -209,7 +209,7 @@ async def test_a_wrong_retry_of_a_transaction_fails_the_run_with_words(
             await h.execute("shop")
 
 
-async def test_lengths_of_steps_and_waits_may_be_timedeltas(stage: Stage) -> None:
+async def test_durations_of_steps_and_waits_may_be_timedeltas(stage: Stage) -> None:
     code = Registry()
 
     @code.step(timeout=timedelta(milliseconds=20))

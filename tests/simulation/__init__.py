@@ -1,1 +1,1 @@
-"""Simulations of holdfast itself. A seed makes a `plan`, a `workload` plays it, and `__main__.py` is the command."""
+"""Simulations of holdfast itself. A seed makes a `plan`, a `workload` executes it, and `__main__.py` is the command."""

@@ -1,11 +1,11 @@
-"""Play simulations: random programs, workers and producers with faults, held against all that may never break.
+"""Run simulations: random programs, workers and producers with faults, checked against all invariants.
 
-    python -m tests.simulation --seeds 5000            # so many, on all cores
+    python -m tests.simulation --seeds 5000            # that many, on all cores
     python -m tests.simulation --only 4711             # one of them again, with its journal
     python -m tests.simulation --plan found.json       # a plan that was found and kept
 
-The same seed does the same each time, to the last line of its journal. One that goes wrong is played again, made
-smaller, and told with its last events; `--keep FOLDER` writes it there. The exit code is 1 if one went wrong.
+The same seed behaves the same each time, to the last line of its journal. A failing one is repeated, made smaller, and
+reported with its last events; `--keep FOLDER` writes it there. The exit code is 1 if one failed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.simulation.plan import Plan, plan_of
 from tests.simulation.shrink import shrunk
 
 BATCH = 10
-"""So many seeds are handed to a process at once."""
+"""Number of seeds that a process gets at once."""
 
 TELL_SECONDS = 2.0
 
@@ -53,7 +53,7 @@ def _outcomes(first: int, count: int, jobs: int) -> Iterator[SeedOutcome]:
 def _report(
     outcome: SeedOutcome, plan: Plan, say: Callable[[str], None], *, keep: Path | None, tries: int
 ) -> dict[str, Any]:
-    """Tell of what went wrong, after playing it again and making it smaller."""
+    """Report a failure, after repeating it and making it smaller."""
     is_same = played(plan) == outcome
     smallest = shrunk(plan, lambda smaller: played(smaller).rule == outcome.rule, tries=tries)
     last = played(smallest)
@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--seeds", type=int, default=200, metavar="N", help="so many simulations (default: 200)")
+    parser.add_argument("--seeds", type=int, default=200, metavar="N", help="number of simulations (default: 200)")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed (default: 0)")
     parser.add_argument("--only", type=int, metavar="SEED", help="one simulation, with its whole journal")
     parser.add_argument("--plan", type=Path, metavar="FILE", help="likewise for a plan that was kept")
@@ -96,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; its exit code is 1 if something went wrong."""
+    """Run the command; its exit code is 1 if a seed failed."""
     parser = _parser()
     given = parser.parse_args(arguments)
     if given.seeds < 1 or given.jobs < 1:
@@ -127,7 +127,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _kept(path: Path, parser: argparse.ArgumentParser) -> Plan:
-    """A plan that was kept in a file."""
+    """Read a plan from a file."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Plan)
     except OSError as error:

@@ -1,6 +1,6 @@
-"""What producers do in a simulation: they start runs, send, publish, and interfere. Each may be done again.
+"""The acts of producers in a simulation: they start runs, send, publish, and control. Each may be repeated.
 
-Whoever gets no answer, or dies, leaves it to another to do the same once more. So everything has an id of its own.
+If a process gets no answer, or dies, another repeats its act. So every act has its own id.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONTROLS = frozenset({"cancel", "pause", "resume", "wake", "recover"})
 
 
 async def perform(act: Act, hf: Holdfast, plan: Plan, accepted: set[str]) -> None:
-    """Do something in the name of a process. What was `accepted` must be there in the end."""
+    """Perform an act in the name of a process. An `accepted` act must show in the end."""
     if act.what in CONTROLS:
         await getattr(hf.run(act.run), act.what)()
         return
@@ -68,7 +68,7 @@ async def _perform_rarely(act: Act, hf: Holdfast) -> None:
 
 
 async def _recover_family(hf: Holdfast, act: Act) -> None:
-    """Recover a run and all below it that went wrong, as a person would who names them all."""
+    """Recover a run and all failed runs below it, as a person would who names them all."""
     family = [act.run]
     for run_id in family:
         family += [info.id async for info in hf.list(parent_id=run_id)]
@@ -79,7 +79,7 @@ async def _recover_family(hf: Holdfast, act: Act) -> None:
 
 
 def name_of(act: Act) -> str:
-    """The id of the run that an act starts."""
+    """Return the id of the run that an act starts."""
     match act.what:
         case "program":
             return f"r{act.number}"
@@ -100,7 +100,7 @@ async def _start_one_of_crowd(hf: Holdfast, act: Act) -> None:
 
 
 async def start_program(hf: Holdfast, name: str, program: Program) -> None:
-    """Start a program, and send it all that it waits for."""
+    """Start a program, and send all its messages."""
     limits: dict[str, Any] = {program["end"]: LIMIT_SECONDS} if str(program.get("end")).startswith("max") else {}
     await hf.start("program", {"program": program, "path": name}, id=name, **limits)
     for mail, count in mail_of(program).items():

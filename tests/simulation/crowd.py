@@ -1,9 +1,9 @@
-"""The crowd: small workflows that stand for what people run, beside the programs. What is said of them is checked.
+"""The crowd: small workflows beside the programs, typical of what people run. Their documented behaviour is checked.
 
-Mailboxes get letters from two senders at once, each of whom writes one after another; runs of a limited type wait for
-each other, and their bodies never give the same twice; those of a rated one wait for their time; takers share the
-events of a queue; ticks are made by a schedule or started by a key or with a delay, and not kept for long; a deadly one
-kills its worker.
+Mailboxes get letters from two concurrent senders, each of which writes in order. Runs of a limited type wait for each
+other, and their bodies never return the same value twice. Those of a rated one wait for their time. Takers share the
+events of a queue. Ticks are created by a schedule, or started by a key or with a delay, and have a short retention. A
+deadly one kills its worker.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def work() -> str:
 
 
 class Marks:
-    """A body that gives another mark each time it is executed, and remembers which one it was told, by run."""
+    """A body that returns a different mark on each execution, and records which one the code received, by run."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
@@ -47,7 +47,7 @@ class Marks:
 
 
 def build(registry: Registry, kill: Callable[[], None]) -> Marks:
-    """Register the workflows. `kill` has the process vanish in which it is called."""
+    """Register the workflows. `kill` makes the calling process vanish."""
     _build_others(registry, kill)
     marks = Marks()
 
@@ -97,7 +97,7 @@ def _build_others(registry: Registry, kill: Callable[[], None]) -> None:
 
 
 async def set_rules(hf: Holdfast) -> None:
-    """What holds for topics and types."""
+    """The rules of topics and types."""
     await hf.topics.set("queue*", mode="queue")
     await hf.types.set("limited", concurrency=2, per_key={"tenant": 1})
     await hf.types.set("rated", rate=(2, 30))
@@ -116,7 +116,7 @@ async def offer(hf: Holdfast, number: int) -> None:
 
 
 def problems(state: State, bodies: Mapping[tuple[str, int, str], int]) -> Iterator[str]:
-    """What came otherwise than it may. `bodies` is how often each was called, by run, generation and location."""
+    """Return wrong outcomes. `bodies` is the number of calls of each, by run, generation and location."""
     runs = [record.run for record in state.records.values()]
     taken: list[Any] = []
     for run in runs:
@@ -136,7 +136,7 @@ def problems(state: State, bodies: Mapping[tuple[str, int, str], int]) -> Iterat
 
 
 def differences(state: State, marks: Marks) -> Iterator[str]:
-    """Where a body or a result had another mark than the one that is recorded."""
+    """Return where a body or a result had another mark than the recorded one."""
     for run_id, told in marks.told:
         if told != _recorded(state, run_id, "work"):
             yield f"I4: {run_id} was told {told}, and {_recorded(state, run_id, 'work')} is recorded"

@@ -1,4 +1,4 @@
-"""What comes of a plan when it is played."""
+"""The outcome of a plan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.simulation.workload import ProgramsWorkload
 
 @dataclass
 class SeedOutcome:
-    """What came of one plan: its journal's digest, and what went wrong, if anything."""
+    """The outcome of one plan: its journal's digest, and the failure, if any."""
 
     seed: int
     digest: str
@@ -22,7 +22,7 @@ class SeedOutcome:
 
 
 def world_of(plan: Plan, journal: Callable[[str], None] | None = None) -> World:
-    """The world in which a plan can be played, once."""
+    """Return a world in which a plan can be played, once."""
     return World(plan, ProgramsWorkload(plan), journal=journal)
 
 

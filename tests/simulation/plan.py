@@ -1,4 +1,4 @@
-"""A plan: all that is to happen in a simulation of holdfast, as plain data. A seed makes one."""
+"""A plan: all that happens in a simulation of holdfast, as plain data. A seed makes one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.programs.interpreter import Program
 from tests.programs.vocabulary import Gardener
 
 DEPLOYS_SHARE = 0.4
-"""In so many plans two versions of the code are at work."""
+"""Share of plans in which two versions of the code run."""
 
 
 class Act(msgspec.Struct, omit_defaults=True):
-    """Something a producer does at some time: `what` it does, to which run, with which number."""
+    """An act of a producer at some time: `what` it does, to which run, with which number."""
 
     at: float
     what: str
@@ -26,7 +26,7 @@ class Act(msgspec.Struct, omit_defaults=True):
 
 
 class Deploy(msgspec.Struct):
-    """Another version of the code in one process, from some time until another: what is changed in which steps."""
+    """Another version of the code in one process for some time: the change, and the changed steps."""
 
     at: float
     until: float
@@ -35,7 +35,7 @@ class Deploy(msgspec.Struct):
 
 
 class Plan(Adversity):
-    """What is to happen, and what goes wrong meanwhile."""
+    """The events of a simulation, and its faults."""
 
     programs: list[Program] = []
     wild: list[Program] = []
@@ -44,12 +44,12 @@ class Plan(Adversity):
 
     @property
     def losses(self) -> int:
-        """How often a worker may have been lost, or been taken for it, with what it was doing."""
+        """Maximum number of workers that were lost, or seemed lost, with their work."""
         return len(self.blows) + len(self.faults) + 3 * sum(act.what == "deadly" for act in self.acts)
 
 
 def plan_of(seed: int) -> Plan:
-    """The plan that a seed makes."""
+    """Return the plan that a seed makes."""
     chance = random.Random(f"plan {seed}")
     plan = Plan(**msgspec.structs.asdict(adversity_of(seed)))
     plan.programs = [_grown(seed, place) for place in range(chance.choice([1, 1, 2, 3]))]
@@ -67,7 +67,7 @@ def _grown(seed: int, place: int) -> Program:
 
 
 def _add_crowd(plan: Plan, chance: random.Random, seed: int) -> None:
-    """Runs of which it is not determined what comes of them, and what is done to them meanwhile."""
+    """Add runs without a determined outcome, and acts on them."""
     if chance.random() < 0.4:
         plan.wild = [_grown(seed, 10 + place) for place in range(chance.choice([1, 2]))]
     for share, some in CROWD:
@@ -88,7 +88,7 @@ def _wild(chance: random.Random, place: int) -> list[Act]:
 
 
 def _add_recoveries(plan: Plan, chance: random.Random) -> None:
-    """Whole families that went wrong are recovered, parents and children in any order."""
+    """Recover whole families that failed, parents and children in any order."""
     for place in range(len(plan.wild)):
         for _ in range(chance.choice([0, 1, 2])):
             at = round(chance.random() * HORIZON_SECONDS, 3)
@@ -153,11 +153,11 @@ CROWD: tuple[tuple[float, Callable[[random.Random], list[Act]]], ...] = (
     (0.2, _pruned),
     (0.1, _deadly),
 )
-"""What is in how many plans besides programs."""
+"""Number of plans with each kind of act besides programs."""
 
 
 def _add_deploys(plan: Plan, chance: random.Random) -> None:
-    """In some plans, bad deploys: for a while some workers, or all, have code that does not fit what is recorded."""
+    """Add bad deploys to some plans: for a while some workers, or all, have code that does not fit the histories."""
     if chance.random() > DEPLOYS_SHARE:
         return
     for _ in range(chance.choice([1, 1, 2, 3])):

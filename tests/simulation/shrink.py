@@ -1,4 +1,4 @@
-"""Shrinking: of a plan that goes wrong, the smallest part is sought that still goes wrong in the same way."""
+"""Shrinking: find the smallest part of a failing plan that still fails in the same way."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.programs.interpreter import Interpreter, Program
 from tests.simulation.plan import Plan
 
 PLAIN = {"workers": 1, "flushes": 1, "slowness": 0.0, "deafness": 0.0, "always_replay": False, "concurrency": 20}
-"""What is simplest of each setting."""
+"""The simplest value of each setting."""
 
 
 def shrunk(plan: Plan, is_wrong: Callable[[Plan], bool], *, tries: int = 400) -> Plan:
-    """The smallest plan found that is still wrong, after so many tries."""
+    """Return the smallest failing plan found within this many tries."""
     smaller = True
     while smaller:
         smaller = False
@@ -32,7 +32,7 @@ def shrunk(plan: Plan, is_wrong: Callable[[Plan], bool], *, tries: int = 400) ->
 
 
 def _smaller(plan: Plan) -> Iterator[Plan]:
-    """Plans with a little less in them, those with much less first."""
+    """Yield plans with fewer parts, the smallest first."""
     for name in ("acts", "blows", "faults", "deploys"):
         part = getattr(plan, name)
         size = len(part)
@@ -51,7 +51,7 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
 
 
 def _with_fewer(plan: Plan) -> Plan:
-    """The same with a worker less; what befalls the last one befalls the one before."""
+    """Return the plan with one worker less; the faults of the last one move to the one before."""
     last = plan.workers - 2
     fewer: Plan = copy.deepcopy(plan)
     fewer.workers -= 1
@@ -65,7 +65,7 @@ def _with_fewer(plan: Plan) -> Plan:
 
 
 def _cut(program: Program) -> Iterator[Program]:
-    """Programs without one of their operations, as long as it is determined what comes of them."""
+    """Yield programs without one of their operations, as long as their outcome is determined."""
     for path in _places(program):
         cut = copy.deepcopy(program)
         inside: Any = cut
@@ -80,7 +80,7 @@ def _cut(program: Program) -> Iterator[Program]:
 
 
 def _places(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where something stands that can be left out: operations of a sequence, branches, generations."""
+    """Yield the removable parts: operations of a sequence, branches, generations."""
     parts: list[tuple[Any, Any]] = []
     if isinstance(node, dict):
         parts = list(node.items())

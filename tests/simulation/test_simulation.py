@@ -1,4 +1,4 @@
-"""Simulations: every seed keeps all promises, and does the same each time it is played.
+"""Simulations: every seed keeps all promises, and behaves the same each time it is played.
 
 The long tier plays 1,000 seeds; `HOLDFAST_SIMULATION_SEEDS=5000` plays that many.
 """
@@ -46,7 +46,7 @@ def test_no_seed_breaks_a_promise(batch: int) -> None:
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_runs_of_a_bad_deploy_end_well_when_only_the_right_code_is_left(what: str) -> None:
+def test_runs_of_a_bad_deploy_succeed_when_only_the_right_code_is_left(what: str) -> None:
     misfits = 0
     for seed in range(8):
         plan = plan_of(seed)
@@ -59,14 +59,14 @@ def test_runs_of_a_bad_deploy_end_well_when_only_the_right_code_is_left(what: st
     assert misfits > 0
 
 
-def test_what_was_found_once_stays_mended() -> None:
+def test_plans_that_once_failed_stay_fixed() -> None:
     for path in FOUND:
         outcome = played(msgspec.json.decode(path.read_bytes(), type=Plan))
         assert not outcome.rule, f"{path.name}: {outcome.what}"
 
 
-def test_a_seed_does_the_same_in_every_process() -> None:
-    """Also where sets of text are gone through in another order."""
+def test_a_seed_behaves_the_same_in_every_process() -> None:
+    """Also where sets of strings are iterated in another order."""
     script = (
         "from tests.simulation.outcome import played; from tests.simulation.plan import plan_of; "
         "print(*[played(plan_of(seed)).digest for seed in range(6)])"
@@ -86,7 +86,7 @@ def test_a_seed_does_the_same_in_every_process() -> None:
 
 
 def forget_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever writes is believed to have the right to."""
+    """Accept every write without checking the token."""
 
     def judge(run: Any, _: Any) -> str:
         return "lost" if run is None else "apply" if run.is_held else "applied"
@@ -95,9 +95,9 @@ def forget_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def late_writers(chance: int) -> Plan:
-    """Two of three workers freeze while a checkpoint of theirs is under way, and it arrives after the lease is over.
+    """A plan in which two of three workers freeze, and their checkpoints arrive after their leases are over.
 
-    Beside what needs the fence there is something that does not, so that the plan can be made smaller.
+    The plan also contains acts that do not need the fence, so that it can be made smaller.
     """
     return Plan(
         chance=chance,
@@ -110,9 +110,10 @@ def late_writers(chance: int) -> Plan:
     )
 
 
-def test_what_is_broken_is_found_and_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_fence_is_found_and_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     forget_the_fence(monkeypatch)
-    plans = map(late_writers, range(100))  # chance decides whether the run is held when the late checkpoint arrives
+    # Many plans, because random choices decide whether the run is held when the late checkpoint arrives.
+    plans = map(late_writers, range(100))
     plan = next((plan for plan in plans if played(plan).rule == "I5"), None)
     assert plan is not None, "no late checkpoint was noticed"
 
@@ -123,15 +124,15 @@ def test_what_is_broken_is_found_and_made_smaller(monkeypatch: pytest.MonkeyPatc
     assert smallest.blows or smallest.faults, "nothing has to go wrong?"
 
 
-def test_what_keeps_its_fence_is_not_found() -> None:
+def test_a_working_fence_causes_no_failure() -> None:
     for chance in range(20):
         assert not played(late_writers(chance)).rule
 
 
-def test_the_command_tells_of_what_is_broken(
+def test_the_command_reports_a_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(rules, "woken", lambda run, now: run)  # what arrives wakes nobody, which most seeds notice
+    monkeypatch.setattr(rules, "woken", lambda run, now: run)  # arrivals wake no run, which most seeds notice
     seed = next(seed for seed in range(400) if played(plan_of(seed)).rule)
 
     options = ["--jobs", "1", "--json", "--tries", "10", "--keep", str(tmp_path)]
@@ -146,7 +147,7 @@ def test_the_command_tells_of_what_is_broken(
     assert main(["--plan", str(tmp_path / f"{seed}.json")]) == 1
 
 
-def test_the_command_tells_that_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reports_success(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "2", "--jobs", "1"]) == 0
     assert "2 of 2 seeds, 0 went wrong" in capsys.readouterr().out
     assert main(["--only", "0"]) == 0
@@ -154,7 +155,7 @@ def test_the_command_tells_that_all_is_well(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("wrong", [["--seeds", "0"], ["--plan", "no such file"], ["--jobs", "0"]])
-def test_the_command_refuses_what_makes_no_sense(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_refuses_invalid_options(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(wrong)
     assert left.value.code == 2
@@ -162,7 +163,7 @@ def test_the_command_refuses_what_makes_no_sense(wrong: list[str], capsys: pytes
 
 
 @pytest.mark.parametrize(("text", "why"), [("{", "truncated"), ("{}", "chance"), (None, "directory")])
-def test_the_command_refuses_a_file_that_is_no_plan(
+def test_the_command_refuses_a_file_that_is_not_a_plan(
     text: str | None, why: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path
@@ -185,7 +186,7 @@ async def order(ctx: Context, item: str) -> str:
     return f"{item}: {approval}"
 
 
-def test_workflows_of_ones_own_are_simulated(simulate: Callable[..., None]) -> None:
+def test_user_workflows_are_simulated(simulate: Callable[..., None]) -> None:
     finished: list[str] = []
 
     async def scenario(hf: Holdfast) -> None:
@@ -198,8 +199,8 @@ def test_workflows_of_ones_own_are_simulated(simulate: Callable[..., None]) -> N
     assert finished == ["shoes: yes"] * 20
 
 
-def test_a_scenario_has_types_and_topics_to_itself(simulate: Callable[..., None]) -> None:
-    """Those with which holdfast itself is simulated have limits and rules."""
+def test_a_scenario_has_its_own_types_and_topics(simulate: Callable[..., None]) -> None:
+    """Types and topics of holdfast's own simulations have limits and rules."""
     found: list[tuple[int, int]] = []
 
     async def scenario(hf: Holdfast) -> None:
@@ -215,7 +216,7 @@ def test_a_scenario_has_types_and_topics_to_itself(simulate: Callable[..., None]
     assert found == [(0, 0)]
 
 
-def test_a_scenario_that_waits_for_what_never_comes_is_told_why(simulate: Callable[..., None]) -> None:
+def test_a_scenario_that_waits_forever_is_reported_with_the_reason(simulate: Callable[..., None]) -> None:
     async def scenario(hf: Holdfast) -> None:
         run = await hf.start(order, "shoes")
         await run.result()
@@ -224,21 +225,21 @@ def test_a_scenario_that_waits_for_what_never_comes_is_told_why(simulate: Callab
         simulate(shop, scenario, seeds=1)
 
 
-async def test_to_simulate_inside_of_an_event_loop_is_refused(simulate: Callable[..., None]) -> None:
+async def test_simulating_inside_an_event_loop_is_refused(simulate: Callable[..., None]) -> None:
     async def scenario(_: Holdfast) -> None: ...
 
     with pytest.raises(InvalidRequest, match="not async"):
         simulate(shop, scenario)
 
 
-def test_to_simulate_nothing_is_refused(simulate: Callable[..., None]) -> None:
+def test_simulating_zero_seeds_is_refused(simulate: Callable[..., None]) -> None:
     async def scenario(_: Holdfast) -> None: ...
 
     with pytest.raises(InvalidRequest, match="seeds=0"):
         simulate(shop, scenario, seeds=0)
 
 
-def test_what_a_scenario_asserts_is_told_with_the_seed(simulate: Callable[..., None]) -> None:
+def test_an_assertion_of_a_scenario_is_reported_with_the_seed(simulate: Callable[..., None]) -> None:
     async def scenario(hf: Holdfast) -> None:
         run = await hf.start(order, "shoes")
         await run.send("approval", "yes")
@@ -249,7 +250,7 @@ def test_what_a_scenario_asserts_is_told_with_the_seed(simulate: Callable[..., N
     assert "seed 3" in "".join(failed.value.__notes__)
 
 
-def test_a_killed_process_does_nothing_more_and_a_frozen_one_goes_on() -> None:
+def test_a_killed_process_does_nothing_more_and_a_frozen_one_continues() -> None:
     done: list[str] = []
     errors: list[dict[str, Any]] = []
     loop = SimulatedLoop(pause=lambda: 0.0, on_error=errors.append, callback_limit=1_000)

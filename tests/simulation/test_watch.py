@@ -1,4 +1,4 @@
-"""The watch: what may never happen is done to a store's state here, and must be noticed."""
+"""The watch: each forbidden change is made to a store's state here, and must be detected."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Scene:
         self.clock.pass_to(self.clock.now() + span)
 
     async def lost(self) -> Checkpoint:
-        """What a worker writes whose run another one has by now."""
+        """A write of a worker whose run another one holds by now."""
         lease = await arrange.held(self.store)
         self.wait(2 * arrange.LEASE)
         await arrange.claim_one(self.store, worker=arrange.OTHER_WORKER)
@@ -49,7 +49,7 @@ def scene() -> Scene:
     return Scene(clock, store, state, Watch(state, clock.now, clock.now))
 
 
-async def test_an_ordinary_life_is_no_violation(scene: Scene) -> None:
+async def test_an_ordinary_life_is_not_a_violation(scene: Scene) -> None:
     lease = await arrange.held(scene.store)
     scene.watch.wrote("create", ())
     last = arrange.checkpoint_for(lease, arrange.succeed(), entries=(arrange.a_step(),))
@@ -59,7 +59,7 @@ async def test_an_ordinary_life_is_no_violation(scene: Scene) -> None:
     scene.watch.finish()
 
 
-async def test_what_is_sent_or_published_under_an_old_token_is_noticed(scene: Scene) -> None:
+async def test_a_message_or_event_under_an_old_token_is_detected(scene: Scene) -> None:
     lost = await scene.lost()
     await arrange.start(scene.store, arrange.an_intent(2))
 
@@ -73,7 +73,7 @@ async def test_what_is_sent_or_published_under_an_old_token_is_noticed(scene: Sc
             scene.watch.check_stale(kept, "checkpoint")
 
 
-async def test_a_value_that_is_set_under_an_old_token_is_noticed(scene: Scene) -> None:
+async def test_a_value_that_is_set_under_an_old_token_is_detected(scene: Scene) -> None:
     lost = await scene.lost()
 
     kept = scene.watch.stale("checkpoint", ([lost],))
@@ -83,7 +83,7 @@ async def test_a_value_that_is_set_under_an_old_token_is_noticed(scene: Scene) -
         scene.watch.check_stale(kept, "checkpoint")
 
 
-async def test_who_stops_waiting_for_a_message_too_early_is_noticed(scene: Scene) -> None:
+async def test_a_message_wait_that_ends_too_early_is_detected(scene: Scene) -> None:
     lease = await arrange.held(scene.store)
     scene.watch.wrote("create", ())
     waiting = arrange.for_message("go", deadline=scene.clock.now() + 60 * SECOND)
@@ -99,7 +99,7 @@ async def test_who_stops_waiting_for_a_message_too_early_is_noticed(scene: Scene
         scene.watch.wrote("checkpoint", ([checkpoint],))
 
 
-async def test_more_runs_that_begin_with_their_creation_than_a_rate_allows_are_noticed(scene: Scene) -> None:
+async def test_more_starts_than_a_rate_allows_are_detected(scene: Scene) -> None:
     for number in (1, 2):
         await arrange.held(scene.store, number)
     rate = Rate(count=1, period=60 * SECOND)
@@ -109,7 +109,7 @@ async def test_more_runs_that_begin_with_their_creation_than_a_rate_allows_are_n
         scene.watch.wrote("create", ())
 
 
-async def test_a_key_that_two_bodies_share_is_noticed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_key_that_two_bodies_share_is_detected(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StepInfo, "idempotency_key", "the same for all")
     call = StepCall("pay", print, (), None, StepOptions())  # type: ignore[arg-type]  # nothing is decoded
 
@@ -120,7 +120,7 @@ async def test_a_key_that_two_bodies_share_is_noticed(scene: Scene, monkeypatch:
 
 
 @pytest.mark.parametrize("location", ["pay", "~undo/pay"])
-async def test_a_key_that_outlives_an_undo_is_noticed(scene: Scene, location: str) -> None:
+async def test_a_key_that_outlives_an_undo_is_detected(scene: Scene, location: str) -> None:
     lease = await arrange.held(scene.store)
     scene.watch.wrote("create", ())
     call = StepCall(location, print, (), None, StepOptions())  # type: ignore[arg-type]  # nothing is decoded
@@ -139,7 +139,7 @@ async def test_a_key_that_outlives_an_undo_is_noticed(scene: Scene, location: st
     scene.watch.body_begins(StepInfo(run_id, generation, location, 1, round=1), call, is_stale=False)
 
 
-async def test_a_twin_of_a_child_is_noticed_unless_its_parent_was_rewound(scene: Scene) -> None:
+async def test_a_duplicate_of_a_child_is_detected_unless_its_parent_was_rewound(scene: Scene) -> None:
     lease = await arrange.held(scene.store)
     related = {"parent_id": lease.run.id, "parent_location": "call"}
     await arrange.write(scene.store, arrange.checkpoint_for(lease, entries=(arrange.a_step("a", 1),)))
@@ -156,7 +156,7 @@ async def test_a_twin_of_a_child_is_noticed_unless_its_parent_was_rewound(scene:
         scene.watch.wrote("create", ())
 
 
-async def test_a_run_that_kills_more_workers_than_it_may_is_noticed(scene: Scene) -> None:
+async def test_a_run_that_kills_more_workers_than_allowed_is_detected(scene: Scene) -> None:
     deadly = await arrange.held(scene.store, type="deadly")
 
     def problems(killed: int) -> list[str]:
@@ -166,7 +166,7 @@ async def test_a_run_that_kills_more_workers_than_it_may_is_noticed(scene: Scene
     assert [problem.partition(":")[0] for problem in problems(4)] == ["I11"]
 
 
-async def test_a_body_that_is_told_another_mark_than_the_recorded_one_is_noticed(scene: Scene) -> None:
+async def test_a_body_that_gets_another_mark_than_the_recorded_one_is_detected(scene: Scene) -> None:
     lease = await arrange.held(scene.store, type="limited")
     await arrange.write(
         scene.store, arrange.checkpoint_for(lease, entries=(arrange.a_step("work", result='"mark 1"'),))
@@ -179,7 +179,7 @@ async def test_a_body_that_is_told_another_mark_than_the_recorded_one_is_noticed
     assert [told.partition(":")[0] for told in crowd.differences(scene.state, marks)] == ["I4"]
 
 
-async def test_a_claim_that_the_audit_does_not_tell_of_is_noticed(scene: Scene) -> None:
+async def test_a_claim_that_is_missing_in_the_audit_is_detected(scene: Scene) -> None:
     lease = await arrange.held(scene.store)
     scene.watch.wrote("create", ())
     scene.state.records[lease.run.id].audit.clear()
@@ -192,7 +192,7 @@ def diverged() -> Block:
     return Block(error=ErrorRecord(type="HistoryDiverged", message="it does not fit"), retry_at=1)
 
 
-async def test_a_run_that_is_blocked_though_its_code_is_the_same_is_noticed(scene: Scene) -> None:
+async def test_a_run_that_is_blocked_under_unchanged_code_is_detected(scene: Scene) -> None:
     lease = await arrange.held(scene.store)
     scene.watch.wrote("create", ())
     checkpoint = arrange.checkpoint_for(lease, diverged())
@@ -202,7 +202,7 @@ async def test_a_run_that_is_blocked_though_its_code_is_the_same_is_noticed(scen
         scene.watch.wrote("checkpoint", ([checkpoint],))
 
 
-async def test_a_result_that_is_lost_with_a_block_is_noticed(scene: Scene) -> None:
+async def test_a_result_that_is_lost_with_a_block_is_detected(scene: Scene) -> None:
     watch = Watch(scene.state, scene.clock.now, scene.clock.now, may_misfit=True)
     lease = await arrange.held(scene.store)
     watch.wrote("create", ())

@@ -1,4 +1,4 @@
-"""The workload of our own simulations: random programs, and a crowd of other runs, as a plan has them."""
+"""The workload of holdfast's own simulations: the random programs and the crowd of a plan."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.simulation.plan import Act, Plan
 
 
 class ProgramsWorkload(Workload):
-    """Performs the acts of a plan, and compares what comes of its programs with what must."""
+    """Performs the acts of a plan, and compares the outcome of its programs with the prediction."""
 
     callback_limit = 500_000
 
@@ -59,7 +59,7 @@ class ProgramsWorkload(Workload):
         self._world.kill(process)
 
     def _programs(self) -> Iterator[tuple[str, Program]]:
-        """The programs of which it is determined what comes of them, and which somebody starts."""
+        """The programs that have a determined outcome and are started."""
         for act in self._plan.acts:
             if act.what == "program":
                 yield name_of(act), self._plan.programs[act.number]
@@ -67,7 +67,7 @@ class ProgramsWorkload(Workload):
     # Versions of the code
 
     def _performer(self, ctx: Context, ledger: EffectLedger, peer: str) -> performer.Performer:
-        """Who carries out the program of a run, by the version of the code that this process has now."""
+        """Return the performer of a run's program, by the code version that this process has now."""
         change = self._change_here()
         if change is None:
             return performer.Performer(ctx, ledger, peer)
@@ -105,18 +105,19 @@ class ProgramsWorkload(Workload):
         await asyncio.sleep(HORIZON_SECONDS)
         world.calm()
         while world.state.schedules:
-            await world.outsider().schedules.remove("ticks")  # or there would be thousands in the days to come
+            await world.outsider().schedules.remove("ticks")  # otherwise there would be thousands in the days to come
             await asyncio.sleep(AGAIN_SECONDS)
         await asyncio.gather(*acting)
         await self._end_what_never_ends()
 
     async def clock_steps_back(self) -> None:
-        # An event is for the runs that are older by the store's clock: none is to come between a run and its events.
+        # An event is for runs that are older by the store's clock: no clock change may come between a run and its
+        # events.
         while publishing := {act for act in self._publishing if not act.done()}:
             await asyncio.wait(publishing)
 
     async def _act(self, act: Act) -> None:
-        """Have something done, and done again by another if who did it dies or gets no answer."""
+        """Perform an act, and let another process repeat it if this one dies or gets no answer."""
         world = self._world
         await asyncio.sleep(act.at)
         if act.what == "program" and news_of(self._plan.programs[act.number]):
@@ -138,7 +139,7 @@ class ProgramsWorkload(Workload):
         return True
 
     async def _cancel_at_hang(self, run_id: str, program: Program) -> None:
-        """Cancel a run once it has come to where it only waits."""
+        """Cancel a run once it only waits."""
         place = f":hang{program['parts'][-1][1][-1][1]}"
         hf = self._world.outsider()
         while True:
@@ -155,11 +156,11 @@ class ProgramsWorkload(Workload):
                 return
 
     async def _end_what_never_ends(self) -> None:
-        """Cancel what may wait for ever. Programs end by themselves."""
+        """Cancel runs that may wait forever. Programs end by themselves."""
         hf = self._world.outsider()
         for act in self._plan.acts:
             if act.what == "wild":
-                # All of them: one that somebody recovered by itself has no parent any more that would cancel it.
+                # All of them: one that was recovered alone has no parent that would cancel it.
                 for run_id in self._family_of(name_of(act)):
                     await hf.run(run_id).cancel(force=True)
             if act.what in ("limited", "taker"):
@@ -169,7 +170,7 @@ class ProgramsWorkload(Workload):
                 await hf.run(act.run).cancel()
 
     def _family_of(self, run_id: str) -> list[str]:
-        """A run and everything below it."""
+        """Return a run and everything below it."""
         records = self._world.state.records
         family = [run_id]
         for parent_id in family:
@@ -185,7 +186,7 @@ class ProgramsWorkload(Workload):
         try:
             yield
         finally:
-            if is_stale:  # it counts for nothing, and comes in no order
+            if is_stale:  # it does not count, and comes in no order
                 del self._ledger.log[before:]
 
     # The verdict
@@ -206,7 +207,7 @@ class ProgramsWorkload(Workload):
         ]
         histories = {record.run.id: record.history() for record in records}
         played = Played.of([record.details() for record in records], histories, self._ledger)
-        # A run that is blocked leaves what its other branches were doing.
+        # A blocked run drops the unfinished operations of its other branches.
         for problem in problems(expected, played, crashes=self._plan.losses + self._world.watch.misfits):
             raise Violation("I10" if "begun" in problem else "I4", problem)
 

@@ -1,1 +1,1 @@
-"""What a type checker says about programs that use holdfast, right ones and wrong ones."""
+"""Messages of type checkers about programs that use holdfast, correctly and wrongly."""

@@ -1,4 +1,4 @@
-"""Typed use, proven with mypy and pyright: right programs keep their types, wrong ones are refused in place."""
+"""Typed use, proven with mypy and pyright: correct programs keep their types, wrong ones are refused in place."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from mypy import api
 
-SAMPLE = Path(__file__).with_name("sample.py.txt")  # no .py: it is full of errors that nobody should find
+SAMPLE = Path(__file__).with_name("sample.py.txt")  # not .py: it is full of errors that no other tool should report
 ROOT = Path(__file__).parents[2]
 _EXPECTED = re.compile(r"  # (?P<kind>[RE])(?:: (?P<text>.*))?$")
 _SAID = re.compile(r"^[^:]+:(?P<line>\d+): (?P<level>error|note): (?P<text>.*)$")
 _REVEALED = re.compile(r'^(?:Revealed type is|Type of ".*" is) "(?P<type>.*)"$', re.DOTALL)
 
 Said = dict[int, list[str]]
-"""What a type checker says about the sample, by line: errors, and the types it reveals."""
+"""Return the messages of a type checker about the sample, by line: errors, and revealed types."""
 
 
 def mypy(folder: Path, sample: Path) -> Said:
@@ -71,7 +71,7 @@ def plain(text: str) -> str:
     return re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Za-z])", "", match["type"]) if match else text
 
 
-def test_every_wrong_use_is_refused_where_it_is_wrong(said: Said, request: pytest.FixtureRequest) -> None:
+def test_every_wrong_use_is_refused_at_its_line(said: Said, request: pytest.FixtureRequest) -> None:
     wanted = expected("E")
     assert len(wanted) > 40
     is_mypy = "mypy" in request.node.name
@@ -81,7 +81,7 @@ def test_every_wrong_use_is_refused_where_it_is_wrong(said: Said, request: pytes
         assert not is_mypy or any(text in one for one in errors), f"sample.py:{number}: expected an error {text!r}"
 
 
-def test_every_right_use_has_the_type_of_the_users_own_function(said: Said) -> None:
+def test_every_correct_use_has_the_type_of_the_users_function(said: Said) -> None:
     wanted = {number: plain(f'Revealed type is "{text}"') for number, text in expected("R").items()}
     assert len(wanted) > 60
     assert {number: [plain(text) for text in said[number]] for number in wanted} == {
@@ -89,6 +89,6 @@ def test_every_right_use_has_the_type_of_the_users_own_function(said: Said) -> N
     }
 
 
-def test_nothing_else_is_said(said: Said) -> None:
+def test_there_are_no_other_messages(said: Said) -> None:
     known = expected("R").keys() | expected("E").keys()
     assert {number: texts for number, texts in said.items() if number not in known and texts} == {}

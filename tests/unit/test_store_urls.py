@@ -1,4 +1,4 @@
-"""A URL names a store: one of ours, or one that an installed package offers."""
+"""A URL names a store: a built-in one, or one that an installed package provides."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make(url: str) -> MemoryStore:
 
 @pytest.fixture
 def offered(monkeypatch: pytest.MonkeyPatch) -> list[metadata.EntryPoint]:
-    """What installed packages offer."""
+    """Set the stores that installed packages provide."""
     points: list[metadata.EntryPoint] = []
 
     def entry_points(*, group: str) -> Sequence[metadata.EntryPoint]:
@@ -36,7 +36,7 @@ def point(name: str, value: str) -> metadata.EntryPoint:
     return metadata.EntryPoint(name=name, value=value, group=ENTRY_POINTS)
 
 
-def test_a_package_offers_a_store_for_a_scheme(offered: list[metadata.EntryPoint]) -> None:
+def test_a_package_provides_a_store_for_a_scheme(offered: list[metadata.EntryPoint]) -> None:
     offered += [point("other", "nowhere:Store"), point("toy", f"{__name__}:make")]
 
     store = Holdfast("toy://a:b@c/d?e=f")._session.store
@@ -45,13 +45,13 @@ def test_a_package_offers_a_store_for_a_scheme(offered: list[metadata.EntryPoint
 
 
 @pytest.mark.parametrize("url", ["memory://", "sqlite:///x.db"])
-def test_a_package_does_not_replace_a_store_of_ours(offered: list[metadata.EntryPoint], url: str) -> None:
+def test_a_package_does_not_replace_a_built_in_store(offered: list[metadata.EntryPoint], url: str) -> None:
     offered += [point(scheme, "nowhere:Store") for scheme in ("memory", "sqlite", "postgresql")]
 
     assert type(Holdfast(url)._session.store).__module__.startswith("holdfast.stores.")
 
 
-def test_an_unknown_scheme_is_refused_with_those_there_are(offered: list[metadata.EntryPoint]) -> None:
+def test_an_unknown_scheme_is_refused_with_the_known_ones(offered: list[metadata.EntryPoint]) -> None:
     offered.append(point("toy", f"{__name__}:make"))
 
     with pytest.raises(InvalidRequest, match=r"'tyo://x': unknown kind of store; use .* toy://…, or install"):
@@ -83,21 +83,21 @@ def refuse(url: str) -> MemoryStore:
         f"{__name__}:fail",
     ],
 )
-def test_a_store_that_cannot_be_made_is_named(offered: list[metadata.EntryPoint], value: str) -> None:
+def test_a_store_that_cannot_be_created_is_named(offered: list[metadata.EntryPoint], value: str) -> None:
     offered.append(point("toy", value))
 
     with pytest.raises(InvalidRequest, match=re.escape(f"the store for toy://, {value}, cannot be created: ")):
         Holdfast("toy://x")
 
 
-def test_a_store_says_itself_what_is_wrong_with_a_url(offered: list[metadata.EntryPoint]) -> None:
+def test_a_store_itself_reports_an_invalid_url(offered: list[metadata.EntryPoint]) -> None:
     offered.append(point("toy", f"{__name__}:refuse"))
 
     with pytest.raises(InvalidRequest, match=r"^toy:// has no host$"):
         Holdfast("toy://")
 
 
-def test_what_is_no_store_is_refused(offered: list[metadata.EntryPoint]) -> None:
+def test_an_object_that_is_not_a_store_is_refused(offered: list[metadata.EntryPoint]) -> None:
     offered.append(point("toy", "builtins:len"))
 
     with pytest.raises(InvalidRequest, match=r"the store for toy://, builtins:len, returned 7, which is not a store"):

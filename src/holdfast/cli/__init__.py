@@ -1,5 +1,5 @@
-"""The command line: parses, renders, and decides nothing about runs.
+"""The command line: it parses and renders, and contains no rules about runs.
 
-`main` is the entry point and stays light: each module of `commands` is one command, imported when it is
-called. `render` is what `--json` promises, `output` how things are written, `exits` what exit codes mean.
+`main` is the entry point and stays light: each module of `commands` is one command, imported when it is called.
+`render` defines the JSON output, `output` writes text and JSON, `exits` defines the exit codes.
 """

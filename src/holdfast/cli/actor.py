@@ -1,4 +1,4 @@
-"""The actor: whom the audit names for what is done on the command line."""
+"""The actor: the name that the audit records for commands."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ LOGIN_LIMIT = 100
 
 
 def actor() -> str:
-    """`cli:` and the login of the user who runs the command; the user's number, if there is no login."""
+    """Return `cli:` and the login of the user who runs the command, or the user id if there is no login."""
     try:
         login = getpass.getuser()
-    except (KeyError, OSError):  # in a container, a user may have no entry and no variable
+    except (KeyError, OSError):  # in a container, a user may have neither a passwd entry nor a variable
         login = f"uid-{os.getuid()}"
-    # A variable may name the user, and have anything in it. It must not keep a person from controlling a run.
+    # The login may come from an environment variable with any content, which must not make the command fail.
     return "cli:" + login.encode(errors="backslashreplace").decode()[:LOGIN_LIMIT]

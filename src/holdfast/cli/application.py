@@ -17,25 +17,25 @@ from holdfast.config.settings import APPLICATION
 
 
 def named_application(target: str | None, settings: Settings) -> tuple[str, Path | None]:
-    """The MODULE:ATTR that was typed, or else the one that is configured, and where to import it from.
+    """Return the MODULE:ATTR from the command line or the configuration, and the directory to import it from.
 
-    One that a file names is imported from where the file is, wherever the command is typed.
+    If a settings file names it, the import starts in the directory of that file, for any current directory.
     """
     if target is not None:
         return target, None
     origin = settings.configuration.origin(APPLICATION)
     if origin.value is None:
         raise Refusal(
-            "name your Holdfast object, as in shop:hf for `hf` in shop.py; or for good, as `application` in the file "
-            f"of settings or as {APPLICATION.variable}"
+            "name your Holdfast object, as in shop:hf for `hf` in shop.py; or set `application` in the settings file, "
+            f"or the variable {APPLICATION.variable}"
         )
     return origin.value, origin.folder
 
 
 def load_application(target: str, url: str | None = None, directory: Path | None = None) -> Holdfast:
-    """Import the object. The current, or another, directory counts as a place to import from.
+    """Import the object. The import path includes `directory`, by default the current directory.
 
-    `url` is that of the command line.
+    `url` is the URL from the command line.
     """
     module_name, colon, attribute = target.partition(":")
     if not colon or not module_name or not attribute:
@@ -47,12 +47,12 @@ def load_application(target: str, url: str | None = None, directory: Path | None
     if here not in sys.path:
         sys.path.insert(0, here)
     if url is not None:
-        os.environ["HOLDFAST_URL"] = url  # what `Holdfast()` in the application looks at
+        os.environ["HOLDFAST_URL"] = url  # `Holdfast()` in the application reads it
     found = _application(_imported(module_name, here), attribute)
     if url is not None and session_of(found).url != url:
         raise Refusal(
-            f"{target} is made for {scrubbed(session_of(found).url)}, but --url says {scrubbed(url)}; "
-            "leave one of them out: a `Holdfast()` without a URL takes that of the command line"
+            f"{target} uses {scrubbed(session_of(found).url)}, but --url says {scrubbed(url)}; "
+            "remove one of them: `Holdfast()` without a URL uses the URL from the command line"
         )
     return found
 
@@ -73,9 +73,9 @@ def _imported(name: str, here: str) -> ModuleType:
 
 
 def _place(error: BaseException) -> str:
-    """The line that raised, which for most mistakes in a module is all one needs."""
+    """Return the file and line that raised the error, which explains most mistakes in a module."""
     if isinstance(error, SyntaxError):
-        return ""  # its text names the line
+        return ""  # its message names the line
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
@@ -96,5 +96,5 @@ def _application(module: ModuleType, path: str) -> Holdfast:
 def _candidates(module: ModuleType) -> str:
     names = [name for name, value in vars(module).items() if isinstance(value, Holdfast)]
     if not names:
-        return "there is no Holdfast object in it: write `hf = Holdfast()` there"
+        return "it contains no Holdfast object; add `hf = Holdfast()` to it"
     return f"did you mean {' or '.join(f'{module.__name__}:{name}' for name in names)}?"

@@ -1,4 +1,4 @@
-"""The check-up behind `holdfast doctor`: what the store says of itself, its workers and its runs."""
+"""The check-up behind `holdfast doctor`: findings about the store, its workers and its runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.engine.liveness import is_handled, unhandled
 from holdfast.engine.paging import run_pages
 
 _NAMED = 5
-"""So many culprits are named; the rest is counted."""
+"""Maximum number of runs or schedules that a finding names."""
 
 _RUNS_READ = 20_000
 _SKEW_SECONDS = 1.0
@@ -28,7 +28,7 @@ _LATE: Micros = 60 * SECOND
 
 
 async def findings(hf: Holdfast) -> list[Finding]:
-    """Everything worth telling about an open store, good and bad."""
+    """Return all findings about an open store, good and bad."""
     workers = await session_of(hf).store.workers()
     now = await session_of(hf).store.now()
     alive = alive_among(workers, now)
@@ -52,7 +52,9 @@ async def _clock(hf: Holdfast) -> Finding:
     after = time.time()
     skew = max(before - told, told - after, 0.0)
     if skew > _SKEW_SECONDS:
-        return Finding.warning("clock", f"this machine's clock and the store's differ by {spoken(skew)}; set it by NTP")
+        return Finding.warning(
+            "clock", f"this machine's clock and the store's clock differ by {spoken(skew)}; synchronize them with NTP"
+        )
     return Finding.ok("clock", "this machine's clock agrees with the store's")
 
 
@@ -60,17 +62,19 @@ def _workers(
     workers: Sequence[WorkerRecord], alive: Sequence[WorkerRecord], now: Micros, own: Sequence[Finding]
 ) -> Iterator[Finding]:
     if any(finding.subject == "workers" for finding in own):
-        return  # the store knows better
+        return  # the store has reported about its workers itself
     for worker in workers:
         if worker not in alive:
             silence = spoken((now - worker.heartbeat_at) / SECOND)
             who = f"worker {worker.name} (pid {worker.pid} on {worker.host})"
-            yield Finding.warning("workers", f"{who} was last heard of {silence} ago; its runs go to others")
+            yield Finding.warning(
+                "workers", f"{who} sent its last heartbeat {silence} ago; other workers take over its runs"
+            )
     yield Finding.ok("workers", f"{len(alive)} alive")
 
 
 async def _types(hf: Holdfast, alive: Sequence[WorkerRecord], now: Micros) -> list[Finding]:
-    """Types that are switched off or nobody handles: of some runs are due, of others only such as sleep or wait."""
+    """Return findings about types with live runs that are disabled or that no worker handles."""
     due = {backlog.type: backlog for backlog in await unhandled(session_of(hf).store, now)}
     off = {rule.name for rule in await session_of(hf).store.catalog(ListTypes()) if not rule.is_enabled}
     found = []
@@ -79,28 +83,31 @@ async def _types(hf: Holdfast, alive: Sequence[WorkerRecord], now: Micros) -> li
         if not live:
             continue
         if type in off:
-            text = f"{type} is switched off, and {_many(live, 'run')} of it {_have(live)} not ended"
-            found.append(Finding.warning("types", f"{text}; `holdfast types enable {type}` switches it on"))
+            text = f"{type} is disabled, but {_many(live, 'run')} of this type {_have(live)} not ended"
+            found.append(Finding.warning("types", f"{text}; `holdfast types enable {type}` enables it"))
         if is_handled(type, alive):
             continue
-        text = f"no worker handles {type}, of which {_many(live, 'run')} {_have(live)} not ended"
+        text = f"no worker handles {type}: {_many(live, 'run')} {_have(live)} not ended"
         if type in due:
             count, age = due[type].count, spoken((now - due[type].since) / SECOND)
             text += f", {count:,} {'is' if count == 1 else 'are'} due, the oldest for {age}"
-        found.append(Finding.warning("types", f"{text}; start one"))
+        found.append(Finding.warning("types", f"{text}; start a worker"))
     return found or [Finding.ok("types", "every type with live runs has a worker")]
 
 
 async def _orphans(hf: Holdfast) -> Finding:
-    """Promise 8, no silent stop: each live run is claimed, ready, or waits for something named."""
+    """Return a finding about live runs that nothing will ever continue.
+
+    Promise 8, no silent stop: each live run is claimed, ready, or waits for something named.
+    """
     lost = await session_of(hf).store.stats(FindOrphans(limit=_NAMED + 1))
     if not lost:
         return Finding.ok("orphans", "every live run is held, ready, or waits for something")
     more = " and more" if len(lost) > _NAMED else ""
     return Finding.problem(
         "orphans",
-        f"nothing will ever move {', '.join(lost[:_NAMED])}{more}; this is a bug of holdfast, please report it; "
-        "`holdfast cancel` ends them",
+        f"nothing will ever continue {', '.join(lost[:_NAMED])}{more}; this is a bug in holdfast, please report it; "
+        "`holdfast cancel` ends these runs",
     )
 
 
@@ -112,8 +119,8 @@ async def _schedules(hf: Holdfast) -> Finding:
     names = ", ".join(late) + (" and perhaps more" if len(late) == _NAMED else "")
     return Finding.warning(
         "schedules",
-        f"nobody fires {names}, due for more than {spoken(_LATE / SECOND)}: start a worker, or see in the log of one "
-        "why it does not",
+        f"no worker fires {names}, due for more than {spoken(_LATE / SECOND)}; start a worker, or look for the reason "
+        "in a worker's log",
     )
 
 
@@ -134,7 +141,7 @@ async def _runs(hf: Holdfast, alive: Sequence[WorkerRecord], now: Micros) -> Asy
         names = ", ".join(run.id for run in blocked[:_NAMED])
         more = " and more" if len(blocked) > _NAMED else ""
         yield Finding.warning(
-            "blocked", f"{_many(len(blocked), 'run')} cannot go on: {names}{more}; `holdfast explain` says why"
+            "blocked", f"{_many(len(blocked), 'run')} cannot continue: {names}{more}; `holdfast explain` says why"
         )
     else:
         yield Finding.ok("blocked", "no run is blocked")
@@ -145,7 +152,7 @@ async def _runs(hf: Holdfast, alive: Sequence[WorkerRecord], now: Micros) -> Asy
             f"{_many(len(odd), 'live run')} cannot be read: {', '.join(odd[:_NAMED])}{more}; `holdfast show` says why",
         )
     yield _oldest(ready, alive, now)
-    limit = f" (only the newest {_RUNS_READ:,} were looked at)" if count >= _RUNS_READ else ""
+    limit = f" (only the newest {_RUNS_READ:,} were checked)" if count >= _RUNS_READ else ""
     yield Finding.ok("runs", f"{_many(count, 'live run')}{limit}")
 
 

@@ -1,4 +1,4 @@
-"""A command: it takes the options of `holdfast` itself too, and leads from an error to a message and an exit code."""
+"""A command: it also takes the global options, and turns an error into a message and an exit code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class HoldfastCommand(click.Command):
         with formatter.section("Examples"):
             for example in self.examples:
                 formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
-        formatter.write("\nThe options of `holdfast` itself (--url, --json, -o, -q, -v, --color) may stand here too.\n")
+        formatter.write("\nThe global options (--url, --json, -o, -q, -v, --color) also work here.\n")
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         flags = [flag for option in global_options() for flag in option.opts] if incomplete.startswith("-") else []
@@ -53,16 +53,16 @@ class HoldfastCommand(click.Command):
             Output(settings).talk("interrupted")
             code = ExitCode.INTERRUPTED
         except BrokenPipeError:
-            # Whoever read our output, such as `head`, has seen enough. Nothing may be flushed into it any more.
+            # The reader of stdout, such as `head`, has closed the pipe. A later flush must not fail on it.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = ExitCode.OK
-        except Exception as error:  # noqa: BLE001 - the last stop: nobody wants to see a traceback unasked
+        except Exception as error:  # noqa: BLE001 - the last resort: a traceback appears only with -vv
             code = _told(error, settings)
         ctx.exit(code or ExitCode.OK)
 
 
 def _told(error: Exception, settings: Settings) -> ExitCode:
-    """Tell a person what went wrong."""
+    """Print an error and return its exit code."""
     code = exit_code_of(error)
     if settings.shows_tracebacks:
         import traceback
@@ -70,7 +70,7 @@ def _told(error: Exception, settings: Settings) -> ExitCode:
         click.echo("".join(traceback.format_exception(error)), err=True)
     if code is None:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        _complain(f"{what}\nThis was not expected; -vv shows the traceback.", settings)
+        _complain(f"{what}\nThis error is unexpected; -vv shows the traceback.", settings)
     else:
         _complain(str(error), settings)
     return code or ExitCode.FAILED
@@ -85,7 +85,7 @@ def _complain(message: str, settings: Settings) -> None:
 
 
 def command(name: str, *examples: str) -> Callable[[Callable[..., ExitCode | None]], HoldfastCommand]:
-    """Make a function a command. Its docstring is the help text, and what it returns the exit code."""
+    """Turn a function into a command. Its docstring is the help text, its return value the exit code."""
     return click.command(
         name,
         cls=HoldfastCommand,
@@ -95,7 +95,7 @@ def command(name: str, *examples: str) -> Callable[[Callable[..., ExitCode | Non
 
 
 def pass_output(function: Callable[..., R]) -> Callable[..., R]:
-    """Give a command the output it writes to, with the settings, before its own arguments."""
+    """Pass the output, which has the settings, to a command as its first argument."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> R:

@@ -1,7 +1,7 @@
-"""Completing: what a shell offers after TAB that only the store knows: runs, types and topics.
+"""Shell completion of values that only the store knows: runs, types and topics.
 
-It never fails, never hangs, never makes a database and never loads the user's application: when in doubt nothing is
-offered. Commands and options are completed by click itself, without a look at the store.
+It never fails, never hangs, never creates a database and never loads the user's application. When in doubt, it offers
+nothing. Click completes commands and options itself, without the store.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from holdfast.app import Holdfast
 
 LIMIT_SECONDS = 1.5
-"""So long somebody waits after TAB, at most."""
+"""Maximum time that a user waits after TAB."""
 
 _OFFERED = 50
 _LOOKED_AT = 200
 
 Found = dict[str, str]
-"""What could be meant, each with a few words about it, which some shells show."""
+"""Candidates, each with a short description, which some shells show."""
 
 
 def runs(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The newest runs whose ids begin so."""
+    """Complete the ids of the newest runs."""
 
     async def look(hf: Holdfast) -> Found:
         from holdfast.core.questions import Query
@@ -45,7 +45,7 @@ def runs(context: click.Context, _: click.Parameter, incomplete: str) -> list[Co
 
 
 def types(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The types of workers, and of the newest runs."""
+    """Complete the types of workers and of the newest runs."""
 
     async def look(hf: Holdfast) -> Found:
         from holdfast.core.questions import Query
@@ -58,7 +58,7 @@ def types(context: click.Context, _: click.Parameter, incomplete: str) -> list[C
 
 
 def topics(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The topics that have rules, and those that the newest runs wait for."""
+    """Complete the topics that have rules, and those that the newest runs wait for."""
 
     async def look(hf: Holdfast) -> Found:
         from holdfast.core.model import WaitKind
@@ -79,11 +79,11 @@ def _offered(
     from holdfast.cli.session import in_session
     from holdfast.cli.settings import Settings
 
-    logging.disable()  # nobody asked for talk in the middle of a line
+    logging.disable()  # a log line would end up in the middle of the command line
     with _limited():
         try:
             found = in_session(Settings.of(context.obj or {}), look)
-        except Exception:  # noqa: BLE001 - whatever it is, there is nothing to offer
+        except Exception:  # noqa: BLE001 - after any error there is nothing to offer
             return []
     return list(_items(found, incomplete))
 
@@ -94,7 +94,7 @@ def _items(found: Found, incomplete: str) -> Iterable[CompletionItem]:
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    """End this process, which is for one TAB only, if it takes too long: threads that wait would keep it."""
+    """Exit this process, which serves one TAB only, after the time limit. Waiting threads would keep it alive."""
 
     def give_up(*_: Any) -> None:
         os._exit(0)

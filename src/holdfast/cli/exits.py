@@ -1,4 +1,4 @@
-"""Exit codes: what each means, and which error leads to which."""
+"""Exit codes, and the mapping from errors to exit codes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """The answer of a command to a script."""
+    """The exit code of a command, for scripts."""
 
     OK = 0
     FAILED = 1
@@ -21,7 +21,7 @@ class ExitCode(IntEnum):
 
 
 class Refusal(Exception):
-    """Something a command cannot do, said in a sentence, with the exit code that goes with it."""
+    """A command refuses to continue: a one-sentence message and an exit code."""
 
     def __init__(self, message: str, code: ExitCode = ExitCode.USAGE) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class Refusal(Exception):
 
 
 def exit_code_of(error: Exception) -> ExitCode | None:
-    """The exit code of an error that a user can understand; None if it is a bug."""
+    """Return the exit code of an expected error, or None if the error is a bug."""
     from holdfast.core import errors
 
     match error:

@@ -1,4 +1,4 @@
-"""Filters: which runs a command is about, as `state:failed type:billing.* tag.shop:x key:… since:2h`."""
+"""Filters: select the runs of a command, as in `state:failed type:billing.* tag.shop:x key:… since:2h`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORDS = "state: type: key: tag.NAME: parent: since: until: deleted:"
 
 @dataclass(frozen=True)
 class RunFilter:
-    """What `engine.list` takes. Every condition must hold; of several states one."""
+    """The conditions that `engine.list` takes. A run must match all of them, and one of several states."""
 
     states: frozenset[RunState] = frozenset()
     type: str | None = None
@@ -39,7 +39,7 @@ class RunFilter:
         return self == RunFilter()
 
     def options(self) -> dict[str, Any]:
-        """The keywords of `engine.list`."""
+        """Return the keyword arguments for `engine.list`."""
         return {
             "state": sorted(self.states) or None,
             "type": self.type,
@@ -53,12 +53,12 @@ class RunFilter:
 
 
 def parse_filter(words: Iterable[str]) -> RunFilter:
-    """The filter that words such as `state:failed` stand for."""
+    """Parse words such as `state:failed` into a filter."""
     chosen = RunFilter()
     for word in words:
         name, colon, value = word.partition(":")
         if not colon:
-            raise Refusal(f"{word!r} is no filter; {_advice(word)}")
+            raise Refusal(f"{word!r} is not a filter; {_advice(word)}")
         if not value:
             raise Refusal(f"the filter {word!r} has no value")
         chosen = _with(chosen, name, value)
@@ -102,7 +102,7 @@ def _state(name: str) -> RunState:
 
 def _truth(word: str) -> bool:
     if word not in ("true", "false"):
-        raise ValueError("it is true or false")
+        raise ValueError("expected true or false")
     return word == "true"
 
 
@@ -110,7 +110,7 @@ def _type(pattern: str) -> str | None:
     if pattern == "*":
         return None
     if "*" in pattern.removesuffix(".*"):
-        raise Refusal(f"type:{pattern}: a star stands only at the end, after a dot, as in billing.*")
+        raise Refusal(f"type:{pattern}: a star is allowed only at the end, after a dot, as in billing.*")
     return pattern
 
 
@@ -123,11 +123,13 @@ def _advice(word: str) -> str:
 
 
 def filter_options(function: F) -> F:
-    """The same filters as options: `--state failed` is `state:failed`."""
+    """Add the filters as options to a command: `--state failed` means `state:failed`."""
     for option in (
-        click.option("--deleted", is_flag=True, help="Those that were deleted and are not removed yet, and no others."),
+        click.option("--deleted", is_flag=True, help="Only runs that are deleted but not removed yet."),
         click.option("--until", metavar="MOMENT", help="Created before this moment."),
-        click.option("--since", metavar="TIME", help="Created since: 2h, 3d, or a moment such as 2030-01-31T09:00."),
+        click.option(
+            "--since", metavar="TIME", help="Created in the last 2h or 3d, or since a moment such as 2030-01-31T09:00."
+        ),
         click.option("--parent", metavar="RUN", help="Children of this run."),
         click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="With this tag; may be repeated."),
         click.option("--key", metavar="KEY", help="The run with this key."),
@@ -135,7 +137,7 @@ def filter_options(function: F) -> F:
             "--type",
             metavar="TYPE",
             shell_complete=completing.types,
-            help="Of this type; billing.* for all that begin with billing.",
+            help="Of this type; billing.* matches all types that begin with billing.",
         ),
         click.option("--state", "states", metavar="STATE", multiple=True, help="In this state; may be repeated."),
     ):
@@ -144,7 +146,7 @@ def filter_options(function: F) -> F:
 
 
 def words_of_options(options: dict[str, Any]) -> Sequence[str]:
-    """What filter options say, as words, to be parsed with the others."""
+    """Return the filter options as words, which `parse_filter` takes with the other words."""
     words = [f"state:{state}" for state in options["states"]]
     words += ["tag.{}:{}".format(*parse_pair(tag, "--tag")) for tag in options["tags"]]
     words += [f"{name}:{options[name]}" for name in ("type", "key", "parent", "since", "until") if options[name]]

@@ -1,4 +1,4 @@
-"""Following a run: a snapshot each time something about it has changed, until it ends."""
+"""Following a run: a snapshot after each change, until the run ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REST_SECONDS = 0.05
 
 
 async def read(hf: Holdfast, run_id: str) -> Snapshot:
-    """A run as it stands."""
+    """Return a snapshot of a run."""
     store = session_of(hf).store
     details = await store.get(run_id)
     if details is None:
@@ -44,7 +44,7 @@ async def read(hf: Holdfast, run_id: str) -> Snapshot:
 
 
 async def follow(hf: Holdfast, run_id: str) -> AsyncIterator[Snapshot]:
-    """Snapshots of a run: one at once, then one after each change; the last one shows its end."""
+    """Yield snapshots of a run: one at once, then one after each change. The last one shows its end."""
     told = asyncio.Event()
 
     def hear(_: Hint) -> None:
@@ -62,7 +62,7 @@ async def follow(hf: Holdfast, run_id: str) -> AsyncIterator[Snapshot]:
             if last.info.unreadable is not None or last.info.state.is_end:
                 return
             await asyncio.sleep(_REST_SECONDS)
-            # Hints may be lost; a look now and then makes up for it.
+            # Hints may be lost, so poll as well.
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
                     await told.wait()

@@ -1,4 +1,4 @@
-"""A group: commands of one subject, such as `holdfast topics ls`."""
+"""A group of commands on one subject, such as `holdfast topics ls`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.cli.option import global_options
 
 
 class HoldfastGroup(click.Group):
-    """Commands under a common name. The options of `holdfast` itself may stand before and after each of them."""
+    """Commands under a common name. The global options work before and after each of them."""
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -24,9 +24,7 @@ class HoldfastGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in self.commands:
             near = difflib.get_close_matches(args[0], self.commands, n=1, cutoff=0.5)
-            advice = (
-                f"did you mean `{ctx.command_path} {near[0]}`?" if near else f"there are {', '.join(self.commands)}."
-            )
+            advice = f"did you mean `{ctx.command_path} {near[0]}`?" if near else f"it has {', '.join(self.commands)}."
             raise click.UsageError(f"{ctx.command_path} has no command {args[0]!r}; {advice}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -39,11 +37,11 @@ class HoldfastGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
-        return list(self.commands)  # in the order in which they were made
+        return list(self.commands)  # in the order of their definition, not sorted
 
 
 def group(name: str) -> Callable[[Callable[[], None]], HoldfastGroup]:
-    """Make a function a group. Its docstring is the help text."""
+    """Turn a function into a group. Its docstring is the help text."""
     return click.group(
         name,
         cls=HoldfastGroup,

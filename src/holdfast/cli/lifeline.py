@@ -1,7 +1,7 @@
 """A lifeline between a worker process and its supervisor: a pair of sockets, one end for each.
 
-The worker says through it that it can work. That the supervisor is gone shows at once, whatever it died of, as the end
-of the stream: then the worker stops too, so that no process is left that nobody knows of.
+The worker reports through it that it is ready. If the supervisor dies, for any reason, the worker sees the end of the
+stream at once. Then the worker stops too, so that no orphaned process is left.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import time
 from contextlib import suppress
 
 VARIABLE = "HOLDFAST_LIFELINE"
-"""For the process that is started only: the number of the worker among its like, and that of its end of the line."""
+"""Environment variable of a worker process: the number of the worker and the file descriptor of its socket."""
 
 AFTER_GRACE_SECONDS = 15.0
-"""How long a worker may take beyond its grace: for giving runs back, and for whatever ends with the interpreter."""
+"""Time that a worker may take after its grace period, to give runs back and to exit the interpreter."""
 
 _READY = b"r"
 
 
 class Lifeline:
-    """A worker's end."""
+    """The worker's end of the lifeline."""
 
     def __init__(self, number: int, line: socket.socket) -> None:
         self.number = number
@@ -31,7 +31,7 @@ class Lifeline:
 
     @classmethod
     def taken(cls) -> Lifeline | None:
-        """The lifeline this process was given, if it has a supervisor. It is not for processes that it starts."""
+        """Take the lifeline of this process, or return None without a supervisor. Child processes do not inherit it."""
         given = os.environ.pop(VARIABLE, None)
         if given is None:
             return None
@@ -43,13 +43,13 @@ class Lifeline:
     def hold(self, grace_seconds: float) -> None:
         """Stop this process as soon as its supervisor is gone.
 
-        In a thread, so that an event loop that hangs does not keep it from ending in the end.
+        A thread watches the lifeline, so that the process ends even if its event loop hangs.
         """
         threading.Thread(target=self._watch, args=[grace_seconds], name="holdfast-lifeline", daemon=True).start()
 
     def say_ready(self) -> None:
-        """Tell the supervisor that this worker can work."""
-        with suppress(OSError):  # nobody is there; the thread knows
+        """Tell the supervisor that this worker is ready."""
+        with suppress(OSError):  # the supervisor is gone; the thread handles it
             self._line.sendall(_READY)
 
     def _watch(self, grace_seconds: float) -> None:

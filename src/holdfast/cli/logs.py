@@ -1,4 +1,4 @@
-"""Logs of a worker: one readable line each, or one JSON object, on stderr."""
+"""Logs of a worker on stderr: one readable line, or one JSON object, for each record."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from holdfast.runner.step_info import current_step
 _LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO}
 
 ABOUT = ("run_id", "location", "type", "worker", "error")
-"""What a record may be about, as attributes of it."""
+"""Attributes of a log record that name its subject."""
 
 
 class StepFilter(logging.Filter):
-    """Adds to whatever a step's body logs, by any logger, the run and the location."""
+    """Adds the run and the location to every record that a step body logs, by any logger."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         step = current_step.get(None)
@@ -30,7 +30,7 @@ class StepFilter(logging.Filter):
 class LineFormatter(logging.Formatter):
     """`21:31:08.692 warning  holdfast.worker  cannot claim; trying again`, and the run and location if known.
 
-    `process` is the number of a worker process among its like, which its lines then show as `[2]`.
+    `process` is the number of a worker process under a supervisor, which its lines show as `[2]`.
     """
 
     def __init__(self, process: int | None = None) -> None:
@@ -51,7 +51,7 @@ class LineFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: `ts level logger message`, and what is known of `run_id location type worker error`."""
+    """One JSON object per line: `ts level logger message`, and `run_id location type worker error` if known."""
 
     def __init__(self, process: int | None = None) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def log_to_stderr(verbosity: int, format: str = "text", process: int | None = None) -> None:
-    """Send the logs of this process to stderr: warnings, or with -v more."""
+    """Send the logs of this process to stderr: warnings and errors, with -v more."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter((JsonFormatter if format == "json" else LineFormatter)(process))
     handler.addFilter(StepFilter())

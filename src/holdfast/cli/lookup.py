@@ -1,4 +1,4 @@
-"""Looking up the run that a person means: by id, by the beginning of one, or by `key:…`."""
+"""Lookup of a run by its id, by the beginning of its id, or by `key:…`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _CANDIDATES = 10
 
 
 async def find_run(hf: Holdfast, name: str) -> str:
-    """The id of the run. Raises `RunNotFound`, or a `Refusal` that lists the candidates."""
+    """Return the id of the run. Raises `RunNotFound`, or a `Refusal` that lists the candidates."""
     if name.startswith("key:"):
         details = await session_of(hf).store.get(key=name[4:])
         if details is None:
             raise RunNotFound(f"no run has the key {name[4:]!r}; `holdfast ls` lists the runs")
         return details.run.id
     if not name:
-        raise Refusal("a run is named by its id, the beginning of its id, or key:…; this name is empty")
+        raise Refusal("the name of the run is empty; give its id, the beginning of its id, or key:…")
     if await session_of(hf).store.get(name) is not None:
         return name
-    # One more than is shown tells whether there are more.
+    # Read one more than is shown, to know whether there are more.
     matching = await session_of(hf).store.list(Query(id_prefix=name, limit=_CANDIDATES + 1))
     if not matching:
         raise RunNotFound(f"there is no run {name!r}; `holdfast ls` lists the runs")
@@ -40,9 +40,9 @@ async def find_run(hf: Holdfast, name: str) -> str:
     ]
     if len(matching) > _CANDIDATES:
         lines.append("… and more")
-    raise Refusal("\n".join([f"several runs begin with {cleaned(name)!r}; give more of the id:", *lines]))
+    raise Refusal("\n".join([f"several run ids begin with {cleaned(name)!r}; give more of the id:", *lines]))
 
 
 async def store_now(hf: Holdfast) -> datetime:
-    """The store's time, by which its runs are due."""
+    """Return the time of the store, which decides when runs are due."""
     return moment(await session_of(hf).store.now())

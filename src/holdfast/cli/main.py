@@ -20,55 +20,55 @@ SECTIONS: dict[str, dict[str, str]] = {
         "demo": "Watch a workflow survive the death of its worker.",
     },
     "Run": {
-        "dev": "Execute runs while you write the code: reload on change.",
+        "dev": "Execute runs during development, and reload on change.",
         "start": "Start a run.",
-        "worker": "Execute runs until told to stop.",
+        "worker": "Execute runs until SIGTERM or ^C.",
     },
-    "See": {
+    "Inspect": {
         "ls": "List runs, newest first.",
-        "show": "Show one run: its state, why it waits, what it did.",
+        "show": "Show one run: its state, why it waits, its history.",
         "watch": "Follow a run until it ends.",
         "result": "Print the result of a run.",
         "explain": "Say in one sentence why a run is not moving.",
-        "history": "List what a run has recorded.",
-        "audit": "List the facts of a run's life.",
+        "history": "List the recorded entries of a run.",
+        "audit": "List the audit log of a run: claims, retries, controls.",
         "messages": "List the unread messages of a run, or drop one.",
         "workers": "List the workers.",
     },
-    "Act": {
+    "Control": {
         "send": "Send a message to a run.",
         "emit": "Publish an event to all runs that wait for it.",
-        "topics": "Set how events are delivered; replay what could not be.",
-        "schedules": "Have runs made over time: by cron, or every so often.",
-        "cancel": "End runs as cancelled.",
-        "pause": "Keep runs from going on until they are resumed.",
-        "resume": "Let paused runs go on.",
-        "wake": "Have runs that wait look again, now.",
-        "recover": "Give runs that went wrong another chance.",
-        "rewind": "Take a run back to a location, and go on from there.",
-        "fork": "Make a new run with the beginning of another.",
-        "delete": "Take runs out of sight, for good.",
+        "topics": "Set delivery rules of topics; replay dead letters.",
+        "schedules": "Start runs on a schedule: by cron, or at an interval.",
+        "cancel": "Cancel runs, and undo what they did.",
+        "pause": "Pause runs until they are resumed.",
+        "resume": "Resume paused runs.",
+        "wake": "Wake waiting runs now, and retry blocked ones.",
+        "recover": "Retry failed, cancelled or blocked runs.",
+        "rewind": "Take runs back to a location, and continue from there.",
+        "fork": "Create a run from the recorded beginning of another.",
+        "delete": "Delete runs.",
     },
     "Operate": {
-        "types": "Limit types of runs, switch them off and on.",
+        "types": "Limit types of runs, disable and enable them.",
         "check": "Replay all live runs against this code, before a deploy.",
-        "doctor": "Check that everything is in order.",
+        "doctor": "Check the store, the clock, the workers and all live runs.",
         "bench": "Measure how fast the store is.",
-        "prune": "Remove what nobody needs any more.",
-        "export": "Write runs as lines of JSON, for another store.",
-        "import": "Take in the runs that were exported from another store.",
+        "prune": "Remove expired runs and events.",
+        "export": "Export runs as JSON lines, for another store.",
+        "import": "Import runs that were exported from another store.",
         "config": "Show the settings, and where each comes from.",
-        "migrate": "Make the schema of an empty store.",
-        "completion": "Print what lets a shell complete these commands.",
+        "migrate": "Create the schema of an empty store.",
+        "completion": "Print a completion script for a shell.",
         "version": "Print the version.",
     },
 }
-"""Every command and its summary, so that listing them imports none of them."""
+"""Every command with its summary, so that listing the commands imports none of them."""
 
 EXAMPLES = {
     "holdfast demo": "see it work",
     "holdfast worker shop:hf": "execute the workflows of `hf` in shop.py",
-    "holdfast start shop.checkout.v1 order=17": "start one",
+    "holdfast start shop.checkout.v1 order=17": "start a run",
     "holdfast ls state:failed since:2h": "look around",
 }
 
@@ -76,7 +76,7 @@ SUMMARIES = {name: summary for commands in SECTIONS.values() for name, summary i
 
 
 class Commands(click.Group):
-    """Commands that are imported when they are called: `holdfast.cli.commands.<name>`."""
+    """Commands that are imported only when they are called: `holdfast.cli.commands.<name>`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -93,14 +93,14 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        is_called = not ctx.resilient_parsing  # and not only typed so far, in a shell that asks how to go on
+        is_called = not ctx.resilient_parsing  # False while a shell asks for completions
         if is_called and args and not args[0].startswith("-") and args[0] not in SUMMARIES:
             raise click.UsageError(_unknown(args[0]), ctx)
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         named = [CompletionItem(name, help=about) for name, about in SUMMARIES.items() if name.startswith(incomplete)]
-        return named + click.Command.shell_complete(self, ctx, incomplete)  # that of a group imports every command
+        return named + click.Command.shell_complete(self, ctx, incomplete)  # click.Group's would import every command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
@@ -145,17 +145,23 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     subcommand_metavar="COMMAND ...",
 )
 def cli() -> None:
-    """Durable workflows: a run continues from where it stood, whatever happens to the process."""
+    """Durable workflows: after a crash or deploy, a run continues where it stopped."""
 
 
 def _readable(word: str) -> str:
-    """An argument; as UTF-8 if it is none in the encoding of the locale, such as C, unless it is the name of a file."""
+    """Return an argument, decoded as UTF-8 if the encoding of the locale (such as C) cannot decode it.
+
+    The name of an existing file stays as it is.
+    """
     if not any("\ud800" <= character <= "\udfff" for character in word) or os.path.lexists(word.removeprefix("@")):
         return word
     try:
         return os.fsencode(word).decode()
     except UnicodeError:
-        click.echo(f"Error: the argument {word!r} is no text in UTF-8, nor in the encoding of the locale", err=True)
+        click.echo(
+            f"Error: the argument {word!r} is not valid text, neither in UTF-8 nor in the encoding of the locale",
+            err=True,
+        )
         sys.exit(ExitCode.USAGE)
 
 
@@ -165,6 +171,6 @@ def main(arguments: list[str] | None = None) -> Any:
     words = [_readable(word) for word in (sys.argv[1:] if arguments is None else arguments)]
     try:
         return cli.main(words, prog_name="holdfast")
-    except OutputLost as lost:  # the help, say
+    except OutputLost as lost:  # for example while printing the help
         click.echo(f"Error: {lost}", err=True)
         sys.exit(lost.code)

@@ -1,6 +1,6 @@
-"""An option: a flag of the command line that says what a setting is, for this one command.
+"""An option: a flag of the command line that sets a setting for this one command.
 
-It is noted in the context under the setting's key. What was not typed is left to the configuration.
+The value is stored in the context under the setting's key. Without a flag, the configuration decides.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ else:
     _ParamType = click.ParamType
 
 
-# An empty text is one too, as in variables: `--url "$URL"` where nobody has set URL.
+# An empty string counts as not typed, as in environment variables: `--url "$URL"` with URL unset.
 _NOT_TYPED = (None, (), False, "")
 
 
 class SettingType(_ParamType):
-    """Reads what was typed as a variable or a file would be read."""
+    """Parses a flag like a variable or a line of the settings file."""
 
     def __init__(self, setting: Setting[Any]) -> None:
         self.name = setting.kind.metavar
@@ -41,12 +41,12 @@ class SettingType(_ParamType):
 
 
 def setting_option(setting: Setting[Any]) -> Callable[[F], F]:
-    """Give a command the flag of a setting, as in `@setting_option(settings.THREADS)`."""
+    """Add the flag of a setting to a command, as in `@setting_option(settings.THREADS)`."""
     return click.option(setting.flag, **_attributes(setting))
 
 
 def global_options(*, is_shown: bool = False) -> list[click.Option]:
-    """The options of `holdfast` itself. Each command takes them as well, so that their place does not matter."""
+    """Return the global options. Each command takes them as well, so that their position does not matter."""
 
     def option(*names: str, **attributes: Any) -> click.Option:
         return click.Option(names, **{"expose_value": False, "hidden": not is_shown, **attributes})
@@ -65,14 +65,14 @@ def global_options(*, is_shown: bool = False) -> list[click.Option]:
             "--quiet",
             is_flag=True,
             callback=_noted(settings.VERBOSITY, lambda _: -1),
-            help="Say nothing but data and errors.",
+            help="Print only data and errors.",
         ),
         option(
             "-v",
             "--verbose",
             count=True,
             callback=_noted(settings.VERBOSITY, lambda count: min(count, 2)),
-            help="Say more; -vv says everything, tracebacks included.",
+            help="Print more; -vv prints everything, including tracebacks.",
         ),
         option("--color", **_attributes(settings.COLOR)),
     ]
@@ -91,7 +91,7 @@ def _attributes(setting: Setting[Any]) -> dict[str, Any]:
 
 
 def _noted(setting: Setting[Any], meant: Callable[[Any], object]) -> Callable[..., None]:
-    """What to do with what was typed, if it was."""
+    """Return a click callback that stores the value of a flag, if the flag was typed."""
 
     def callback(context: click.Context, parameter: click.Parameter, value: Any) -> None:
         if value not in _NOT_TYPED:
@@ -101,10 +101,10 @@ def _noted(setting: Setting[Any], meant: Callable[[Any], object]) -> Callable[..
 
 
 def _note(context: click.Context, setting: Setting[Any], value: object, flag: str) -> None:
-    """Note what a flag says. Two that contradict each other are a mistake."""
+    """Store the value of a flag. Raises `UsageError` if two flags contradict each other."""
     said: dict[str, tuple[str, object]] = context.meta.setdefault(f"holdfast {context.command_path}", {})
     other, chosen = said.setdefault(setting.key, (flag, value))
     if chosen != value:
         raise click.UsageError(f"{other} and {flag} contradict each other; give one of them", context)
-    # Another one for each context: what stands after a command is not for the next.
+    # A new dict for each context: flags after one command must not affect another.
     context.obj = {**(context.obj or {}), setting.key: value}

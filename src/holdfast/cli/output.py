@@ -1,6 +1,6 @@
-"""Output: stdout is data, stderr is talk. Colour, width and live display only where a person looks.
+"""Output: data goes to stdout, messages to stderr. Colour, width and live display only on a terminal.
 
-`rich` is imported only then; everywhere else text is written as it is, one row on one line.
+`rich` is imported only for a terminal. Elsewhere text is written as it is, one row per line.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from holdfast.cli.terminal import Terminal
 
 _MANY = 20
-"""From so many runs on a progress bar is shown."""
+"""Minimum number of runs for a progress bar."""
 
 
 class Output:
-    """Where a command writes, in the form the settings ask for."""
+    """The output of a command, in the format that the settings choose."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -35,36 +35,36 @@ class Output:
 
     @property
     def is_json(self) -> bool:
-        """Whether a program reads what is written."""
+        """True if the output is JSON, for a program."""
         return self.settings.is_json
 
     @property
     def is_rich(self) -> bool:
-        """Whether a person looks at stdout, who likes colour and tables that fit."""
+        """True if stdout gets colour and tables that fit the terminal."""
         return not self.is_json and self.is_rich_for(sys.stdout)
 
     def is_rich_for(self, stream: TextIO) -> bool:
-        """Whether a stream takes colour."""
+        """Return True if a stream gets colour."""
         if self.settings.color != "auto":
             return self.settings.color == "always"
         return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
     @cached_property
     def terminal(self) -> Terminal:
-        """The person's terminal. Only to be asked for if `is_rich`."""
+        """The terminal of the user. Use it only if `is_rich`."""
         from holdfast.cli.terminal import Terminal
 
         return Terminal(is_forced=self.settings.color == "always")
 
     @property
     def width(self) -> int | None:
-        """How many characters fit on a line; None if there is no limit."""
+        """Number of characters that fit on a line; None if there is no limit."""
         return self.terminal.width if self.is_rich else None
 
     # Data
 
     def line(self, *cells: Cell) -> None:
-        """One line of text, made of pieces that may have a style."""
+        """Write one line of text, made of pieces that may have a style."""
         self.lines([cells])
 
     def lines(self, lines: Iterable[Line]) -> None:
@@ -75,7 +75,7 @@ class Output:
                 click.echo("".join(map(text_of, line)).rstrip())
 
     def table(self, table: Table) -> None:
-        """Rows for people; nothing at all if there are none."""
+        """Write a table; an empty table writes nothing."""
         if not table.rows:
             return
         if self.is_rich:
@@ -85,11 +85,11 @@ class Output:
                 click.echo(line)
 
     def item(self, value: Any) -> None:
-        """One value as JSON."""
+        """Write one value as JSON."""
         click.echo(_json(value, 2 if self.settings.output == "json" else None))
 
     def items(self, values: Sequence[Any]) -> None:
-        """Many values as JSON: one array, or one value on each line."""
+        """Write many values as JSON: one array, or one value per line."""
         if self.settings.output == "json":
             click.echo(_json(list(values), 2))
         else:
@@ -97,19 +97,19 @@ class Output:
                 click.echo(_json(value))
 
     def event(self, value: Any) -> None:
-        """One of many values that come over time: always on a line of its own, at once."""
+        """Write one of many values that come over time: at once, on a line of its own."""
         click.echo(_json(value))
 
     # Talk
 
     def talk(self, message: str) -> None:
-        """Say something to whoever typed the command, unless they asked for quiet."""
+        """Write a message to stderr, unless the command is quiet."""
         if not self.settings.is_quiet:
             click.echo(message, err=True)
 
     @contextmanager
     def counted(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Something to call with how many things were done since; if they are many and a person waits, a bar moves."""
+        """Yield a function that counts finished items. On a terminal, a progress bar shows many items."""
         if not self._is_worth_a_bar(total):
             yield lambda _: None
             return
@@ -122,7 +122,7 @@ class Output:
         return number >= _MANY and not self.settings.is_quiet and self.is_rich_for(sys.stderr)
 
     def tracked(self, things: Sequence[str], what: str) -> Iterable[str]:
-        """The same things; if they are many and a person waits, with a progress bar."""
+        """Return the same items. On a terminal, a progress bar shows many items."""
         if not self._is_worth_a_bar(len(things)):
             return things
         from holdfast.cli.terminal import Terminal
@@ -131,19 +131,19 @@ class Output:
 
 
 def cleaned(text: str) -> str:
-    """Text on one line that cannot steer a terminal."""
+    """Return text on one line, without control characters that could steer a terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else " " if c in "\n\r\t" else f"\\x{ord(c):02x}" for c in text)
 
 
 def shortened(text: str, limit: int) -> str:
-    """Text of at most so many characters."""
+    """Return text cut to at most `limit` characters."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def preview(value: Any, limit: int = 80) -> str:
-    """The beginning of a JSON value, on one line."""
+    """Return the beginning of a JSON value, on one line."""
     return shortened(cleaned(json.dumps(value, ensure_ascii=False)), limit)
 
 

@@ -1,4 +1,4 @@
-"""Payloads as they are typed: JSON, `@file`, `-` for stdin, or `name=text number:=1`."""
+"""Payloads on the command line: JSON, `@file`, `-` for stdin, or `name=text number:=1`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMS = "JSON, @file, - for stdin, or pairs such as name=text count:=3"
 
 
 def parse_payload(words: Sequence[str]) -> Any:
-    """The value that was typed; None if nothing was."""
+    """Parse the words of a payload. Return None if there are no words."""
     if not words:
         return None
     if len(words) == 1 and not _PAIR.fullmatch(words[0]):
@@ -26,20 +26,20 @@ def parse_payload(words: Sequence[str]) -> Any:
 
 
 def parse_object(words: Sequence[str]) -> dict[str, Any]:
-    """The JSON object that was typed: the parameters of a workflow, by name."""
+    """Parse the words of a payload that must be a JSON object: the parameters of a workflow, by name."""
     value = parse_payload(words)
     if value is None and not words:
         return {}
     if not isinstance(value, dict):
         raise Refusal(
-            f"the payload of a run is a JSON object of the workflow's parameters, not {_kind(value)}: "
+            f"the payload of a run must be a JSON object with the workflow's parameters, not {_kind(value)}: "
             f'write {{"name": …}} or name=…'
         )
     return value
 
 
 def parse_pair(text: str, option: str) -> tuple[str, str]:
-    """`name=value`, as for `--tag`."""
+    """Parse `name=value`, as in `--tag`."""
     name, sign, value = text.partition("=")
     if not sign or not name or not value:
         raise Refusal(f"{option} {text!r}: write it as name=value")
@@ -47,12 +47,12 @@ def parse_pair(text: str, option: str) -> tuple[str, str]:
 
 
 def parse_patch(text: str, locations: Collection[str]) -> tuple[str, Any]:
-    """`LOCATION=JSON`. A location may have a `=` of its own, so the known ones decide where it ends."""
+    """Parse `LOCATION=JSON`. A location may contain `=`, so the known locations decide where it ends."""
     cuts = [index for index, character in enumerate(text) if character == "="]
     if not cuts:
         raise Refusal(f"--patch {text!r}: write it as LOCATION=JSON")
     cut = next((cut for cut in cuts if text[:cut] in locations), cuts[0])
-    return text[:cut], _parse_json(text[cut + 1 :], f"the patch of {text[:cut]!r}", '; text is written as "text"')
+    return text[:cut], _parse_json(text[cut + 1 :], f"the patch of {text[:cut]!r}", '; write a string as "text"')
 
 
 def _parse_one(word: str) -> Any:
@@ -67,9 +67,9 @@ def _read(name: str) -> str:
     try:
         return Path(name).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise Refusal(f"there is no file {name!r}; @name takes the payload from a file") from None
+        raise Refusal(f"there is no file {name!r}; @name reads the payload from a file") from None
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise Refusal(f"cannot read the payload from {name!r}: {reason}") from error
 
 
@@ -78,12 +78,12 @@ def _parse_pairs(words: Sequence[str]) -> dict[str, Any]:
     for word in words:
         pair = _PAIR.fullmatch(word)
         if pair is None:
-            raise Refusal(f"{word!r} is no pair; a payload is {FORMS}")
+            raise Refusal(f"{word!r} is not a pair; a payload is {FORMS}")
         name, sign, text = pair.groups()
         if name in value:
             raise Refusal(f"{name!r} is given twice")
         value[name] = (
-            _parse_json(text, f"the value of {name!r}", f"; for text write {name}=…") if sign == ":=" else text
+            _parse_json(text, f"the value of {name!r}", f"; for a string write {name}=…") if sign == ":=" else text
         )
     return value
 
@@ -101,7 +101,7 @@ def _parse_json(text: str, where: str, advice: str = "") -> Any:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"it has no {name}")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def _kind(value: Any) -> str:
@@ -109,9 +109,9 @@ def _kind(value: Any) -> str:
         case None:
             return "null"
         case bool():
-            return "true or false"
+            return "a boolean"
         case str():
-            return "text"
+            return "a string"
         case list():
             return "an array"
         case _:

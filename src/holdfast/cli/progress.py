@@ -1,4 +1,4 @@
-"""The progress of a run, as it happens: a timeline that moves, or a line for each thing that is new."""
+"""The live progress of a run: a moving timeline, or one line for each change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Draw = Callable[[Snapshot, datetime], Sequence[Line]]
 
 
 class Progress:
-    """Shows snapshots of one run one after the other."""
+    """Shows snapshots of one run, one after the other."""
 
     def __init__(self, out: Output, snapshot: Snapshot, draw: Draw | None = None) -> None:
         self.snapshot = snapshot
@@ -47,7 +47,7 @@ class Progress:
         self._stack.close()
 
     def show(self, snapshot: Snapshot) -> None:
-        """Take over a newer snapshot."""
+        """Show a newer snapshot."""
         self.snapshot = snapshot
         if self._refresh is not None:
             self._refresh()
@@ -70,12 +70,12 @@ class Progress:
         for name, text in self._new_values(snapshot):
             self._out.event({"kind": "value", "name": name, "value": json.loads(text)})
         value = run_json(snapshot.info)
-        # The lease of a running run is prolonged all the time, which is no news.
+        # Renewals of the lease change these two fields all the time, and are not worth a line.
         if self._is_new(repr({**value, "ready_at": None, "updated_at": None})):
             self._out.event({"kind": "run", "run": value})
 
     def _new_values(self, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
-        """What the run has published since the last snapshot; a value may come back, so only the last one counts."""
+        """Yield the values that differ from the last snapshot. A value may return to an earlier one."""
         for name, text in snapshot.values.items():
             if self._values.get(name) != text:
                 self._values[name] = text
@@ -90,7 +90,7 @@ class Progress:
 
 
 def _news(snapshot: Snapshot) -> Iterator[tuple[datetime, str, Line]]:
-    """Everything that can be told of a run: when it happened, what tells it from the rest, and the words."""
+    """Yield all lines about a run: the time, an identity that tells the line from the others, and the text."""
     info = snapshot.info
     for fact in snapshot.audit:
         if (line := _fact_line(fact, snapshot.workers)) is not None:

@@ -1,7 +1,7 @@
-"""Reloading: one worker process that is replaced whenever the code of its application changes. For development only.
+"""Reloading: restarts one worker process when the code of its application changes. For development only.
 
-Files are looked at again and again, which works on every file system and needs no library. Like every supervisor it
-never loads the application: code that cannot be imported is told by the process that tried, and waited for.
+The reloader polls the files, which works on every file system and needs no library. Like every supervisor, it never
+loads the application. If the code cannot be imported, the worker process says so, and the reloader waits for a change.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _LEFT_OUT = {"__pycache__", "build", "dist", "node_modules", "site-packages", "v
 _NAMES = {OWN_NAME, PROJECT_NAME}
 
 Stamps = dict[Path, tuple[int, int]]
-"""When each file was written last, and how long it is."""
+"""Modification time and size of each file."""
 
 
 class Reloader(Supervisor):
-    """Keeps a worker process as young as the files below a directory."""
+    """Restarts a worker process after each change of the files below a directory."""
 
     def __init__(
         self, command: Sequence[str], directory: Path, *, grace_seconds: float, talk: Callable[[str], None]
@@ -37,7 +37,7 @@ class Reloader(Supervisor):
         self._is_stale = asyncio.Event()
 
     async def run(self) -> ExitCode:
-        """Work until SIGTERM or SIGINT, as every supervisor does."""
+        """Supervise and watch the files until SIGTERM or SIGINT."""
         watching = asyncio.create_task(self._watch())
         try:
             return await super().run()
@@ -52,21 +52,21 @@ class Reloader(Supervisor):
             if changed := sorted(path for path in known.keys() | found.keys() if known.get(path) != found.get(path)):
                 known = found
                 more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-                self._talk(f"{changed[0].relative_to(self._directory)}{more} changed; the worker is replaced")
+                self._talk(f"{changed[0].relative_to(self._directory)}{more} changed; restarting the worker")
                 self._is_stale.set()
                 self._signal(signal.SIGTERM)
 
     async def _judge(self, place: Place, code: int, seconds: float) -> None:
-        """Replace a process that was ended for a change; one that ended by itself would do so again until there is."""
+        """Restart a process that was stopped for a change. One that ended by itself waits for the next change."""
         del place, seconds
         if not self._is_stale.is_set():
-            self._talk(f"the worker ended with exit code {code}; it is started again as soon as a file changes")
+            self._talk(f"the worker ended with exit code {code}; it restarts as soon as a file changes")
             await self._unless_told(self._is_stale.wait())
         self._is_stale.clear()
 
 
 def stamps(directory: Path) -> Stamps:
-    """Everything that makes a difference: the code, and the settings. What is hidden or generated makes none."""
+    """Return the stamps of all code and settings files. Hidden and generated files do not count."""
     return {path: (found.st_mtime_ns, found.st_size) for path, found in _files(str(directory))}
 
 
@@ -74,7 +74,7 @@ def _files(directory: str) -> Iterator[tuple[Path, os.stat_result]]:
     try:
         entries = list(os.scandir(directory))
     except OSError:
-        return  # gone since, or not for us to see
+        return  # removed meanwhile, or no permission
     for entry in entries:
         if entry.name.startswith(".") or entry.name in _LEFT_OUT:
             continue

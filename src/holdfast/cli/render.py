@@ -1,6 +1,7 @@
-"""What `--json` promises: the names and forms of everything a program reads. Change nothing here, only add.
+"""The JSON output of `--json`: a stable interface for programs. Only add to it, never change it.
 
-Times are ISO 8601 in UTC with microseconds; what is unknown or does not apply is null; no key is ever left out.
+Times are ISO 8601 in UTC with microseconds. A value that is unknown or does not apply is null. Every key is always
+present.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def snapshot_json(snapshot: Snapshot) -> Json:
 
 
 def _value_json(text: str) -> Any:
-    """A value that a run has published; null if it cannot be read."""
+    """Return a value that a run has published, or None if it cannot be read."""
     return None if json_flaw(text) is not None else json.loads(text)
 
 
@@ -229,7 +230,7 @@ def schema_json(status: SchemaStatus) -> Json:
 
 
 def outcome_json(info: RunInfo) -> Json:
-    """How a run ended, or that it has not."""
+    """Return the outcome of a run, or its state if it has not ended."""
     return {
         "id": info.id,
         "state": state_json(info.state),

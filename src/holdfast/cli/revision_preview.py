@@ -1,4 +1,4 @@
-"""The preview of a revision: what a rewind or fork would do, and the question whether to do it."""
+"""The preview of a revision: shows what a rewind or fork would do, and asks for confirmation."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from holdfast.core.model import Entry
 
 
 def check_can_ask(verb: str, *, dry_run: bool, yes: bool) -> None:
-    """Refuse what should be asked for where nobody can be asked."""
+    """Refuse a command that needs a confirmation if stdin is not a terminal."""
     if not (yes or dry_run or sys.stdin.isatty()):
-        raise Refusal(f"nobody can be asked here whether to {verb}; add --yes (or --dry-run to see what it would do)")
+        raise Refusal(
+            f"stdin is not a terminal, so `{verb}` cannot ask for confirmation; add --yes "
+            "(or --dry-run to see what it would do)"
+        )
 
 
 def show_entries(out: Output, entries: Sequence[Entry]) -> None:
-    """What a revision is about. On stdout only if that is all that was asked for."""
+    """Write the entries of a revision to stdout. Only for --dry-run, where they are the result."""
     table = Table((Column("location"), Column("kind"), Column("state")))
     for entry in entries:
         table.rows.append({"location": entry.location, "kind": entry.kind.value, "state": entry.state.value})
@@ -33,7 +36,7 @@ def entry_json(entry: Entry) -> dict[str, Any]:
 
 
 def is_agreed(out: Output, question: str, entries: Sequence[Entry], words: str) -> bool:
-    """Ask a person who has seen what would happen."""
+    """Show what would happen, and ask for confirmation."""
     for entry in entries:
         out.talk(f"  {entry.location}  {entry.kind.value}  {entry.state.value}")
     out.talk(words)

@@ -1,4 +1,4 @@
-"""An action on runs, one or many, which are named or chosen by a filter."""
+"""An action on one or many runs, which are named or selected by a filter."""
 
 from __future__ import annotations
 
@@ -35,17 +35,18 @@ class How(TypedDict):
 
 
 Act = Callable[[Selection, How], Awaitable[SelectionReport]]
-"""What is done to the runs of a selection."""
+"""The action on the runs of a selection."""
 
 _SHOWN = 10
 
 
 @dataclass(frozen=True)
 class RunAction:
-    """The words of a command, and which runs a filter chooses for it.
+    """The words of a command, and the states of the runs that a filter selects for it.
 
-    A destructive one always asks; any other only when a filter chooses the runs. With `reaches_others`, what is done to
-    one run may be done to another of those that were named: that nothing is left to do for it is no conflict then.
+    A destructive action always asks for confirmation, any other only if a filter selects the runs. With
+    `reaches_others`, the action on one run may include another named run (a parent and its child). Then it is no
+    conflict if nothing is left to do for that other run.
     """
 
     name: str
@@ -59,7 +60,7 @@ class RunAction:
 
 @dataclass(frozen=True)
 class RunChoice:
-    """Which runs a person means, and how sure they are."""
+    """The runs or the filter from the command line, with --dry-run and --yes."""
 
     runs: Sequence[str]
     words: Sequence[str]
@@ -68,11 +69,11 @@ class RunChoice:
 
 
 def choosing(verb: RunAction, *, has_runs: bool = True) -> Callable[[F], F]:
-    """The arguments and options by which runs are chosen."""
+    """Add the arguments and options that select runs to a command."""
     which = f"all {verb.of}runs that match, as in `ls`"
     options = [
-        click.option("--yes", "-y", is_flag=True, help="Do not ask."),
-        click.option("--dry-run", is_flag=True, help="Only show which runs it would be."),
+        click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation."),
+        click.option("--dry-run", is_flag=True, help="Only show the runs that would change."),
         click.option("--filter", "words", metavar="FILTER", multiple=True, help=f"{verb.name.capitalize()} {which}."),
     ]
     if has_runs:
@@ -87,12 +88,15 @@ def choosing(verb: RunAction, *, has_runs: bool = True) -> Callable[[F], F]:
 
 
 def do_to_runs(out: Output, verb: RunAction, choice: RunChoice, act: Act) -> ExitCode:
-    """Do it to each run that was chosen. The exit code is 6 if one that was named stayed as it is."""
+    """Apply an action to each selected run. The exit code is 6 if a named run did not change."""
     if bool(choice.runs) == bool(choice.words):
-        raise Refusal(f"name the runs to {verb.name}, or choose them with --filter")
+        raise Refusal(f"name the runs to {verb.name}, or select them with --filter")
     must_ask = (verb.is_destructive or bool(choice.words)) and not choice.yes
     if must_ask and not (choice.dry_run or sys.stdin.isatty()):
-        raise Refusal(f"nobody can be asked here whether to {verb.name}; add --yes (or --dry-run to see which runs)")
+        raise Refusal(
+            f"stdin is not a terminal, so `{verb.name}` cannot ask for confirmation; add --yes "
+            "(or --dry-run to see which runs)"
+        )
     chosen = parse_filter(word for given in choice.words for word in given.split())
     if choice.words and chosen.is_empty:
         raise Refusal(
@@ -110,7 +114,7 @@ def do_to_runs(out: Output, verb: RunAction, choice: RunChoice, act: Act) -> Exi
         elif must_ask and planned.changed and not await _is_agreed(out, hf, verb, planned):
             out.talk(f"nothing was {verb.done}")
             return ExitCode.FAILED
-        # Exactly the runs that were shown, whatever has come to match meanwhile.
+        # Exactly the runs that were shown, even if the filter matches others by now.
         same = hf.runs(ids=[run.id for run in planned.runs])
         with out.counted(verb.doing, len(planned.runs)) as count:
             report = await act(same, How(by=actor(), dry_run=False, progress=lambda _done, _total: count(1)))
@@ -123,7 +127,7 @@ def do_to_runs(out: Output, verb: RunAction, choice: RunChoice, act: Act) -> Exi
 
 
 def _tell(out: Output, verb: RunAction, report: SelectionReport) -> None:
-    """Say what was done, and of each run that was left as it is, why."""
+    """Write the changed runs, and the reason for each run that did not change."""
     if out.is_json:
         out.items([{"id": run.id, verb.done: not run.why} for run in report.runs])
     for run in report.runs:
@@ -140,7 +144,7 @@ async def _named(hf: Holdfast, names: Sequence[str]) -> Selection:
 async def _matching(hf: Holdfast, chosen: RunFilter, states: frozenset[RunState]) -> Selection:
     if chosen.states and not chosen.states & states:
         return hf.runs(ids=[])
-    # A verb that is for all states takes them all, so that an index by another condition serves.
+    # A verb for all states needs no condition on the state, so that the store can use the index of another condition.
     narrowed = None if states == frozenset(RunState) and not chosen.states else sorted(chosen.states & states or states)
     return hf.runs(**chosen.options() | {"state": narrowed})
 

@@ -14,7 +14,7 @@ from holdfast.engine.info import RunInfo
 
 
 async def wait_for_end(hf: Holdfast, run_id: str, timeout: timedelta | None) -> RunInfo:
-    """The run, ended, or as it stands when the time is over."""
+    """Wait until the run ends or the time is over, and return its info."""
     run = hf.run(run_id)
     with suppress(RunFailed, RunCancelled, TimeoutError):
         await run.result(None if timeout is None else timeout.total_seconds())
@@ -22,11 +22,11 @@ async def wait_for_end(hf: Holdfast, run_id: str, timeout: timedelta | None) -> 
 
 
 def finish(out: Output, info: RunInfo) -> ExitCode:
-    """Print the result of a run, or say why there is none. In JSON the caller has printed it already."""
+    """Print the result of a run, or the reason why there is none. For JSON output, the caller has printed it."""
     if info.state is RunState.SUCCEEDED and not out.is_json:
         out.item(info.result)
     elif info.state is RunState.FAILED:
-        out.talk(f"run {info.id} failed: {cleaned(str(info.error))}; `holdfast show {info.id}` tells more")
+        out.talk(f"run {info.id} failed: {cleaned(str(info.error))}; `holdfast show {info.id}` shows more")
     elif info.state is RunState.CANCELLED:
         reason = f": {cleaned(info.error.message)}" if info.error and info.error.message else ""
         out.talk(f"run {info.id} was cancelled{reason}")

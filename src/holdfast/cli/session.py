@@ -1,4 +1,4 @@
-"""A session: the engine on the store that the settings name, open for as long as a command needs it."""
+"""A session: the engine on the store that the settings name, open while a command runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def in_session(settings: Settings, work: Callable[[Holdfast], Awaitable[T]], *, may_create: bool = False) -> T:
-    """Do something with the engine, and close it whatever happens."""
+    """Run `work` with an open engine, and close the engine in any case."""
 
     async def session() -> T:
         async with opened(settings, may_create=may_create) as hf:
@@ -30,14 +30,14 @@ def in_session(settings: Settings, work: Callable[[Holdfast], Awaitable[T]], *, 
 
 
 def run_tidily(work: Coroutine[Any, Any, T]) -> T:
-    """Do something that leaves nothing behind, also when somebody ends it from outside."""
+    """Run a coroutine that cleans up after itself, and cancel it on SIGTERM or SIGHUP so that it can."""
 
     async def performance() -> T:
         task = asyncio.current_task()
         assert task is not None
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_IGN:
-                continue  # `nohup` wants it so
+                continue  # `nohup` has set it to be ignored
             with suppress(NotImplementedError):
                 asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         return await work
@@ -50,9 +50,9 @@ def run_tidily(work: Coroutine[Any, Any, T]) -> T:
 
 @asynccontextmanager
 async def opened(settings: Settings, *, may_create: bool = False) -> AsyncIterator[Holdfast]:
-    """The engine on a store that is in order. One that does not exist is made only if the command is allowed to.
+    """Yield an engine after checks of its store. Only `may_create` permits a store that does not exist yet.
 
-    Even then nothing is made before the first use, so that a command that is refused leaves nothing behind.
+    Even then the store is created at the first use, so that a refused command leaves nothing behind.
     """
     hf = engine_for(settings)
     if not may_create:
@@ -65,26 +65,26 @@ async def opened(settings: Settings, *, may_create: bool = False) -> AsyncIterat
 
 
 def engine_for(settings: Settings) -> Holdfast:
-    """The engine on the store of the settings; nothing is opened yet."""
+    """Return an engine on the store of the settings, without opening it."""
     hf = Holdfast(settings.url)
     if session_of(hf).url.partition(":")[0] == "memory":
         raise Refusal(
-            f"{session_of(hf).url}: a memory store lives inside one process, so there is nothing to see from here; "
-            "use a URL such as sqlite:///holdfast.db"
+            f"{session_of(hf).url}: a memory store exists only inside its own process, so other processes cannot see "
+            "it; use a URL such as sqlite:///holdfast.db"
         )
     return hf
 
 
 def check_exists(hf: Holdfast) -> None:
-    """Refuse a store that was never used: a typing mistake in a URL must not make a database."""
+    """Refuse a store that was never used: a typo in a URL must not create a database."""
     if session_of(hf).store.schema().current == 0:
         raise Refusal(
             f"there is no holdfast database at {scrubbed(session_of(hf).url)}; "
-            "name another with --url or HOLDFAST_URL, or make this one with `holdfast migrate`",
+            "name another with --url or HOLDFAST_URL, or create this one with `holdfast migrate`",
             ExitCode.UNREACHABLE,
         )
 
 
 def check_schema(hf: Holdfast) -> None:
-    """Refuse a store that another version of holdfast made."""
+    """Refuse a store that another version of holdfast created."""
     schema_number.check(session_of(hf).store.schema(), scrubbed(session_of(hf).url))

@@ -1,4 +1,4 @@
-"""Settings: what every command is told, by its flags or by the configuration behind them."""
+"""Settings of every command, from its flags or from the configuration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.config.configuration import Configuration
 
 @dataclass(frozen=True)
 class Settings:
-    """The same for every command. `url` is None unless it was typed; `verbosity` is -1 for quiet, up to 2."""
+    """Settings that every command has. `url` is None unless it was typed; `verbosity` is -1 (quiet) to 2."""
 
     url: str | None = None
     output: str = settings.OUTPUT.default
@@ -21,7 +21,7 @@ class Settings:
 
     @classmethod
     def of(cls, flags: Mapping[str, object]) -> Settings:
-        """What counts if these flags were typed, by the keys of their settings. Raises `InvalidRequest`."""
+        """Return the settings for typed flags, given by the keys of their settings. Raises `InvalidRequest`."""
         configuration = Configuration(flags)
         return cls(
             url=configuration[settings.URL] if settings.URL.key in flags else None,
@@ -41,5 +41,5 @@ class Settings:
 
     @property
     def is_json(self) -> bool:
-        """Whether a program reads the output."""
+        """True if the output is JSON, for a program."""
         return self.output != "table"

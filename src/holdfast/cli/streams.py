@@ -1,7 +1,7 @@
-"""The standard streams, which may be closed, full or gone: what cannot be said is not said, what cannot be told is.
+"""The standard streams, which may be closed, full or broken.
 
-Without talk (stderr) a command does its work all the same. Without a place for its data (stdout) it says so, and ends
-with an exit code that is not 0; but not one whose stdout only has what users' code prints.
+If stderr fails, a command loses its messages and does its work. If stdout fails, it loses its data: it says so and
+ends with an exit code other than 0. Exception: a command whose stdout carries only output of user code.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 class OutputLost(Refusal):
-    """What a command had to tell could not be written to stdout."""
+    """The output of a command could not be written to stdout."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, ExitCode.FAILED)
 
 
 def secure_streams() -> None:
-    """Have streams that can be used whatever they are connected to. To be called once, before anything is opened."""
+    """Replace the standard streams by ones that are safe to use. Call it once, before any file is opened."""
     if sys.stdin is None:
         _fill(0)
         sys.stdin = os.fdopen(0, closefd=False)
-    # Where others have put their own in place of the standard ones, as tests do, those are good.
+    # Streams that were already replaced, as in tests, stay.
     if sys.stdout is sys.__stdout__:
         sys.stdout = _secured(sys.stdout, 1)
     if sys.stderr is sys.__stderr__:
@@ -40,14 +40,14 @@ def secure_streams() -> None:
 
 
 def spare_stdout() -> None:
-    """From now on stdout has only what users' code prints, which may be lost."""
+    """Declare that stdout carries only output of user code from now on, which may get lost."""
     if isinstance(getattr(getattr(sys.stdout, "buffer", None), "raw", None), _Descriptor):
         _descriptor(sys.stdout).is_needed = False
 
 
 @contextmanager
 def despite(done: str) -> Iterator[None]:
-    """Whatever of it cannot be written: say that this was done, so that nobody does it twice."""
+    """If the output gets lost, add to the error what was done, so that the user does not do it twice."""
     try:
         yield
     except OutputLost as lost:
@@ -55,7 +55,7 @@ def despite(done: str) -> Iterator[None]:
 
 
 class _Descriptor(io.FileIO):
-    """Where a stream leads. `is_needed`: somebody is to read what is written there."""
+    """The file descriptor of a stream. `is_needed` is True if lost output is an error."""
 
     def __init__(self, number: int, *, is_closed: bool) -> None:
         super().__init__(number, "w", closefd=False)
@@ -68,7 +68,7 @@ class _Descriptor(io.FileIO):
         except OSError as error:
             if not self.is_needed:
                 return memoryview(data).nbytes
-            # Once is enough: what is left in buffers would fail again when the process ends.
+            # Report it once: the rest of the buffer would fail again when the process ends.
             self.is_needed = False
             if isinstance(error, BrokenPipeError):
                 raise
@@ -82,7 +82,7 @@ def _secured(stream: TextIO | None, number: int) -> TextIO:
     return io.TextIOWrapper(
         io.BufferedWriter(_Descriptor(number, is_closed=stream is None)),
         encoding=stream.encoding if stream is not None else "utf-8",
-        errors="backslashreplace",  # an old terminal may lack a character; that is no error
+        errors="backslashreplace",  # a character that the encoding lacks is not an error
         line_buffering=number == 2 or (isinstance(stream, io.TextIOWrapper) and _is_prompt(stream)),
     )
 
@@ -92,15 +92,15 @@ def _is_prompt(stream: io.TextIOWrapper) -> bool:
 
 
 def _descriptor(stream: TextIO) -> _Descriptor:
-    found = stream.buffer.raw  # type: ignore[attr-defined]  # of those that are made here
+    found = stream.buffer.raw  # type: ignore[attr-defined]  # only for streams that `_secured` made
     assert isinstance(found, _Descriptor)
     return found
 
 
 def _fill(number: int) -> None:
-    """Take a free descriptor, before a file of ours gets it and is written to as if it were a stream.
+    """Occupy a free descriptor. Otherwise the next opened file would get it, and stream output would go into that file.
 
-    For reading only: so whoever writes there learns that it is lost.
+    The descriptor is read-only, so that a write fails instead of getting lost silently.
     """
     opened = os.open(os.devnull, os.O_RDONLY)
     if opened != number:

@@ -1,4 +1,4 @@
-"""A run in a few words: what a list says about it."""
+"""A summary of a run in a few words, for lists."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STATE_STYLES: dict[RunState, str] = {
 
 
 UNKNOWN = "?"
-"""Stands for what cannot be read of a row."""
+"""Placeholder for a value that cannot be read."""
 
 
 def state_cell(state: RunState | None) -> Cell:
@@ -48,7 +48,7 @@ def age_word(created_at: datetime | None, now: datetime) -> str:
 
 
 def about(info: RunInfo, now: datetime, workers: Mapping[str, str]) -> str:
-    """What is to be said of a run beyond its state. `workers` are names by id."""
+    """Return details of a run beyond its state. `workers` maps worker ids to names."""
     if info.unreadable is not None:
         return f"cannot be read: {cleaned(info.unreadable)}"
     match info.state:
@@ -64,7 +64,7 @@ def about(info: RunInfo, now: datetime, workers: Mapping[str, str]) -> str:
 
 def _about_live(info: RunInfo, now: datetime, workers: Mapping[str, str]) -> str:
     if info.worker is not None:
-        late = ", whose lease has run out" if info.ready_at is not None and info.ready_at < now else ""
+        late = ", whose lease has ended" if info.ready_at is not None and info.ready_at < now else ""
         return f"on {cleaned(workers.get(info.worker, info.worker))}{late}"
     if info.ready_at is not None and info.ready_at <= now:
         return f"ready for {spoken(now - info.ready_at)}"
@@ -74,13 +74,13 @@ def _about_live(info: RunInfo, now: datetime, workers: Mapping[str, str]) -> str
 
 
 def wait_words(wait: WaitInfo, now: datetime) -> str:
-    """What a run waits for."""
+    """Describe a wait of a run."""
     names = cleaned(" or ".join(wait.names))
     match wait.kind:
         case WaitKind.TIME:
-            return f"sleeps {_left(wait, now)} more" if _is_ahead(wait, now) else "sleeps until now"
+            return f"sleeps {_left(wait, now)} more" if _is_ahead(wait, now) else "the sleep is over"
         case WaitKind.RETRY:
-            return f"tries {cleaned(wait.location)} again {f'in {_left(wait, now)}' if _is_ahead(wait, now) else 'now'}"
+            return f"retries {cleaned(wait.location)} {f'in {_left(wait, now)}' if _is_ahead(wait, now) else 'now'}"
         case WaitKind.MESSAGE:
             what = f"waits for message {names}" if names else "waits for any message"
         case WaitKind.EVENT:
@@ -106,7 +106,7 @@ def _left(wait: WaitInfo, now: datetime) -> str:
 
 
 def short_ids(ids: Sequence[str]) -> dict[str, str]:
-    """The ids, cut at a dash where they still differ from each other, so that a list is easy to read."""
+    """Return the ids cut at the first dash where all of them still differ, so that a list is easy to read."""
     dashes = (13, 18, 23)
     for length in dashes:
         if len({id[:length] for id in ids}) == len(set(ids)):

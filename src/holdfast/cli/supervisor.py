@@ -1,7 +1,7 @@
 """The supervisor: keeps a number of worker processes alive, and ends with them.
 
-It never loads the application, so nothing in there can take it down. The first process goes ahead: only when that can
-work are the others started, so a mistake is told once, and ends the command as it would with a single process.
+It never loads the application, so application code cannot crash it. The first process starts alone, and the others
+start when it is ready. So a mistake is reported once, and ends the command as it would with a single process.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ _log = logging.getLogger("holdfast.supervisor")
 
 @dataclass(frozen=True)
 class Patience:
-    """How a process that ends again and again is treated.
+    """Restart policy for processes that end again and again.
 
-    It is replaced at once. After a second end within `steady_seconds` of its start the next one waits, for twice as
-    long each time. When every process has failed `starts` times in a row before it could work, the supervisor gives up.
+    The supervisor replaces an ended process at once. From the second end within `steady_seconds` of the start on, it
+    pauses first, twice as long each time. It gives up when every process has failed `starts` times in a row before it
+    was ready.
     """
 
     steady_seconds: float = 10.0
@@ -42,14 +43,14 @@ class Patience:
     starts: int = 6
 
     def pause_seconds(self, quick_ends: int) -> float:
-        """How long to wait after so many quick ends in a row."""
+        """Return the pause after this number of quick ends in a row."""
         if quick_ends <= 1:
             return 0.0
         return float(min(self.last_pause_seconds, self.first_pause_seconds * 2.0 ** min(quick_ends - 2, 30)))
 
 
 class Place:
-    """One of the processes there are to be: whoever holds it now, and how its predecessors fared."""
+    """A slot for one worker process: the current process, and the failures of its predecessors."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -70,7 +71,7 @@ class Place:
 
 
 class Supervisor:
-    """Runs `count` processes of a command, which is told the number of the process it is for."""
+    """Runs `count` processes of a command. `command` returns the command line for the number of a process."""
 
     def __init__(
         self,
@@ -92,9 +93,9 @@ class Supervisor:
         self._code = ExitCode.OK
 
     async def run(self) -> ExitCode:
-        """Supervise until SIGTERM, SIGINT or, if so wished, until there is nothing left to do; the exit code.
+        """Supervise until SIGTERM or SIGINT, or with `ends_when_idle` until all are idle. Return the exit code.
 
-        Each process gets its grace. A second signal ends that, and a third kills what is left.
+        Each process gets its grace period. A second signal ends the grace period, and a third kills the processes.
         """
         with self._shutdown.from_person():
             stopping = asyncio.create_task(self._stop_when_told())
@@ -125,7 +126,7 @@ class Supervisor:
                 await self._judge(place, code, asyncio.get_running_loop().time() - began)
 
     async def _lived(self, place: Place) -> int:
-        """Start a process, and wait for its end; the exit code, negative if it was killed by a signal."""
+        """Start a process and wait for its end. Return the exit code, negative if a signal killed it."""
         place.process, place.is_ready = None, False
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
@@ -137,7 +138,7 @@ class Supervisor:
                 except OSError as error:
                     _log.error("cannot start %s: %s", place.name, error)
                     return ExitCode.FAILED
-            if self._shutdown.stop.is_set():  # the order came too early for this one
+            if self._shutdown.stop.is_set():  # the order to stop came before this process existed
                 place.signal(signal.SIGTERM)
             loop.add_reader(ours, self._hear, place, ours)
             try:
@@ -151,11 +152,11 @@ class Supervisor:
             env=os.environ | {VARIABLE: f"{number}:{descriptor}"},
             pass_fds=[descriptor],
             stdin=subprocess.DEVNULL,
-            process_group=0,  # ^C in a terminal is for the supervisor, which passes it on
+            process_group=0,  # so that ^C in a terminal reaches only the supervisor, which passes it on
         )
 
     def _hear(self, place: Place, line: socket.socket) -> None:
-        """The process can work, or has ended before it could."""
+        """Note that the process is ready, or has ended before it was."""
         asyncio.get_running_loop().remove_reader(line)
         with suppress(OSError):
             place.is_ready = bool(line.recv(1))
@@ -164,7 +165,7 @@ class Supervisor:
             self._is_proven.set()
 
     async def _judge(self, place: Place, code: int, seconds: float) -> None:
-        """A process has ended, and nobody has told it to."""
+        """Handle a process that ended without an order to stop: restart it after a pause, or give up."""
         if not place.is_ready:
             place.failed_starts += 1
             if not self._is_proven.is_set() or self._is_hopeless():
@@ -173,8 +174,8 @@ class Supervisor:
         place.quick_ends = place.quick_ends + 1 if seconds < self._patience.steady_seconds else 0
         pause = self._patience.pause_seconds(place.quick_ends)
         soon = f"in {pause:g} s" if pause else "now"
-        when = "" if place.is_ready else " before it could work"
-        _log.warning("%s %s%s; another one is started %s", place.name, _fate(code), when, soon)
+        when = "" if place.is_ready else " before it was ready"
+        _log.warning("%s %s%s; starting another one %s", place.name, _fate(code), when, soon)
         if pause:
             await self._unless_told(asyncio.sleep(pause))
 
@@ -182,18 +183,18 @@ class Supervisor:
         return all(place.failed_starts >= self._patience.starts for place in self._places)
 
     def _give_up(self, code: int) -> None:
-        _log.error("giving up: worker processes fail before they can work, the last one %s", _fate(code))
+        _log.error("giving up: worker processes fail before they are ready; the last one %s", _fate(code))
         self._code = ExitCode(code) if code in _TELLING else ExitCode.FAILED
         self._shutdown.stop.set()
 
     async def _unless_told(self, something: Coroutine[Any, Any, object]) -> None:
-        """Wait for something, or until all are to stop."""
+        """Wait for a coroutine, or until the order to stop."""
         await _first_of(something, self._shutdown.stop.wait())
 
     # Ending them
 
     async def _stop_when_told(self) -> None:
-        """Stop all as ordered, ever more firmly, until none is left."""
+        """Stop all processes when ordered to: first SIGTERM, then SIGINT, then SIGKILL."""
         await self._until_over(self._shutdown.stop)
         self._signal(signal.SIGTERM)
         await self._until_over(self._shutdown.hurry, self._grace_seconds + AFTER_GRACE_SECONDS)
@@ -202,11 +203,11 @@ class Supervisor:
             self._signal(signal.SIGINT)
             await self._until_over(self._shutdown.hurry, AFTER_GRACE_SECONDS)
         if not self._is_over.is_set():
-            _log.warning("worker processes did not end in time and are killed; others take their runs over")
+            _log.warning("killing worker processes that did not stop in time; other workers take over their runs")
             self._signal(signal.SIGKILL)
 
     async def _until_over(self, order: asyncio.Event, seconds: float | None = None) -> None:
-        """Wait until all processes have ended, or an order comes, or time is up."""
+        """Wait until all processes have ended, an order comes, or the time is over."""
         await _first_of(self._is_over.wait(), order.wait(), seconds=seconds)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -214,9 +215,12 @@ class Supervisor:
             place.signal(number)
 
     def _judge_end(self, place: Place, code: int) -> None:
-        """A process has ended, as it was told to. One that was about to start dies of the signal itself."""
+        """Check the exit code of a process that was ordered to stop.
+
+        A process that has not installed its signal handlers yet dies of the signal itself.
+        """
         if code not in _AS_TOLD:
-            _log.warning("%s %s while it was to stop", place.name, _fate(code))
+            _log.warning("%s %s during shutdown", place.name, _fate(code))
             self._code = self._code or ExitCode.FAILED
 
 

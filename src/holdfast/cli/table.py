@@ -1,4 +1,4 @@
-"""Tables and lines as values: what is to be shown, not how it is drawn."""
+"""Tables and lines as values, independent of how they are drawn."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Line = Sequence[Cell]
 
 
 class Row(list[Cell]):
-    """A line that is cut where the terminal ends, rather than wrapped."""
+    """A line that is cut at the edge of the terminal instead of wrapped."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column, under the name its cells have in each row."""
+    """A column. Its cells have this name in each row."""
 
     name: str
     is_number: bool = False
@@ -26,19 +26,19 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells by the names of the columns."""
+    """Rows of cells, by column name."""
 
     columns: Sequence[Column]
     rows: list[Mapping[str, Cell]] = field(default_factory=list)
 
     def without_empty_columns(self) -> Table:
-        """The same without columns that say nothing."""
+        """Return the table without empty columns."""
         used = [c for c in self.columns if any(text_of(row[c.name]) for row in self.rows)]
         return Table(used, self.rows)
 
 
 def plain_lines(table: Table) -> Iterator[str]:
-    """A table as text: aligned, not wrapped, not cut."""
+    """Yield a table as lines of text: aligned, not wrapped, not cut."""
     texts = [[text_of(row[column.name]) for column in table.columns] for row in table.rows]
     heads = [column.name.upper() for column in table.columns]
     widths = [max(map(len, column)) for column in zip(heads, *texts, strict=True)]
@@ -51,5 +51,5 @@ def plain_lines(table: Table) -> Iterator[str]:
 
 
 def text_of(cell: Cell) -> str:
-    """A cell without its style."""
+    """Return the text of a cell, without its style."""
     return cell if isinstance(cell, str) else cell[0]

@@ -1,4 +1,4 @@
-"""The terminal of a person: colour, tables that fit, a display that moves. The only module that imports `rich`."""
+"""Output on a terminal: colour, tables that fit, live display. The only module that imports `rich`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STYLES = {
     "title": "bold",
     "wait": "yellow",
 }
-"""What the name of a style stands for."""
+"""The `rich` style for each style name."""
 
 _REFRESHES_PER_SECOND = 8
 
@@ -31,7 +31,7 @@ Draw = Callable[[], Sequence[Line] | Table]
 
 
 class Terminal:
-    """Writes lines and tables with colour. Text of users is never taken for markup."""
+    """Writes lines and tables with colour. It never interprets user text as markup."""
 
     def __init__(self, *, is_forced: bool = False, is_stderr: bool = False) -> None:
         self._console = Console(
@@ -39,7 +39,7 @@ class Terminal:
             highlight=False,
             markup=False,
             emoji=False,
-            # Left to itself, `rich` follows NO_COLOR and TERM.
+            # With None, `rich` follows NO_COLOR and TERM.
             force_terminal=True if is_forced else None,
             color_system="standard" if is_forced else "auto",
             no_color=False if is_forced else None,
@@ -50,7 +50,7 @@ class Terminal:
         return self._console.width
 
     def line(self, line: Line) -> None:
-        """Write a line; one that is too long is left to the terminal to wrap, a row is cut."""
+        """Write a line. The terminal wraps a long line; a `Row` is cut instead."""
         if isinstance(line, Row):
             self._console.print(_text(line), no_wrap=True, overflow="ellipsis")
         else:
@@ -61,7 +61,7 @@ class Terminal:
 
     @contextmanager
     def live(self, draw: Draw) -> Iterator[Callable[[], None]]:
-        """Draw what `draw` gives several times a second, and whenever the answer is called."""
+        """Draw the result of `draw` several times a second, and whenever the yielded function is called."""
 
         def render() -> RenderableType:
             drawn = draw()
@@ -73,13 +73,13 @@ class Terminal:
 
     @contextmanager
     def counted(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
-        """A progress bar that goes away; call the answer with how many things were done since."""
+        """Show a progress bar that disappears at the end. Call the yielded function with the number of new items."""
         with Progress(*Progress.get_default_columns(), console=self._console, transient=True) as bar:
             task = bar.add_task(what, total=total)
             yield lambda number: bar.advance(task, number)
 
     def tracked(self, things: Sequence[str], what: str) -> Iterator[str]:
-        """The same things, with a progress bar that goes away."""
+        """Yield the same items, with a progress bar that disappears at the end."""
         yield from track(things, what, console=self._console, transient=True)
 
 
@@ -97,7 +97,7 @@ def _rich_table(table: Table) -> RichTable:
         drawn.add_column(
             column.name.upper(),
             justify="right" if column.is_number else "left",
-            # Only a column that could be wrapped gives way; its text is then cut all the same.
+            # `rich` shrinks only columns that may wrap. Their text is a `Row`, so it is cut, not wrapped.
             no_wrap=not column.may_be_cut,
         )
     for row in table.rows:

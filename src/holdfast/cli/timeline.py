@@ -1,4 +1,4 @@
-"""A timeline: what a run did, drawn against time. Long stretches in which nothing ran are folded."""
+"""A timeline: the history of a run, drawn against time. Long idle stretches are folded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.core.model import EntryKind, EntryState, WaitKind
 from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo, WaitInfo
 
 _FOLD_SECONDS = 10.0
-"""Shorter stretches are never folded."""
+"""Minimum length of a stretch that is folded."""
 
 _NOTHING = timedelta(0)
 _BUSY_KINDS = (EntryKind.STEP, EntryKind.TX)
@@ -20,7 +20,7 @@ _SILENT_KINDS = (EntryKind.TIMER, EntryKind.MESSAGE, EntryKind.EVENT, EntryKind.
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
-    """One row: something the run did or waits for, or (`kind` is None) a mark or a gap between two of them.
+    """One row: an operation or a wait of the run, or (`kind` is None) a mark or a gap between rows.
 
     `failures` are the errors of earlier attempts.
     """
@@ -42,7 +42,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_silent(self) -> bool:
-        """Whether it only waits, so that no worker is needed meanwhile."""
+        """True if it only waits, so that no worker is needed meanwhile."""
         return self.kind in _SILENT_KINDS
 
 
@@ -59,14 +59,14 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
         return self.end - self.begin
 
     def is_folded(self, begin: datetime, end: datetime) -> bool:
-        """Whether an interval takes up most of a folded stretch."""
+        """Return True if an interval covers most of a folded stretch."""
         return any(2 * (min(end, last) - max(begin, first)) > last - first for first, last in self.folds)
 
 
 def timeline(
     info: RunInfo, entries: Sequence[EntryInfo], audit: Sequence[AuditInfo], workers: Mapping[str, str], now: datetime
 ) -> Timeline:
-    """The timeline of a run as it stands at `now`. `workers` are names by id."""
+    """Return the timeline of a run at `now`. `workers` maps worker ids to names."""
     end = max(info.finished_at or now, info.created_at)
     items = [*_items(info, entries, audit, end), *_marks(audit, workers)]
     items.sort(key=lambda item: (item.kind is not None and item.is_open, item.end))
@@ -125,32 +125,32 @@ _KINDS_OF_WAITS = {
 
 
 def _marks(audit: Sequence[AuditInfo], workers: Mapping[str, str]) -> list[Item]:
-    """What happened to the run from outside: a worker died and another one took over."""
+    """Return marks for the takeovers of a run: a worker died and another one took over."""
     return [Item(label=claim_words(fact, workers), begin=fact.at, end=fact.at) for fact in audit if is_takeover(fact)]
 
 
 def is_takeover(fact: AuditInfo) -> bool:
-    """Whether a claim found that the worker before had died."""
+    """Return True if a claim took the run over from a worker that had died."""
     return fact.event == "claimed" and "lost" in fact.data
 
 
 def claim_words(fact: AuditInfo, workers: Mapping[str, str]) -> str:
-    """Who took a run, and from whom."""
+    """Describe a claim: the worker that took the run, and the worker that lost it."""
     taker = _called(str(fact.data.get("worker")), workers) or "a worker"
     if not is_takeover(fact):
-        return f"taken by {taker}"
+        return f"claimed by {taker}"
     return f"{_called(str(fact.data['lost']), workers) or 'its worker'} died; taken over by {taker}"
 
 
 def _called(worker_id: str, workers: Mapping[str, str]) -> str:
-    """The name of a worker; of one that is gone its id tells it."""
+    """Return the name of a worker. For a worker that is gone, its id contains the name."""
     return workers.get(worker_id) or worker_id.rpartition(".")[0]
 
 
 def _stretches(
     busy: Sequence[tuple[datetime, datetime]], begin: datetime, end: datetime
 ) -> list[tuple[datetime, datetime]]:
-    """The stretches between `begin` and `end` that no interval covers."""
+    """Return the stretches between `begin` and `end` that no interval covers."""
     free: list[tuple[datetime, datetime]] = []
     at = begin
     for first, last in busy:
@@ -163,7 +163,7 @@ def _stretches(
 
 
 def _with_gaps(items: Sequence[Item], begin: datetime, end: datetime, threshold: timedelta) -> tuple[Item, ...]:
-    """The rows, and between them the long stretches of which none of them tells."""
+    """Return the rows with gaps inserted for long stretches that no row covers."""
     covered = sorted((item.begin, item.end) for item in items if item.kind is not None)
     gaps = [
         Item(label="", begin=first, end=last, is_gap=True)
@@ -179,13 +179,13 @@ def _with_gaps(items: Sequence[Item], begin: datetime, end: datetime, threshold:
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """How moments become columns: folded stretches take a few of them each, the rest is proportional."""
+    """Maps moments to columns: each folded stretch takes a few columns, the rest is proportional."""
 
     timeline: Timeline
     width: int
 
     def columns(self, begin: datetime, end: datetime) -> tuple[int, int]:
-        """First and last column of an interval, at least one wide."""
+        """Return the first and last column of an interval, at least one column wide."""
         first = min(self.width - 1, int(self._position(begin)))
         last = max(first + 1, min(self.width, round(self._position(end))))
         return first, last

@@ -1,4 +1,4 @@
-"""Times as people write and read them: `2h`, `1.2 s`, `3 min ago`."""
+"""Human-readable times: `2h`, `1.2 s`, `3 min ago`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ else:
 
 
 def spoken(length: float | timedelta) -> str:
-    """A length of time in seconds, as short as it can be said: `12 ms`, `1.2 s`, `3 min`, `2 h 5 min`.
+    """Format a length of time in seconds as short as possible: `12 ms`, `1.2 s`, `3 min`, `2 h 5 min`.
 
-    Of a whole number no fraction is said.
+    An `int` is formatted without a fraction.
     """
     seconds = length.total_seconds() if isinstance(length, timedelta) else length
     if seconds < 0:
@@ -46,7 +46,7 @@ def _pair(large: int, large_unit: str, small: int, small_unit: str) -> str:
 
 
 def ago(when: datetime, now: datetime) -> str:
-    """How long ago a moment was, or how far off it is, in whole seconds."""
+    """Format the distance of a moment from `now`, in whole seconds: `3 min ago` or `in 5 s`."""
     seconds = round((now - when).total_seconds())
     if seconds == 0:
         return "now"
@@ -54,20 +54,22 @@ def ago(when: datetime, now: datetime) -> str:
 
 
 def stamp(when: datetime) -> str:
-    """A moment for people. In UTC, like every other time that holdfast writes."""
+    """Format a moment for people, in UTC like every other time that holdfast writes."""
     return when.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def parse_moment(text: str) -> datetime:
-    """A date, or date and time, in ISO form; one without a zone is local time. Raises `ValueError`."""
+    """Parse a date, or date and time, in ISO form. Without a zone it is local time. Raises `ValueError`."""
     try:
         return datetime.fromisoformat(text.strip()).astimezone()
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{text!r} is no moment; write 2030-01-31, 2030-01-31T09:00 or 2030-01-31T09:00Z") from error
+        raise ValueError(
+            f"{text!r} is not a valid moment; write 2030-01-31, 2030-01-31T09:00 or 2030-01-31T09:00Z"
+        ) from error
 
 
 def parse_since(text: str) -> datetime | timedelta:
-    """A moment, or how long ago it was. Raises `ValueError`."""
+    """Parse a moment, or a length of time before now. Raises `ValueError`."""
     if re.match(r"\d{4}-", text.strip()):
         return parse_moment(text)
     try:

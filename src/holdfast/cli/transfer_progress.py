@@ -1,4 +1,4 @@
-"""The progress of an export or import: on a terminal, one line that is updated now and then."""
+"""The progress of an export or import: on a terminal, one line that is updated several times a second."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EVERY_SECONDS = 0.2
 
 
 class TransferProgress:
-    """Counts what is done and says so on stderr, where a person looks."""
+    """Counts runs, and shows the counts on stderr if it is a terminal."""
 
     def __init__(self, out: Output) -> None:
         self._is_heard = not out.settings.is_quiet and out.is_rich_for(sys.stderr)

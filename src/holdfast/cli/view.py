@@ -1,4 +1,4 @@
-"""The view of one run: a header, why it waits, the timeline, and how it ended."""
+"""The view of one run: a header, the reason why it waits, the timeline and the outcome."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GLYPHS: dict[EntryState | None, tuple[str, str]] = {
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about a run that is shown, as it was read at one moment. `workers` are names by id."""
+    """All displayed data of a run, read at one moment. `workers` maps worker ids to names."""
 
     info: RunInfo
     entries: tuple[EntryInfo, ...]
@@ -46,7 +46,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_lines(snapshot: Snapshot, now: datetime, width: int | None, *, is_verbose: bool = False) -> list[Line]:
-    """All there is to see, on as many lines as it takes."""
+    """Return the whole view of a run as lines."""
     info = snapshot.info
     lines: list[Line] = [*_header(snapshot, now), ""]
     if info.unreadable is not None:
@@ -77,7 +77,7 @@ def _header(snapshot: Snapshot, now: datetime) -> Iterator[Line]:
 
 
 def _interventions(facts: Sequence[AuditInfo], now: datetime) -> Iterator[Line]:
-    """What people and programs did to the run, and who it was: the latest ones."""
+    """Yield the latest controls of the run (such as pause or cancel) by people and programs, with their actors."""
     for fact in [fact for fact in facts if fact.is_asked_for][-_INTERVENTIONS:]:
         who = f" by {cleaned(fact.by)}" if fact.by else ""
         reason = f": {cleaned(str(fact.data['reason']))}" if fact.data.get("reason") else ""
@@ -89,7 +89,7 @@ def _created(at: datetime | None, now: datetime) -> str:
 
 
 def timeline_lines(snapshot: Snapshot, now: datetime, width: int | None) -> list[Line]:
-    """A row for each entry: its state, its name, a bar, how long it took, and what is to be said of it."""
+    """Return a row for each entry: its state, its name, a bar, its duration and notes."""
     drawn = timeline(snapshot.info, snapshot.entries, snapshot.audit, snapshot.workers, now)
     items = drawn.items[-_ROWS:]
     labels = [_label(item) for item in items if item.kind is not None]
@@ -134,7 +134,7 @@ def _bar(item: Item, drawn: Timeline, scale: Scale) -> list[Cell]:
 
 
 def _with_fold(bar: str, length: str) -> str:
-    """A bar with `⋯ 2 h ⋯` in its middle, or only the dots if it is short."""
+    """Return a bar with `⋯ 2 h ⋯` in its middle, or only the dots if the bar is short."""
     text = next((text for text in (f" ⋯ {length} ⋯ ", "⋯") if len(text) <= len(bar)), "")
     left = (len(bar) - len(text)) // 2
     return bar[:left] + text + bar[left + len(text) :]
@@ -161,17 +161,17 @@ def _notes(item: Item, now: datetime) -> list[Cell]:
 
 
 def report_lines(report: str) -> Iterator[Line]:
-    """A report as it was written, each line of it harmless."""
+    """Yield the lines of a report, each without control characters."""
     for line in report.splitlines():
         yield Row([(cleaned(line), "bad" if "  ≠  " in line else "")])
 
 
 def divergence_lines(info: RunInfo) -> Iterator[Line]:
-    """History and code side by side, where they do not fit."""
+    """Yield the report of a divergence: history and code side by side."""
     error = info.error
     if info.state is not RunState.BLOCKED or error is None or error.type != "HistoryDiverged":
         return
-    if not error.traceback.startswith("Traceback"):  # which a divergence has if there are no two sides to it
+    if not error.traceback.startswith("Traceback"):  # a divergence without a side-by-side report has a traceback
         yield ("",)
         yield from report_lines(error.traceback)
 
@@ -197,7 +197,7 @@ def _end(info: RunInfo, *, is_verbose: bool) -> Iterator[Line]:
 
 
 def error_lines(error: ErrorRecord, *, is_verbose: bool) -> Iterator[Line]:
-    """An error with its causes, and where it was raised."""
+    """Yield an error with its causes and the place where it was raised."""
     record: ErrorRecord | None = error
     word = ""
     while record is not None:
@@ -213,7 +213,7 @@ def error_lines(error: ErrorRecord, *, is_verbose: bool) -> Iterator[Line]:
 
 
 def _place(traceback: Sequence[str]) -> list[str]:
-    """The last line of the user's own code in a traceback, and where it stands."""
+    """Return the last line of user code in a traceback, with its file and line number."""
     places = [
         number
         for number, line in enumerate(traceback)

@@ -307,7 +307,7 @@ class CodeRequests:
                 self.loop.now = self._history.stamp / SECOND
 
     def _note(self, kind: EntryKind, location: str, result: str | None = None) -> None:
-        """Record an entry about the code with the next checkpoint. It is no fact, so nothing waits for it."""
+        """Record an entry about the code with the next checkpoint. It is not a fact, so nothing waits for it."""
         since = self._history.position
         entry = Entry(
             location=location,

@@ -60,7 +60,7 @@ class Operation:
         raise NotImplementedError
 
     def wait(self, after: int) -> Wait | None:
-        """Return the wait to register for this operation, or None if it is no reason to suspend."""
+        """Return the wait to register for this operation, or None if a run does not suspend for it."""
         raise NotImplementedError
 
     def resume(self, recorded: Entry) -> None:

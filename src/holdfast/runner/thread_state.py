@@ -30,7 +30,7 @@ Outside: TypeAlias = tuple[asyncio.AbstractEventLoop | None, asyncio.Task[Any] |
 class _Driving(threading.local):
     """The loop that a thread drives now.
 
-    asyncio could also tell the running loop. But up to Python 3.11 it asks the system for the process id each time, and
+    asyncio also knows the running loop. But up to Python 3.11 it asks the system for the process id each time, and
     several such calls per step took a tenth of a worker's time.
     """
 

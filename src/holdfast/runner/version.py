@@ -45,7 +45,7 @@ def check_removed(name: str, kind: object) -> EntryKind | None:
     if name != TIMER_NAME:  # the location of a timer of plain asyncio, which has no name
         check_name(name, "name of what was removed")
     if not isinstance(kind, str) or kind not in _REMOVABLE:
-        raise InvalidRequest(f"removed {name!r}: there is no kind {kind!r}; the kinds are {', '.join(_REMOVABLE)}")
+        raise InvalidRequest(f"removed {name!r}: unknown kind {kind!r}; the kinds are {', '.join(_REMOVABLE)}")
     return _REMOVABLE[kind]
 
 

@@ -1,4 +1,4 @@
-"""The executors' door: claims runs, drives their turns, executes step bodies, writes checkpoints together.
+"""The worker: claims runs, drives their turns, executes step bodies and writes checkpoints in groups.
 
-Start with `worker`; `held` is one run in a worker's hands. Only `app` imports from here.
+Start with `worker`; `run_driver` drives one held run. Of the library, only `app` and the edges import from here.
 """

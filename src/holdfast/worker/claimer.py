@@ -1,4 +1,4 @@
-"""The claimer: asks the store for work when there is room for it and reason to believe there is some."""
+"""The claimer: asks the store for runs while the worker has free slots and a run may be ready."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ BATCH_LIMIT = 200
 POLL: Micros = 5 * SECOND
 _OUTAGE_PAUSE: Micros = SECOND
 _AGAIN_PAUSE: Micros = SECOND // 50
-"""After a claim that did not get what was ready."""
+"""Pause after a claim that left a ready run behind."""
 _VAIN_PAUSE: Micros = SECOND // 200
-"""After a claim in vain, before news of others lead to the next one."""
+"""Pause after an empty claim, before a hint from another process causes the next claim."""
 _STOP_SECONDS = 5.0
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -33,24 +33,27 @@ _log = logging.getLogger("holdfast.worker")
 
 
 class Room(Protocol):
-    """What the claimer asks of its worker."""
+    """The worker, as the claimer sees it."""
 
     @property
     def clock(self) -> Clock: ...
 
     def free(self) -> int:
-        """How many more runs could be held."""
+        """Return the number of runs that the worker can still take."""
         ...
 
     def holds_suspect(self) -> bool: ...
 
     async def renew_if_late(self) -> None:
-        """After an outage leases are renewed before anything is claimed."""
+        """Renew the leases if the last renewal is too long ago, as it is after an outage."""
         ...
 
 
 class Claimer:
-    """Claims in batches, one claim at a time. Sleeps until the next run is ready, a hint comes, or the poll is due."""
+    """Claims runs in batches, one claim at a time.
+
+    Between claims it sleeps until the next run is ready, a hint comes, or the poll is due.
+    """
 
     def __init__(
         self,
@@ -79,45 +82,46 @@ class Claimer:
         self._is_stopped = False
         self._outage = Outage(_log, "cannot claim; trying again", "claiming works again")
         self.asked_at: Micros = 0
-        """When the last claim was made."""
+        """Time of the last claim."""
         self._is_vain = False
         self._shares = Shares()
         self._expected_at: Micros | None = None
         self._is_outdated = False
         self.was_short = False
-        """Whether the last claim found less than there was room for: the queue was empty."""
+        """True if the last claim returned fewer runs than it asked for: the queue was empty."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether the last claim found nothing, and nothing has happened since."""
+        """True if the last claim found nothing and nothing has happened since."""
         return self._task is None and not self._is_wanted
 
     @property
     def is_asking(self) -> bool:
-        """Whether a claim is under way."""
+        """True while a claim is in flight."""
         return self._task is not None
 
     def confirm(self) -> bool:
-        """Whether a claim that began after the worker last let go of a run found nothing; if need be, make that claim.
+        """Return True if a claim made after the worker last released a run found nothing. Make that claim if needed.
 
-        A run that was let go may have woken others, and the hint of it may come late or never.
+        The released run may have woken other runs, and the hint about it may come late or never.
         """
         if self._is_outdated and not self._is_stopped:
             self.wake()
         return self.is_idle
 
     def wake(self) -> None:
-        """Something may be ready."""
+        """Claim soon, because a run may be ready."""
         self._is_wanted = True
         self.claim()
 
     def wake_for_others(self) -> None:
-        """Something may be ready that another process has made.
+        """Claim soon, because another process may have made a run ready.
 
-        Others are told, too, and may be quicker: after a claim in vain the next one waits a moment, so that many idle
-        workers do not hinder those who write.
+        Every worker gets this hint, and another one may be quicker. After an empty claim the next one waits a moment,
+        so that many idle workers do not slow down the processes that write.
         """
-        # Asked for in the future, it was before the clock was set back. Who does not poll has time stand still.
+        # A negative age means that the clock was set back since the claim. Without a poll (tests) time may stand
+        # still, so a pause would never end.
         is_soon = 0 <= self._room.clock.now() - self.asked_at < _VAIN_PAUSE
         if self._is_vain and is_soon and self._poll is not None:
             self._is_wanted = True
@@ -126,11 +130,11 @@ class Claimer:
             self.wake()
 
     def wake_by(self, when: Micros) -> None:
-        """A run will be ready at this instant: be awake by then."""
+        """Claim at this instant at the latest, because a run will be ready then."""
         self._sleep_until(when)
 
     def recall(self, request: LeaseRequest) -> None:
-        """Ask for what this worker was leased by a request whose answer got lost, and as soon as possible."""
+        """Fetch the run that was leased to this worker by a request whose answer got lost, as soon as possible."""
         self._repeats.append(
             ClaimRequest(
                 id=request.claim_id,
@@ -146,12 +150,12 @@ class Claimer:
         self.wake()
 
     def make_room(self) -> None:
-        """The worker has let go of a run: claim if there is reason."""
+        """Claim if a run may be ready, because the worker has released a run and has a free slot."""
         self._is_outdated = True
         self.claim()
 
     def claim(self) -> None:
-        """Claim if there is room and reason."""
+        """Claim now if the worker has a free slot and a run may be ready."""
         if self._is_stopped or self._task is not None or not self._is_wanted:
             return
         if self._outage.is_ongoing and self._timer is not None:
@@ -167,7 +171,7 @@ class Claimer:
         self._task.add_done_callback(self._answered)
 
     async def stop(self) -> None:
-        """Claim no more; a claim under way is still taken, if the store answers soon."""
+        """Stop claiming. Runs of a claim in flight are still taken if the store answers within a few seconds."""
         self._is_stopped = True
         self._disarm()
         if (task := self._task) is not None:
@@ -180,7 +184,7 @@ class Claimer:
             await self._room.renew_if_late()
             request = self._repeats[0] if self._repeats else self._request()
             claimed = await self._store.claim(request)
-        except Exception as error:  # noqa: BLE001 - nobody else would claim for this worker; it tries again
+        except Exception as error:  # noqa: BLE001 - without claims the worker would be dead, so it tries again
             self._outage.failed(error)
             return None
         self._outage.worked()
@@ -202,7 +206,7 @@ class Claimer:
             may_suspect=not self._room.holds_suspect(),
             shares=self._shares,
         )
-        # If the answer gets lost, the same claim is made again and gives the same leases.
+        # If the answer gets lost, the claimer repeats the same claim, and the store returns the same leases.
         self._repeats.appendleft(replace(request, is_repeat=True))
         return request
 
@@ -212,7 +216,7 @@ class Claimer:
             return
         claimed = task.result()
         if claimed is None:
-            self._is_wanted = True  # what there is to claim is as unknown as before
+            self._is_wanted = True  # the failed claim has answered nothing, so the reason to claim remains
             self._sleep_until(self._room.clock.now() + _OUTAGE_PAUSE)
             return
         if not self.was_short or claimed.has_more:
@@ -226,20 +230,21 @@ class Claimer:
             self._sleep_until(min(times, default=None))
 
     def _next_claim(self, claimed: Claimed) -> Micros | None:
-        """When to claim what becomes ready next: on time, unless this claim did not get what was ready."""
+        """Return the time of the next claim: when the next run is ready, or later if this claim left it behind."""
         expected, self._expected_at = self._expected_at, claimed.next_ready_at
         if claimed.next_ready_at is None:
             return None
-        is_withheld = claimed.next_ready_at <= claimed.now  # from a worker that holds a suspect, say
-        # Every idle worker is awake for every timer, and one of them wins. Without a pause the others would claim in
-        # vain for each of a thousand timers a second, and hinder the winner.
+        # The store has a ready run but did not hand it out. Example: the run is a suspect, and this worker holds one.
+        is_withheld = claimed.next_ready_at <= claimed.now
+        # Every idle worker wakes up for every timer, and one of them wins. Without a pause the others would make an
+        # empty claim for each of a thousand timers a second, and slow down the winner.
         is_beaten = not claimed.leases and expected is not None and expected <= claimed.now
         if is_withheld or is_beaten:
             return max(claimed.next_ready_at, claimed.now + _AGAIN_PAUSE)
         return claimed.next_ready_at
 
     def _sleep_until(self, when: Micros | None) -> None:
-        """Wake at this instant, or earlier if that was the plan already."""
+        """Wake up at this instant, or earlier if an earlier timer is set."""
         if when is None or self._is_stopped or (self._timer_at is not None and self._timer_at <= when):
             return
         self._disarm()

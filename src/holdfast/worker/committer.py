@@ -1,7 +1,8 @@
-"""The committer: collects checkpoints of all runs while the last write is in flight, and writes them as one.
+"""The committer: group commit. It collects checkpoints of all runs while a write is in flight, then writes one batch.
 
-This is where the speed comes from. Durability is not weakened: nothing is executed before what led to it is
-written; only the cost of the commit is shared. A store that can use it gets a further batch while one is in flight.
+This is where the speed comes from. Durability is not weakened: an operation executes only after everything that led
+to it is committed. Only the cost of the commit is shared. If the store can use several batches at once
+(`Store.flushes`), the committer sends another batch while one is in flight.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from holdfast.worker.signals import SignalSender
 BATCH_LIMIT = 500
 
 WORTH_A_COMMIT = 50
-"""So many checkpoints are worth a commit of their own beside one in flight, even if more are about to come."""
+"""Minimum size of a batch that is sent beside another one in flight, even if more checkpoints are about to come."""
 
 WORTH_SHARE = 4
-"""Beside a large batch in flight a small one waits, to be part of the next: it is at least one in so many of them."""
+"""A batch is sent beside others only if it has at least one checkpoint for this many in flight.
+
+A smaller batch waits and becomes part of the next one.
+"""
 
 _log = logging.getLogger("holdfast.worker")
 
@@ -35,21 +39,21 @@ Answer = Verdict | Exception
 
 
 class CheckpointSource(Protocol):
-    """Something that has checkpoints to write: the driver of one run."""
+    """A source of checkpoints: the driver of one run."""
 
     def take_checkpoint(self) -> Checkpoint | None:
-        """What to write now, or None if it is not needed any more. Not asked for while one is in flight."""
+        """Return the checkpoint to write, or None if none is needed. Not called while one of this run is in flight."""
         ...
 
     def written(self, verdict: Verdict) -> None: ...
 
     def refused(self, error: Exception) -> None:
-        """The store will never take this checkpoint."""
+        """Handle the error with which the store refused the checkpoint. The store will never accept it."""
         ...
 
 
 class Flush:
-    """A batch in flight, and the sources that wait for the answer."""
+    """A batch in flight and the sources that wait for its answer."""
 
     __slots__ = ("batch", "began", "sources", "task")
 
@@ -63,9 +67,10 @@ class Flush:
 
 
 class Committer:
-    """Writes checkpoints in batches, as many at a time as the store can use, and never two of one run.
+    """Writes checkpoints in batches: as many batches at a time as the store can use, never two checkpoints of one run.
 
-    `is_alone` tells that no other run could have something to write soon. `signal_sender` reports how much was written.
+    `told` receives the store's time from each answer. `is_alone` returns True if no other run can have something to
+    write soon. `signal_sender` reports the size and duration of each batch.
     """
 
     def __init__(
@@ -96,25 +101,27 @@ class Committer:
         return not self._dirty and not self._flushes
 
     def add(self, source: CheckpointSource) -> None:
-        """Have a run's checkpoint written with the next batch; the answer may be there before this returns."""
+        """Write a run's checkpoint with the next batch. The answer may arrive before this method returns."""
         self._dirty[source] = None
         if self._is_scheduled or not self._is_time():
             return
         if self._is_alone():
             self._flush()
         else:
-            # Not at once: what else is ready in this round of the loop shares the commit.
+            # Not at once, so that other checkpoints of this loop iteration share the commit.
             self._is_scheduled = True
             self._loop.call_soon(self._flush)
 
     def _is_time(self) -> bool:
-        """Whether what has gathered is to be written now.
+        """Return True if the collected checkpoints should be written now.
 
-        With nothing in flight it always is, but for what somebody outside holds up, which may take long. Else it waits
-        for the answer, and grows meanwhile; unless the store can use another batch, and this one is worth a commit of
-        its own: it is large, or nothing else is about to come, and it is no mere crumb of what is in flight. Runs that
-        commit together come back together, so crumbs would stay crumbs, and commits of a few would for ever slow down
-        those of many.
+        They are if no batch is in flight. Batches that are held up (a client has locked a row, say) do not count,
+        because they may take long. Otherwise the checkpoints wait for the answer, and more of them collect meanwhile.
+
+        Exception: the store can use another batch, and this one is worth a commit of its own. That is the case if it
+        is large, or no other run is about to write, and if it is not tiny compared to what is in flight. Runs that
+        commit together come back together. So a tiny batch would stay tiny, and its commits would slow down the large
+        ones for ever.
         """
         in_flight = len(self._flushes) - len(self._held_up)
         if not in_flight:
@@ -126,7 +133,7 @@ class Committer:
         return is_share and (gathered >= WORTH_A_COMMIT or self._is_alone())
 
     async def close(self) -> None:
-        """Stop writing; what is under way is left to its fate."""
+        """Stop writing. Batches in flight are cancelled; the store may or may not have committed them."""
         self._is_closed = True
         tasks = [flush.task for flush in self._flushes]
         for task in tasks:
@@ -144,7 +151,8 @@ class Committer:
             flush = Flush(batch, sources, self._sent(batch))
             self._flushes.add(flush)
             if flush.task.done() and not self._is_answering:
-                # The store has answered at once. What follows from that is for the loop again: others have their turn.
+                # The store answered at once. Answers to the writes that follow go through the loop (the flag), so
+                # that one fast run cannot starve the others.
                 self._is_answering = True
                 try:
                     self._answered(flush, flush.task)
@@ -155,7 +163,7 @@ class Committer:
                 flush.task.add_done_callback(partial(self._answered, flush))
 
     def _gathered(self) -> tuple[list[CheckpointSource], list[Checkpoint]]:
-        """The next batch. A run whose last checkpoint is in flight stays for a later one."""
+        """Return the next batch. A run whose last checkpoint is in flight stays for a later batch."""
         sources: list[CheckpointSource] = []
         batch: list[Checkpoint] = []
         for source in list(self._dirty):
@@ -173,7 +181,7 @@ class Committer:
     def _sent(self, batch: Sequence[Checkpoint]) -> asyncio.Future[Verdicts]:
         try:
             return asyncio.ensure_future(self._store.checkpoint(batch))
-        except Exception as error:  # noqa: BLE001 - it is looked at where all answers are
+        except Exception as error:  # noqa: BLE001 - `_answered` handles it like every failed answer
             refused: asyncio.Future[Verdicts] = self._loop.create_future()
             refused.set_exception(error)
             return refused
@@ -197,7 +205,7 @@ class Committer:
         flush.task.add_done_callback(partial(self._written, flush))
 
     def _scatter(self, flush: Flush, error: BaseException) -> None:
-        """Let each checkpoint of a batch go alone, as one of them is held up; the others need not wait for it."""
+        """Write each checkpoint of a batch alone, because one of them is held up and the others need not wait."""
         self._landed(flush)
         for source, checkpoint in zip(flush.sources, flush.batch, strict=True):
             alone = Flush([checkpoint], [source], flush.task)
@@ -225,7 +233,7 @@ class Committer:
         self._landed(flush)
         if self._signal_sender is not None and self._signal_sender.signals.is_used:
             self._signal_sender.flushed(len(flush.batch), perf_counter() - flush.began)
-        self._is_scheduled = True  # what they have to write next shares a commit, too
+        self._is_scheduled = True  # so that the next checkpoints of these runs share a commit, too
         try:
             for source, answer in zip(flush.sources, answers, strict=True):
                 try:
@@ -233,16 +241,17 @@ class Committer:
                         source.written(answer)
                     else:
                         source.refused(answer)
-                except Exception as error:  # noqa: BLE001 - the answers behind it are those of other runs
-                    message = "exception while a run was told that it is written"
+                except Exception as error:  # noqa: BLE001 - the answers that follow belong to other runs
+                    message = "exception while a run handled the answer to its checkpoint"
                     self._loop.call_exception_handler({"message": message, "exception": error})
         finally:
             self._flush()
 
     async def _insist(self, batch: Sequence[Checkpoint], error: BaseException | None = None) -> list[Answer]:
-        """Write a batch, however long it takes; a refusal that is not the store's own is narrowed to its culprit.
+        """Write a batch and retry until the store answers.
 
-        Raises only if a batch of several is held up.
+        If the store refuses a batch, halve it until the refused checkpoint is found. Raises only if a batch of several
+        checkpoints is held up.
         """
         waits = pauses()
         while True:
@@ -253,13 +262,13 @@ class Committer:
                 await asyncio.sleep(next(waits))
             elif isinstance(error, Exception):
                 if len(batch) == 1:
-                    self._outage.worked()  # the store has answered, though it refuses what is to be written
+                    self._outage.worked()  # the store has answered, even though it refuses the checkpoint
                     return [error]
                 middle = len(batch) // 2
                 return [*await self._insist(batch[:middle]), *await self._insist(batch[middle:])]
             try:
                 answer = await self._store.checkpoint(batch)
-            except Exception as again:  # noqa: BLE001 - whatever a store refuses must not stop the others
+            except Exception as again:  # noqa: BLE001 - one refused checkpoint must not stop the others
                 error = again
             else:
                 self._outage.worked()

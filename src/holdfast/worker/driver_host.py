@@ -1,4 +1,4 @@
-"""The host of run drivers: what they need of their worker."""
+"""The host of run drivers: the part of the worker that they use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DriverHost(Protocol):
 
     name: str
     leased_until: Micros
-    """When the leases end that the last heartbeat renewed, by the store's clock."""
+    """End of the leases that the last heartbeat renewed, by the store's clock."""
 
     @property
     def clock(self) -> Clock: ...
@@ -36,13 +36,16 @@ class DriverHost(Protocol):
     body_of: Callable[[StepCall], Callable[..., Any]] | None
 
     def is_crowded(self) -> bool:
-        """Whether another run needs the slot of a run that only waits."""
+        """Return True if another run needs the slot of a run that only waits."""
         ...
 
-    def linger(self, driver: RunDriver, is_lingering: bool) -> None:  # noqa: FBT001 - what it says
-        """A run begins, or ceases, to wait in memory for something near; it gives up its slot if others need it."""
+    def linger(self, driver: RunDriver, is_lingering: bool) -> None:  # noqa: FBT001 - the name says it
+        """Note that a run begins or stops to wait in memory for a near deadline. It gives up its slot if needed."""
         ...
 
     def let_go(self, driver: RunDriver, end: Finish | None, ready_at: Micros | None) -> None:
-        """The run is no longer held here; `end` if it ended, `ready_at` if it is known when it can go on."""
+        """Forget a run that is no longer held here.
+
+        `end` is set if the run ended, `ready_at` if the time at which it can continue is known.
+        """
         ...

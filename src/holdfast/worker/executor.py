@@ -1,7 +1,7 @@
 """The executor: runs step bodies, async ones on the worker's loop, sync ones in threads.
 
-It knows nothing of runs. A body that nobody waits for any more is abandoned: cancelled if it can be,
-and whatever it still does is not reported.
+It knows nothing about runs. A body whose result is no longer needed is abandoned: the executor cancels it if
+possible, and does not report its outcome.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Report = Callable[["Body"], None]
 
 
 class Body:
-    """One attempt at a step, being executed. `is_timed_out`, `error` and `value` tell how it went."""
+    """One attempt at a step, in execution. `is_timed_out`, `error` and `value` hold its outcome."""
 
     __slots__ = ("began", "call", "context", "error", "info", "is_timed_out", "report", "task", "timer", "value")
 
@@ -47,7 +47,7 @@ class Body:
         return self.info.is_cancelled
 
     def abandon(self) -> None:
-        """Nobody waits for it any more."""
+        """Cancel the body, because its result is no longer needed."""
         self.info.is_cancelled = True
         if self.task is not None:
             self.task.cancel()
@@ -56,12 +56,13 @@ class Body:
 
 
 class Executor:
-    """Executes up to `steps` bodies at once, up to `threads` of them in threads; more of them wait their turn."""
+    """Executes up to `steps` bodies at once, up to `threads` of them in threads. Further bodies wait in a queue."""
 
     def __init__(self, *, steps: int, threads: int) -> None:
         self._loop = asyncio.get_running_loop()
-        # Every body begins with the variables the worker was made with, and none hands its own on: whoever ends first
-        # in a round would give them to all whose results are taken in with its, and to what these lead to.
+        # Every body starts from the context variables of the worker's creation, never from those of another body.
+        # Without this, the first body to end in a loop iteration would leak its variables: the same callback handles
+        # the results of other bodies and starts the steps that follow from them.
         self._context = copy_context()
         self._steps = steps
         self._threads = Threads(threads, self._loop)
@@ -77,9 +78,9 @@ class Executor:
     def start(
         self, call: StepCall, info: StepInfo, report: Report, prepare: Callable[[Body], None] | None = None
     ) -> Body:
-        """Execute a step; `report` is called, from a plain callback of the loop, when it has ended or timed out.
+        """Execute a step. A plain callback of the loop calls `report` when the step has ended or timed out.
 
-        `prepare` may change the context it is to be executed in.
+        `prepare` may change the context of the execution.
         """
         body = Body(call, info, report, self._context.copy())
         if prepare is not None:
@@ -91,12 +92,12 @@ class Executor:
         return body
 
     def hand_over(self, callback: Callable[[StepInfo], None], info: StepInfo) -> None:
-        """Call back on the loop; from any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody listens any more
+        """Schedule a callback on the loop. Safe to call from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the report is no longer needed
             self._loop.call_soon_threadsafe(callback, info, context=self._context)
 
     def close(self) -> None:
-        """Abandon what still runs."""
+        """Abandon all bodies that still run or wait."""
         for body in [*self._running, *self._queue]:
             body.abandon()
         self._threads.close()
@@ -111,7 +112,7 @@ class Executor:
                 self._spawn(body)
             else:
                 self._threads.submit(lambda: self._run_in_thread(body))
-        except Exception as error:  # noqa: BLE001 - no thread could be started, say: that is an attempt that failed
+        except Exception as error:  # noqa: BLE001 - a failed start (no thread available, say) is a failed attempt
             self._hand_in(body, None, error)
 
     def _set_timer(self, body: Body) -> None:
@@ -124,58 +125,60 @@ class Executor:
             return lambda: self._end(body, None, None)
         body.began = perf_counter()
         if body.call.options.timeout is not None:
-            # From here on, not from when it began to wait: an attempt that was not made has not taken too long.
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+            # The timeout starts here, not when the body began to wait for a thread: waiting is not part of an attempt.
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the result is no longer needed
                 self._loop.call_soon_threadsafe(self._set_timer, body)
         outcome = body.context.run(attempt, body.call.function, body.call.arguments(body.info))
         return lambda: self._go_on(body, *outcome)
 
     def _go_on(self, body: Body, value: Any, error: BaseException | None) -> None:
-        """A function returned: with a result, or with something still to be awaited."""
+        """Continue after a function returned a result, or an awaitable that the loop must await."""
         if error is None and not body.is_abandoned and (type(value) is CoroutineType or inspect.isawaitable(value)):
             body.value = value
             self._spawn(body)
         else:
             if type(value) is CoroutineType:
-                value.close()  # abandoned meanwhile: it is not begun
+                value.close()  # the body was abandoned meanwhile, so its coroutine never starts
             self._end(body, value, error)
 
     def _spawn(self, body: Body) -> None:
         coroutine = self._see_through(body)
-        coroutine.send(None)  # up to its first await: what cancels the task before its first step arrives in there, too
-        # Not `loop.create_task`: this is the hot path, and bodies need no name and no factory.
+        # Run it up to its first await (`_begun`). Otherwise a cancellation before the task's first step would never
+        # enter the coroutine, and its `except` would not run.
+        coroutine.send(None)
+        # Not `loop.create_task`: this is the hot path, and bodies need no task name and no task factory.
         body.task = asyncio.Task(coroutine, loop=self._loop, context=body.context)
         if len(self._running) == 1 and not self._is_to_take_in:
             self._is_to_take_in = True
             self._loop.call_soon(self._take_in_alone, context=self._context)
 
     async def _see_through(self, body: Body) -> None:
-        """The task of a body: call its function, or await what a call in a thread returned, and hand in the outcome."""
+        """Run a body as a task and hand in the outcome. It calls the function, or awaits what a thread returned."""
         value: Any = None
         error: BaseException | None = None
         try:
             await _begun()
-            # Called in here, not before: what the call itself raises (wrong arguments) is reported like all else.
+            # The call is inside the `try`, so that an error of the call itself (wrong arguments) is reported, too.
             value = await (body.call.function(*body.call.arguments(body.info)) if body.value is None else body.value)
         except KeyboardInterrupt:
             raise
         except asyncio.CancelledError:
             if type(body.value) is CoroutineType:
-                body.value.close()  # cancelled before its first step, it was never awaited
-            # Not by us (then nobody listens): the body's own cancellation is its error like any other.
+                body.value.close()  # cancelled before its first step, so it was never awaited
+            # An abandoned body ignores this outcome. For others the body cancelled itself, which is an ordinary error.
             error = asyncio.CancelledError("the step's body was cancelled")
-        except BaseException as raised:  # also SystemExit, with which a task would end its loop
+        except BaseException as raised:  # includes SystemExit, which would otherwise end the loop
             if self._loop.is_closed():
-                raise  # this coroutine is thrown away with its task
+                raise  # the interpreter discards this coroutine with its task
             error = raised
         body.task = None
         self._hand_in(body, value, error)
 
     def _hand_in(self, body: Body, value: Any, error: BaseException | None) -> None:
-        """Have an outcome taken in with all others that are there by then.
+        """Queue an outcome. One callback handles all outcomes that are queued by then.
 
-        Not one callback for each, which would cost more than all the rest of a short body; and not from here, as runs
-        are driven from plain callbacks, never from inside a task.
+        A callback for each would cost more than the rest of a short body. Handling the outcome here is not possible:
+        runs are driven from plain callbacks, never from inside a task.
         """
         self._ended.append((body, value, error))
         if not self._is_to_take_in:
@@ -183,7 +186,7 @@ class Executor:
             self._loop.call_soon(self._take_in, context=self._context)
 
     def _take_in_alone(self) -> None:
-        """If no other body is under way, and so none shares its commit, one that ended at once is not kept waiting."""
+        """Handle outcomes now if only one body runs: no other body could share its commit, so waiting gains nothing."""
         if len(self._running) == 1:
             self._take_in()
         else:
@@ -195,8 +198,8 @@ class Executor:
         for body, value, error in ended:
             try:
                 self._end(body, value, error)
-            except Exception as trouble:  # noqa: BLE001 - the results behind it are those of other runs
-                message = "exception while a step's result was taken in"
+            except Exception as trouble:  # noqa: BLE001 - the results that follow belong to other runs
+                message = "exception while the worker handled a step's result"
                 self._loop.call_exception_handler({"message": message, "exception": trouble})
 
     def _time_out(self, body: Body) -> None:
@@ -221,11 +224,11 @@ class Executor:
 
 def _is_async(function: Callable[..., Any]) -> bool:
     if type(function) is FunctionType and function.__code__.co_flags & inspect.CO_COROUTINE:
-        return True  # the usual case, twenty times faster than to ask `inspect`
+        return True  # the usual case, twenty times faster than `inspect`
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
 @types.coroutine
 def _begun() -> Generator[None, None, None]:
-    """Comes back when the task it is awaited in makes its first step."""
+    """Suspend until the task that awaits this makes its first step."""
     yield

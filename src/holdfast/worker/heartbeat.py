@@ -1,6 +1,7 @@
 """The heartbeat: renews leases from its own thread, so that a busy event loop does not lose its runs.
 
-An event loop that has been silent for several leases is dead and loses them: another worker must go on.
+If the event loop has been silent for several leases, the heartbeat takes it for dead and stops renewing. The leases
+end, and another worker continues the runs.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ BEATS_PER_LEASE = 3
 SILENT_LEASES = 4
 
 LONGEST_PAUSE_SECONDS = 20.0
-"""However long the lease: others take a worker for dead that they have not heard of for a minute."""
+"""Maximum pause between two beats, for any lease: a worker silent for a minute counts as dead elsewhere."""
 
 _log = logging.getLogger("holdfast.worker")
 
 
 class Heartbeat:
-    """Beats until stopped; every answer of the store is handed to the loop, with when it was asked for."""
+    """Renews leases until stopped. It passes every answer of the store to the loop, with the time of the request."""
 
     def __init__(
         self,
@@ -53,12 +54,12 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start the heartbeat thread."""
         self._thread = threading.Thread(target=self._beat_on, name="holdfast-heart", daemon=True)
         self._thread.start()
 
     async def stop(self) -> None:
-        """Stop beating, and wait for a beat under way."""
+        """Stop renewing, and wait up to five seconds for a renewal in flight."""
         self._stopping.set()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, 5.0)
@@ -71,12 +72,17 @@ class Heartbeat:
             except RuntimeError:
                 return  # the loop is closed
             if time.monotonic() - self._pulse > SILENT_LEASES * self._lease / SECOND:
-                _log.error("the event loop has been silent for %d leases; its runs are left to others", SILENT_LEASES)
+                _log.error(
+                    "the event loop has been silent for %d leases; other workers take over its runs", SILENT_LEASES
+                )
                 continue
             self._beat()
 
     def _feel(self) -> None:
-        """Called on the loop, where types are registered: the next beat tells of them."""
+        """Note that the loop is alive, and refresh the worker record for the next beat.
+
+        Runs on the loop, because types are registered there.
+        """
         self._pulse = time.monotonic()
         self._info = self._tell()
 
@@ -85,7 +91,7 @@ class Heartbeat:
             holdings, asked_at = self._holdings(), self._now()
             answer = self._store.renew(self._info, holdings, self._lease)
             self._loop.call_soon_threadsafe(self._renewed, holdings, asked_at, answer)
-        except Exception as error:  # noqa: BLE001 - a heart that stops loses every run; it tries again
+        except Exception as error:  # noqa: BLE001 - without renewals the worker loses every run, so it tries again
             if not self._loop.is_closed():
                 self._outage.failed(error)
         else:

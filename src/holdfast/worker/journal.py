@@ -1,6 +1,7 @@
-"""The journal: what a worker logs about a run. Each record names the run; none has a value of the user's.
+"""The journal: the log records of a worker about a run. Each record names the run; none contains user data.
 
-Of an error only its class is told, as its text may be made of values: the run has it, for whoever may see it.
+A record contains only the class of an error, because the message may contain user data. The run keeps the message,
+for readers who have access to it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _log = logging.getLogger("holdfast.worker")
 
 
 class Journal:
-    """Logs about one run, in the name of one worker."""
+    """Writes the log records of one worker about one run."""
 
     __slots__ = ("_run", "_worker")
 
@@ -36,33 +37,36 @@ class Journal:
         _log.warning(text, *args, extra=self._about())
 
     def trouble(self, text: str, error: BaseException) -> None:
-        """An error that is not of the workflow's making. Its traceback is told only to those who look closely."""
+        """Log an error that the workflow did not cause. The traceback appears only at level DEBUG."""
         about = self._about(error=type(error).__name__)
         _log.error(f"{text}: %s", self._run.id, about["error"], extra=about)
         _log.debug(text, self._run.id, exc_info=error, extra=about)
 
     def slow_code(self, seconds: float) -> None:
-        """The code of the run took long, and every other run of the worker waited for it."""
+        """Warn that the run's code took long, because every other run of the worker waited for it."""
         self.warning(
-            "the code of run %s (%s) kept the worker's loop for %.0f ms; move what takes long into a step",
+            "the code of run %s (%s) blocked the worker's loop for %.0f ms; move slow code into a step",
             self._run.id,
             self._run.type,
             seconds * 1000,
         )
 
     def survivors(self, definition: Definition, lines: Iterable[str]) -> None:
-        """Code cannot leave memory. Each line of a type is named once, because that happens at every suspension."""
+        """Warn about code that cannot leave memory.
+
+        It happens at every suspension, so each line of a type is logged once.
+        """
         for line in sorted(set(lines) - definition.surviving_lines):
             definition.surviving_lines.add(line)
             self.warning(
-                "workflow %s swallows every exception at %s, so it cannot be closed when a run suspends; catch "
-                "`Exception` there, not everything: a bare `except` and `except BaseException` also catch the closing",
+                "workflow %s swallows every exception at %s, so holdfast cannot close it when a run suspends; catch "
+                "`Exception` there: a bare `except` and `except BaseException` also catch the closing",
                 definition.type,
                 line,
             )
 
     def attempt_failed(self, body: Body) -> None:
-        """An attempt at a step did not succeed."""
+        """Log a failed attempt at a step."""
         error = "StepTimeout" if body.is_timed_out else type(body.error).__name__
         location = body.call.location
         about = self._about(location=location, error=error)
@@ -71,11 +75,11 @@ class Journal:
         )
 
     def let_go(self, next: Next) -> None:
-        """A run was let go; if that is because of an error, people want to know."""
+        """Log the error because of which the worker released a run, if there is one."""
         if not isinstance(next, (Finish, StartRollback, Block)) or next.error is None:
             return
         error = next.error
-        what = {Finish: "failed", StartRollback: "undoes what it did", Block: "is blocked"}[type(next)]
+        what = {Finish: "failed", StartRollback: "rolls back", Block: "is blocked"}[type(next)]
         if is_cancellation(error):
             what, level = "is cancelled", logging.INFO
         else:

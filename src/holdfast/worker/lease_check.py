@@ -1,4 +1,4 @@
-"""The lease check: asks the store how held runs stand when something may have happened to them."""
+"""The lease check: asks the store about held runs after a hint that one of them may have changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PAUSE_SECONDS = 0.02
 
 
 class LeaseCheck:
-    """Asks until it knows of the last hint. `ended` is called when it is done, with the error if there was one."""
+    """Asks the store until it has asked after the last hint. Calls `ended` when done, with the error if any."""
 
     def __init__(
         self,
@@ -39,14 +39,14 @@ class LeaseCheck:
         return self._task is not None
 
     def look(self, *, is_elsewhere: bool) -> None:
-        """Look, soon. Hints from elsewhere tell nothing but that something happened, and may come in a stream."""
+        """Ask soon. Hints from another process say only that something happened, and may come in a stream."""
         self._must_look = True
         self._pause_seconds = _PAUSE_SECONDS if is_elsewhere else 0.0
         if self._task is None:
             self._start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop asking."""
         if self._task is not None:
             self._task.cancel()
 
@@ -55,10 +55,10 @@ class LeaseCheck:
         self._task.add_done_callback(self._looked)
 
     async def _look(self) -> None:
-        """Ask how the held runs stand, at most so many times a second."""
+        """Ask about the held runs. Hints from another process add a pause after each request."""
         while self._must_look:
             self._must_look = False
-            with suppress(StoreUnavailable):  # the next heartbeat tells how they stand, and logs the outage
+            with suppress(StoreUnavailable):  # the next heartbeat gets the same answer, and logs the outage
                 holdings = self._holdings()
                 answer = await self._store.changes(VerdictsOn(holdings=holdings))
                 self._loop.call_soon(self._heard, holdings, answer)
@@ -67,5 +67,5 @@ class LeaseCheck:
     def _looked(self, task: asyncio.Task[None]) -> None:
         self._task = None
         self._ended(None if task.cancelled() else task.exception())
-        if self._must_look and not task.cancelled():  # told of between the last look and this call
+        if self._must_look and not task.cancelled():  # a hint came between the last request and this callback
             self._start()

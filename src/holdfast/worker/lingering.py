@@ -1,4 +1,4 @@
-"""Lingering: how long a run that only waits stays in the memory of its worker, so that it need not be replayed."""
+"""Lingering: rules for how long a waiting run stays in its worker's memory, which saves a replay."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from holdfast.core.clock import SECOND, Micros
 from holdfast.runner.standstill import Standstill
 
 LINGER: Micros = SECOND
-"""A run whose next deadline is this near stays in memory; giving it back would cost more than it saves."""
+"""A run whose next deadline is this near stays in memory: suspending it would cost more than it saves."""
 
 GATHERING = 32
-"""A run that waits for at least this many children stays in memory for a while after something arrived."""
+"""A run that waits for at least this many children stays in memory for a while after an arrival."""
 
 GATHER_LINGER: Micros = SECOND // 4
-"""How long it stays. The other children end soon, too, and to replay the run for each would take quadratic time."""
+"""Time for which such a run stays. More children end soon, and a replay for each of them takes quadratic time."""
 
 
 def is_due_soon(standstill: Standstill) -> bool:
-    """Whether a run that only waits stays in memory because of its next deadline, if there is room for it."""
+    """Return True if the next deadline of a waiting run is near enough to keep it in memory, if a slot is free."""
     return standstill.wake_at is not None and standstill.wake_at - standstill.at <= LINGER
 
 
 class Gathering:
-    """Keeps a run in memory that waits for many children, also if its worker is full of them."""
+    """Keeps a run that waits for many children in memory, even if the children fill all slots of its worker."""
 
     __slots__ = ("_is_wide", "arrived_at")
 
     def __init__(self, arrived_at: Micros) -> None:
         self.arrived_at = arrived_at
-        """When something arrived last, or 0."""
+        """Time of the last arrival, or 0."""
         self._is_wide = False
 
     def until(self, standstill: Standstill) -> Micros:
-        """Until when the run stays; 0 if it does not. Once it has waited for many, it stays for the last few, too."""
+        """Return the time until which the run stays, or 0. A run that once waited for many also stays for the last."""
         if not self.arrived_at:
             return 0
         count = standstill.child_count

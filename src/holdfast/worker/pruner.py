@@ -1,6 +1,6 @@
-"""The pruner: now and then removes from the store what nobody needs any more, in bites small enough to disturb nobody.
+"""The pruner: regularly removes expired data from the store, in batches small enough not to disturb other work.
 
-Every worker has one. That several prune the same store does no harm, so they do not agree on who does.
+Every worker has one. Several pruners on one store do no harm, so they need no coordination.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from holdfast.core.retention import RUN_RETENTION
 
 PRUNE_EVERY: Micros = 60 * SECOND
 FIRST_BITE, LEAST_BITE, GREATEST_BITE = 100, 50, 500
-"""So many of each kind are removed in one go. Less would keep up with nobody, more would keep others waiting."""
+"""Number of rows of each kind removed at once: a smaller bite could not keep up, a larger one would block others."""
 BITE_SECONDS = 0.010
-"""How long a bite is to take."""
+"""Target duration of one bite."""
 
 _BREATH_SECONDS = 0.010
 
@@ -28,7 +28,7 @@ _log = logging.getLogger("holdfast.worker")
 
 
 async def bites(store: Store, retention: Micros = RUN_RETENTION) -> AsyncIterator[Pruned]:
-    """Prune bite by bite until nothing is left to remove, and tell of each. Others have their turn in between."""
+    """Prune bite by bite until nothing is left to remove, and yield each result. Pauses let other work run between."""
     size = FIRST_BITE
     while True:
         began = time.monotonic()
@@ -41,13 +41,13 @@ async def bites(store: Store, retention: Micros = RUN_RETENTION) -> AsyncIterato
 
 
 def next_bite(size: int, seconds: float) -> int:
-    """How much to remove next, after a bite of this size took so long."""
+    """Return the size of the next bite, given the size and duration of the last one."""
     wanted = size * min(2.0, BITE_SECONDS / max(seconds, 1e-6))
     return max(LEAST_BITE, min(GREATEST_BITE, round(wanted)))
 
 
 class Pruner:
-    """Prunes until stopped: about every so often, and then bite by bite until nothing is left to remove."""
+    """Prunes about once per `every` until stopped; each time bite by bite until nothing is left to remove."""
 
     def __init__(
         self,
@@ -71,15 +71,15 @@ class Pruner:
 
     @property
     def is_pruning(self) -> bool:
-        """Whether it is at it."""
+        """True while it removes data."""
         return self._task is not None
 
     def start(self) -> None:
-        """Begin; the first time comes at random, so that workers started together do not prune together."""
+        """Start. The first time is random, so that workers started together do not prune together."""
         self._sleep(round(self._every * self._chance.random()))
 
     async def stop(self) -> None:
-        """Prune no more. A bite under way is either done or not; the next pruner finds out."""
+        """Stop pruning. A bite in flight is either committed or not; the next pruner removes what is left."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -119,4 +119,4 @@ def _tell(total: Pruned) -> None:
     if total != Pruned():
         _log.debug("pruned: %s", total)
     if total.dead_letters:
-        _log.warning("%d events of queues became dead letters: nobody took them in time", total.dead_letters)
+        _log.warning("%d queue events became dead letters: no run took them in time", total.dead_letters)

@@ -1,4 +1,4 @@
-"""Reports: what bodies say while they run, taken to the checkpoints of their run, but never too often."""
+"""Reports: progress and heartbeats of running step bodies, passed to the run's checkpoints at a limited rate."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from holdfast.runner.step_info import StepInfo
 from holdfast.runner.task_context import PROGRESS
 
 LISTEN_EVERY: Micros = SECOND // 4
-"""However often a body has something to say, it is listened to so often."""
+"""Minimum interval between two progress reports taken from one step."""
 
 BEAT_EVERY: Micros = 60 * SECOND
-"""A sign of life is noted so often; the first one so long after the claim, which is one itself."""
+"""Minimum interval between two recorded heartbeats of a run. The claim counts as the first one."""
 
 
 class Scribe(Protocol):
-    """Whoever writes down what is reported: the turn of the run."""
+    """A receiver of reports: the turn of the run, which records them."""
 
     def publish(self, name: str, value: str) -> None: ...
 
@@ -25,7 +25,7 @@ class Scribe(Protocol):
 
 
 class Reports:
-    """What the bodies of one held run say, from its claim on."""
+    """Takes the reports of one held run's bodies, from its claim on."""
 
     def __init__(self, clock: Clock, claimed_at: Micros) -> None:
         self._clock = clock
@@ -34,9 +34,9 @@ class Reports:
         self._rests: dict[StepInfo, Timer] = {}
 
     def hear(self, info: StepInfo, scribe: Scribe, again: Callable[[StepInfo], None]) -> None:
-        """A body has rung: write down what it says. Only after a rest it can ring `again`."""
+        """Record the report that a body has signalled. The body can signal `again` only after a rest."""
         if info in self._rests:
-            return  # it rang just as it was asked whether it had: it is listened to again after the rest
+            return  # it signalled while its last report was taken; the end of the rest takes this one
         now = self._clock.now()
         self._rests[info] = self._clock.call_at(now + LISTEN_EVERY, lambda: self._rested(info, again))
         self.take(info, scribe)
@@ -49,13 +49,13 @@ class Reports:
 
     @staticmethod
     def take(info: StepInfo, scribe: Scribe) -> None:
-        """Write down the latest that a body has published, if that has not happened."""
+        """Record the latest value that a body has published, unless it is recorded already."""
         if (news := info.news) is not info.heard:
             info.heard = news
             scribe.publish(PROGRESS, news or "null")
 
     def forget(self, info: StepInfo) -> None:
-        """A body has ended, or nobody waits for it any more."""
+        """Stop listening to a body that has ended or was abandoned."""
         if (rest := self._rests.pop(info, None)) is not None:
             rest.cancel()
 

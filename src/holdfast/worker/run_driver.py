@@ -1,4 +1,4 @@
-"""The run driver: carries one leased run between its turn, its step bodies and the committer.
+"""The run driver: connects the turn of one leased run with its step bodies and the committer.
 
 All methods are called from plain callbacks of the worker's loop, never from inside a task.
 """
@@ -52,10 +52,10 @@ _HOLD, _SUSPEND, _RELEASE = Hold(), Suspend(), Release()
 
 
 class RunDriver:
-    """Drives one run: feeds its turn, obeys its standstills, and lets go of it at last.
+    """Drives one run: feeds its turn, acts on its standstills, and releases it in the end.
 
-    A standstill says what the run wants. The driver decides what the worker adds to that: whether the lease is still
-    good, whether the run is to be given back, and whether it stays in memory.
+    A standstill says what the run needs next. The driver adds the view of the worker: it checks that the lease is
+    still valid, and decides whether to give the run back and whether to keep it in memory.
     """
 
     def __init__(self, lease: Lease, definition: Definition, host: DriverHost) -> None:
@@ -95,7 +95,7 @@ class RunDriver:
 
     @property
     def holding(self) -> Holding:
-        """What the heartbeat says of this run."""
+        """The run as the heartbeat reports it to the store."""
         return Holding(run_id=self.id, token=self.token, seen=self._turn.inbox.seen)
 
     @property
@@ -111,7 +111,7 @@ class RunDriver:
 
     def _tell_claim(self) -> None:
         run = self._lease.run
-        # Of a member of a group it is not known when it got its slot.
+        # A member of a group waits for a slot, and the time when it got the slot is not recorded.
         is_first = run.token == 1 and run.group is None
         ready_at = run.start_at if is_first else self._turn.due_since
         if ready_at is None and not run.crashes:
@@ -120,24 +120,24 @@ class RunDriver:
         self._host.signal_sender.claimed(run, run.updated_at, ready_at)
 
     def advance(self) -> None:
-        """Feed what is due, and go on from there."""
+        """Feed everything that is due, and act on the new standstill."""
         if not self._is_gone and not self._is_leaving() and self._transaction is None:
             self._obey(self._drive(self._turn.settle))
 
     def _obey(self, standstill: Standstill) -> None:
-        """Start what may start, write what there is to write, and wait for what is due next."""
+        """Act on a standstill: start steps, write a checkpoint if one is needed, and set the timer."""
         if standstill.start and self._may_begin(standstill.at):
             self._start_steps(standstill)
         if self._sent is None:
             self._wanted = self._next(standstill)
         if standstill.wake_at is not None or self._timer is not None or self._gathering.arrived_at:
             self._arm(standstill)
-        # Nothing executes, nothing is being written and nothing is to be: it only waits for something near.
+        # Nothing executes and no checkpoint is in flight or due: the run only waits for a near deadline.
         is_lingering = not self._bodies and self._sent is None and self._wanted is None
         if is_lingering != self._is_lingering:
             self._linger(is_lingering=is_lingering)
         if self._sent is None and self._wanted is not None:
-            self._host.committer.add(self)  # which may go on with the run, or let it go: nothing comes after it
+            self._host.committer.add(self)  # must be last: the answer may come inside this call and release the run
 
     def _start_steps(self, standstill: Standstill) -> None:
         try:
@@ -150,10 +150,9 @@ class RunDriver:
             self._be_in_trouble(error)
 
     def _may_begin(self, now: Micros) -> bool:
-        """Whether steps may be begun: the run is to go on, and to go on here.
+        """Return True if steps may start: the run continues, this worker keeps it, and the lease has not ended.
 
-        That needs a lease that has not run out. A process that stood still does not know whether somebody else has the
-        run by now: its next heartbeat tells.
+        After a freeze of this process another worker may hold the run. Only the next heartbeat can tell.
         """
         if self._refusal is not None or self._is_giving_back():
             return False
@@ -164,11 +163,11 @@ class RunDriver:
         self._host.linger(self, is_lingering)
 
     def look(self, verdict: Verdict) -> None:
-        """Take in what a heartbeat or a lease check learned about the run."""
+        """Apply the verdict that a heartbeat or a lease check got about the run."""
         if self._is_gone:
             return
         if verdict.is_lost:
-            # A checkpoint that lets go may be committed and its answer still on the way; that answer decides.
+            # A checkpoint that releases the run may be committed while its answer is on the way. That answer decides.
             if not self._is_leaving():
                 self.lose()
             return
@@ -182,12 +181,12 @@ class RunDriver:
         self._turn.inbox.add(verdict.arrivals, verdict.seen)
 
     def stop(self) -> None:
-        """Give the run back now: abandon every body that runs, and record nothing of it."""
+        """Give the run back now: abandon every running body, and record nothing about it."""
         self._abandon(list(self._bodies))
         self.advance()
 
     def drop(self) -> None:
-        """Forget the run without telling the store, as a process that dies would."""
+        """Forget the run without a write to the store, as a crash would."""
         self._leave()
 
     # Steps
@@ -195,7 +194,7 @@ class RunDriver:
     def _execute(self, call: StepCall, now: Micros) -> None:
         self._turn.started(call, now)
         if call.location in self._bodies:
-            self._bodies[call.location].call = call  # a new turn asks for what is being executed already
+            self._bodies[call.location].call = call  # after `_replayed`, the new turn asks for a running step
         else:
             if self._host.body_of is not None:
                 call.function = self._host.body_of(call)
@@ -239,7 +238,7 @@ class RunDriver:
                     self._reports.forget(body.info)
 
     def _rung(self, info: StepInfo) -> None:
-        """Called by a body that has something to report, in the thread in which it runs."""
+        """Pass on a body's signal that it has a report. The body calls this in its own thread."""
         self._host.executor.hand_over(self._hear, info)
 
     def _hear(self, info: StepInfo) -> None:
@@ -254,13 +253,13 @@ class RunDriver:
     # Transactions
 
     def _transact(self, call: TxCall, now: Micros) -> None:
-        """Have the store carry out a transaction, as the checkpoint of this run that is in flight.
+        """Start a transaction in the store. It counts as the run's checkpoint in flight.
 
-        Until it has answered nothing is fed: the entry that it writes has the next place.
+        Until the store answers, nothing is fed, because the entry of the transaction takes the next position.
         """
         transactor = self._host.transactor
         if self._sent is not None or self._ended or transactor is None:
-            return  # it is offered again when that is done
+            return  # the turn asks for it again when that is done
         assert isinstance(self._turn, Turn), "a task has no transactions"
         self._turn.started(call, now)
         if self._host.body_of is not None:
@@ -274,7 +273,7 @@ class RunDriver:
         self._transaction = call, transactor.start(checkpoint, attempt.location, attempt, self._transacted)
 
     def _transacted(self, answer: Transacted | Exception) -> None:
-        """Take in the answer to a transaction, then feed what had to wait for it."""
+        """Apply the answer to a transaction, then feed the step results that had to wait for it."""
         if self._is_gone or self._transaction is None:
             return
         (call, _), self._transaction = self._transaction, None
@@ -289,10 +288,10 @@ class RunDriver:
         for body in ended:
             self._step_done(body)
         if ended:
-            self.advance()  # a transaction that had to wait for them may begin, also if nobody else waits for them
+            self.advance()  # another transaction may have waited for these results
 
     def _feed_transacted(self, call: TxCall, answer: Transacted) -> None:
-        """Feed the result or the error of a transaction. What to do then follows when the checkpoint is settled."""
+        """Feed the result or the error of a transaction. `written` acts on the standstill afterwards."""
         if answer.entry is not None:
             assert isinstance(self._turn, Turn), "a task has no transactions"
             if self._sent is not None:  # the store has added the entry to this checkpoint
@@ -307,7 +306,7 @@ class RunDriver:
         return self._sent is not None and not isinstance(self._sent.next, Hold)
 
     def _next(self, standstill: Standstill) -> Next | None:
-        """What the next checkpoint would do with the run; None if none is needed."""
+        """Return what the next checkpoint does with the run, or None if no checkpoint is needed."""
         if self._refusal is not None:
             return self._refusal
         if standstill.end is not None:
@@ -320,18 +319,18 @@ class RunDriver:
         return _HOLD if standstill.must_write else None
 
     def _lingers(self, standstill: Standstill) -> bool:
-        """Whether a run that only waits stays in memory."""
+        """Return True if a waiting run stays in memory."""
         if self._is_giving_back():
             return False
         has_near = is_due_soon(standstill) and not self._host.is_crowded()
         return has_near or self._gathering.until(standstill) > standstill.at
 
     def _is_giving_back(self) -> bool:
-        """Whether the run is let go as soon as nothing of it executes, because it pauses or the worker stops."""
+        """Return True if the worker releases the run as soon as none of its steps executes: on pause or shutdown."""
         return self._is_pausing or self._host.is_draining
 
     def take_checkpoint(self) -> Checkpoint | None:
-        """For the committer: what is to be written now."""
+        """Return the checkpoint to write now. The committer calls this."""
         if self._is_gone or self._sent is not None:
             return None
         next, self._wanted = self._wanted, None
@@ -347,12 +346,12 @@ class RunDriver:
         return self._host.signal_sender.with_trace(self._lease.run, checkpoint) if checkpoint.children else checkpoint
 
     def written(self, verdict: Verdict) -> None:
-        """For the committer: the store's answer."""
+        """Apply the store's answer to the checkpoint in flight. The committer calls this."""
         if self._is_gone or self._sent is None:
             return
         checkpoint, self._sent = self._sent, None
         if verdict.is_lost:
-            self._journal.info("run %s was taken away; what was done here since is dropped", self.id)
+            self._journal.info("run %s is no longer leased to this worker; its unrecorded progress is dropped", self.id)
             self.lose()
             return
         if self._signals.is_used:
@@ -361,7 +360,7 @@ class RunDriver:
             self._leave_by(checkpoint)
             return
         if checkpoint.charged:
-            self.crashes = 0  # it has got on since, so it is no suspect any more
+            self.crashes = 0  # it has made progress since the crash, so it is no longer a suspect
         self._is_pausing = verdict.is_pausing
         standstill = self._turn.committed(self._host.clock.now())
         if verdict.arrivals or verdict.seen:
@@ -379,11 +378,11 @@ class RunDriver:
             self._seconds.pop(entry.location, None)
 
     def refused(self, error: Exception) -> None:
-        """For the committer: the store will never take this checkpoint. Block the run; others go on."""
+        """Block the run, because the store will never accept its checkpoint. The committer calls this."""
         sent, self._sent = self._sent, None
-        self._journal.trouble("the store refuses what run %s has to write", error)
+        self._journal.trouble("the store refuses a checkpoint of run %s", error)
         if self._refusal is not None and (sent is None or not sent.entries):
-            # Not even the block: its lease runs out, and the worker that claims it then counts a crash.
+            # The store refuses even the block. The lease ends, and the next worker that claims the run counts a crash.
             self._leave(ready_at=self._lease.run.ready_at)
         else:
             self._turn.pending.drop()
@@ -391,17 +390,17 @@ class RunDriver:
             self._obey(self._turn.standstill(self._host.clock.now()))
 
     def _give_up(self, error: Exception) -> None:
-        """Have the next checkpoint block the run, and write nothing else but what was fed to its code."""
+        """Block the run with the next checkpoint. Besides the block, it contains only facts fed to the code."""
         self._abandon(list(self._bodies))
         self._turn.pending.drop_requests()
         self._refusal = Block(error=ErrorRecord.of(error))
 
     def _replayed(self, written: Checkpoint, standstill: Standstill) -> Standstill:
-        """For tests: go on from what is recorded, as another worker would."""
+        """Continue from the recorded history, as another worker would. For tests."""
         old = self._turn
         old.remember(written)
         if standstill.end is not None or standstill.must_write or old.pending.entries:
-            return standstill  # something newer is not recorded yet; the next checkpoint gives the next chance
+            return standstill  # newer facts are not recorded yet; try again after the next checkpoint
         run = replace(old.pending.run, token=max(2, old.pending.run.token))
         self._lease = Lease(run=run, entries=old.entries, arrivals=tuple(old.inbox.arrivals))
         old.evict()
@@ -412,7 +411,7 @@ class RunDriver:
     # Time
 
     def _arm(self, standstill: Standstill) -> None:
-        """Be called back when something of this run is due by itself."""
+        """Set a timer for the next deadline of this run."""
         now, deadline = standstill.at, standstill.wake_at
         if self._gathering.arrived_at and (until := self._gathering.until(standstill)) > now and not self._bodies:
             deadline = until if deadline is None else min(deadline, until)
@@ -420,7 +419,7 @@ class RunDriver:
             deadline = None
         is_writing = self._sent is not None or self._wanted is not None
         if deadline is not None and deadline <= now and (is_writing or not self._may_begin(now)):
-            deadline = None  # it waits for something else: an answer, a heartbeat, a body. That goes on from there
+            deadline = None  # an answer, a heartbeat or a body drives the run next; a timer would fire again and again
         if deadline == self._timer_at:
             return
         self._disarm()
@@ -440,7 +439,7 @@ class RunDriver:
     # Driving and leaving
 
     def _drive(self, action: Callable[..., Standstill], *facts: Any) -> Standstill:
-        """Have the turn take in facts, and drop the bodies that its code no longer waits for."""
+        """Pass facts to the turn, and abandon the bodies that its code no longer waits for."""
         started, now = time.perf_counter(), self._host.clock.now()
         try:
             standstill = action(*facts, now)
@@ -452,16 +451,16 @@ class RunDriver:
         took = time.perf_counter() - started
         if took > SLOW_SECONDS:
             self._journal.slow_code(took)
-            standstill = self._turn.standstill(self._host.clock.now())  # time has passed: the lease may have run out
+            standstill = self._turn.standstill(self._host.clock.now())  # time has passed: the lease may have ended
         return standstill
 
     def _be_in_trouble(self, error: Exception) -> None:
-        """Block a run that cannot be driven. It is not the workflow's error, and must not harm other runs."""
-        self._journal.trouble("run %s cannot be driven; it is blocked", error)
+        """Block the run after an error that is not the workflow's. The error must not harm other runs."""
+        self._journal.trouble("run %s is blocked by an internal error", error)
         self._give_up(error)
 
     def _leave_by(self, checkpoint: Checkpoint) -> None:
-        """Let go of the run, as the store did when it wrote this checkpoint."""
+        """Release the run, as the store did when it wrote this checkpoint."""
         self._journal.let_go(checkpoint.next)
         match checkpoint.next:
             case Finish() as end:
@@ -476,7 +475,7 @@ class RunDriver:
                 assert_never(unknown)
 
     def lose(self) -> None:
-        """Somebody else has the run now, or it has ended."""
+        """Drop the run, because another worker holds it now, or it has ended."""
         if self._signals.is_used:
             self._host.signal_sender.lost(self._lease.run)
         self._leave()
@@ -492,7 +491,7 @@ class RunDriver:
         if self._transaction is not None:
             self._transaction[1].cancel()
         if end is not None and (left := self._turn.unfinished):
-            self._journal.warning("run %s ended while %d of its tasks had not; they are dropped", self.id, left)
+            self._journal.warning("run %s ended while %d of its tasks had not; holdfast drops them", self.id, left)
         self._turn.evict()
         if self._turn.survivors:
             self._journal.survivors(self._definition, self._turn.survivors)

@@ -1,8 +1,8 @@
-"""The scheduler: fires the schedules whose slots have come.
+"""The scheduler: fires the schedules whose slots are due.
 
-Every worker has one, whatever types it handles. They do not agree on who fires: the store takes each firing once, and
-whoever comes second learns that it was done. While nothing is due it sleeps until the next slot, and looks now and then
-whether that is still the next one.
+Every worker has one, for all types. Schedulers need no coordination: the store accepts each firing once, and tells the
+second scheduler that the firing is done. While nothing is due, a scheduler sleeps until the next slot. It asks the
+store regularly whether that is still the next slot.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from holdfast.core.schedules import SLOTS_LIMIT, firing
 from holdfast.worker.signals import SignalSender
 
 PAGE = 200
-"""So many schedules are looked at together; what is to be done for them may be split."""
+"""Maximum number of schedules read at once. Their firings may go into several transactions."""
 
 RUNS_LIMIT = 1_000
-"""So many runs are made at most in one transaction."""
+"""Maximum number of runs created in one transaction."""
 
 _PAUSE: Micros = SECOND
-"""After an outage, and before looking again at what somebody else was quicker with."""
+"""Pause after an outage, and before reading again a schedule that another worker fired first."""
 
 _ELSEWHERE_SECONDS = 1.0
-"""Hints from other processes come in streams, and few of them are about schedules."""
+"""Minimum interval between two hints heeded: other processes send streams of them, few about schedules."""
 
 _log = logging.getLogger("holdfast.scheduler")
 
 
 class Scheduler:
-    """Fires until stopped. Sleeps until the next slot, a hint, or the poll; `poll=None`: only the first two.
+    """Fires schedules until stopped. Sleeps until the next slot, a hint or the poll; `poll=None` means no poll.
 
-    `told` is called with the time of each answer of the store and when it was asked for, `looked` after each look with
-    whether runs were made.
+    It calls `told` with the time of each answer of the store and the time of the request. After each look it calls
+    `looked` with True if it created runs.
     """
 
     def __init__(
@@ -72,20 +72,20 @@ class Scheduler:
 
     @property
     def is_looking(self) -> bool:
-        """Whether it is at it."""
+        """True while it reads or fires schedules."""
         return self._task is not None
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing was due at the last look, and nothing has happened since."""
+        """True if nothing was due at the last look and nothing has happened since."""
         return self._task is None and not self._is_wanted
 
     def start(self) -> None:
-        """Begin with a look."""
+        """Start with a look at the schedules."""
         self.wake()
 
     def wake(self) -> None:
-        """Something may be due."""
+        """Look at the schedules now, because one may be due."""
         if self._is_stopped:
             return
         self._is_wanted = True
@@ -93,7 +93,7 @@ class Scheduler:
             self._begin()
 
     def hear(self, hint: Hint) -> None:
-        """A schedule was changed, or something was by another process."""
+        """Wake up if a hint says that a schedule changed, or that another process changed something."""
         if hint.is_rescheduled:
             self.wake()
         elif hint.is_elsewhere and self._loop.time() >= self._deaf_until:
@@ -101,7 +101,7 @@ class Scheduler:
             self.wake()
 
     async def stop(self) -> None:
-        """Fire no more. A firing under way is either done or not; the next scheduler finds out."""
+        """Stop firing. A firing in flight is either committed or not; the next scheduler fires what is left."""
         self._is_stopped = True
         self._disarm()
         if (task := self._task) is not None:
@@ -117,7 +117,7 @@ class Scheduler:
         self._task.add_done_callback(self._looked)
 
     async def _look(self) -> Micros | None:
-        """Fire all that is due; when to look again."""
+        """Fire everything that is due. Return the time of the next look."""
         after: tuple[Micros, str] = (0, "")
         times: list[Micros] = []
         while True:
@@ -140,13 +140,13 @@ class Scheduler:
         for schedule in schedules:
             try:
                 yield firing(schedule, now, SLOTS_LIMIT)
-            except InvalidRequest as error:  # its zone is known where it was set, and not here
+            except InvalidRequest as error:  # this machine does not know the schedule's time zone
                 if schedule.name not in self._unknown:
                     self._unknown.add(schedule.name)
-                    _log.warning("schedule %s is left to other workers: %s", schedule.name, error)
+                    _log.warning("this worker cannot fire schedule %s; other workers can: %s", schedule.name, error)
 
     def _told(self, firings: Sequence[Firing], answers: Sequence[Fired], now: Micros) -> Iterator[Micros]:
-        """Take note of what was fired; the instants at which there is more to do."""
+        """Report the firings, and yield the times at which more is to do."""
         for asked, fired in zip(firings, answers, strict=True):
             name = asked.schedule.name
             if fired.is_stale:
@@ -161,9 +161,9 @@ class Scheduler:
             _log.debug("schedule %s fired: %d runs", name, len(fired.run_ids))
             for slot in fired.skipped:
                 when = moment(slot).isoformat()
-                _log.info("schedule %s leaves out %s: an earlier run of it has not ended", name, when)
+                _log.info("schedule %s skips slot %s: an earlier run of it has not ended", name, when)
             if not asked.slots:
-                _log.warning("schedule %s: nobody fired it in time; its missed slots are left out", name)
+                _log.warning("schedule %s: no worker fired it in time; its missed slots are skipped", name)
 
     def _looked(self, task: asyncio.Task[Micros | None]) -> None:
         self._task = None
@@ -184,9 +184,9 @@ class Scheduler:
             self._sleep_until(when)
 
     def _failed(self, error: BaseException) -> None:
-        """Whatever it was, it is tried again: nobody else would fire for this worker."""
+        """Look again after a pause, for every kind of error: a scheduler that gives up would fire nothing."""
         self._outage.failed(error)
-        self._is_wanted = True  # what is due is as unknown as before
+        self._is_wanted = True  # the failed look has answered nothing, so the reason for it remains
         self._sleep_until(self._clock.now() + _PAUSE)
 
     def _sleep_until(self, when: Micros) -> None:
@@ -204,7 +204,7 @@ class Scheduler:
 
 
 def _batches(firings: Iterator[Firing]) -> Iterator[list[Firing]]:
-    """Firings together that make not too many runs."""
+    """Group firings so that each group creates at most `RUNS_LIMIT` runs."""
     batch: list[Firing] = []
     runs = 0
     for one in firings:

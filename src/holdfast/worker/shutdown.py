@@ -1,4 +1,4 @@
-"""Shutdown: the signals that tell a worker process to stop, and then to hurry."""
+"""Shutdown: the Unix signals that order a worker process to stop, and then to hurry."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from contextlib import contextmanager
 
 
 class Shutdown:
-    """What signals have asked for so far. A worker waits for `stop`, and while it stops for `hurry`."""
+    """The orders received so far. A worker waits for `stop`; while it stops, it waits for `hurry`."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
         self.hurry = asyncio.Event()
 
     def give(self) -> None:
-        """The first order is to stop, every further one to hurry."""
+        """Give the next order: the first order means stop, every further one means hurry."""
         (self.hurry if self.stop.is_set() else self.stop).set()
 
     def give_both(self) -> None:
@@ -26,16 +26,16 @@ class Shutdown:
 
     @contextmanager
     def from_person(self) -> Iterator[None]:
-        """Heed SIGTERM and SIGINT alike: the second of them means hurry."""
+        """Handle SIGTERM and SIGINT alike: the first signal means stop, the second means hurry."""
         with _heeding({signal.SIGTERM: self.give, signal.SIGINT: self.give}):
             yield
 
     @contextmanager
     def from_supervisor(self) -> Iterator[None]:
-        """Heed SIGTERM as stop and SIGINT as hurry.
+        """Handle SIGTERM as stop and SIGINT as hurry.
 
-        However often SIGTERM comes: a service manager may send it to every process, the supervisor among them, which
-        passes it on.
+        A repeated SIGTERM still means stop. A service manager may send it to every process, and the supervisor, which
+        also gets it, passes it on.
         """
         with _heeding({signal.SIGTERM: self.stop.set, signal.SIGINT: self.give_both}):
             yield
@@ -46,7 +46,7 @@ def _heeding(handlers: Mapping[signal.Signals, Callable[[], None]]) -> Iterator[
     loop = asyncio.get_running_loop()
     installed = []
     for number, handler in handlers.items():
-        # In a thread, and on a loop that cannot, signals stay with whoever has them.
+        # In a thread, or on a loop without signal support, the existing signal handlers stay.
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
             loop.add_signal_handler(number, handler)
             installed.append(number)

@@ -1,6 +1,6 @@
-"""Signals of one worker. What they say of a run is what the store has written.
+"""Signals of one worker. A signal about a run reports what the store has committed.
 
-Callers ask first whether anybody listens (`signals.is_used`), so that nothing is spent if not.
+Callers first check that a hook listens (`signals.is_used`), so that unused signals cost nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SETTLED = {EntryState.DONE: "step.succeeded", EntryState.FAILED: "step.failed",
 
 
 class SignalSender:
-    """Speaks for one worker, which it names in each signal."""
+    """Sends the signals of one worker. Each signal names the worker."""
 
     def __init__(self, signals: Signals, worker: str, clock: Clock) -> None:
         self.signals = signals
@@ -41,12 +41,12 @@ class SignalSender:
         self._clock = clock
 
     def worker(self, name: str) -> None:
-        """The worker itself has started or stopped."""
+        """Report that the worker has started or stopped."""
         if self.signals.wants(name):
             self.signals.give(Signal(name=name, at=moment(self._clock.now()), worker=self._worker))
 
     def flushed(self, count: int, seconds: float) -> None:
-        """What so many runs gained was written, in one go."""
+        """Report a committed batch of `count` checkpoints."""
         if self.signals.wants("worker.flushed"):
             at = moment(self._clock.now())
             self.signals.give(Signal(name="worker.flushed", at=at, worker=self._worker, count=count, seconds=seconds))
@@ -54,7 +54,7 @@ class SignalSender:
     def started(
         self, run_id: str, type: str, at: Micros, *, parent_id: str | None = None, trace: str | None = None
     ) -> None:
-        """A run was made: by its parent, or by a schedule."""
+        """Report a run that its parent or a schedule has created."""
         if self.signals.wants("run.started"):
             self.signals.give(
                 Signal(
@@ -70,23 +70,23 @@ class SignalSender:
             )
 
     def claimed(self, run: Run, at: Micros, ready_at: Micros | None) -> None:
-        """A run is held; `ready_at` is since when it could have been, if that is known."""
+        """Report a claimed run. `ready_at` is the time from which it could be claimed, if known."""
         if self.signals.wants("run.claimed"):
             waited = None if ready_at is None else max(0, at - ready_at) / SECOND
             self._tell("run.claimed", run, at, state=run.state, attempt=run.attempt, seconds=waited)
 
     def lost(self, run: Run) -> None:
-        """A run is no longer the worker's, by somebody else's doing."""
+        """Report that the worker has lost a run to another process."""
         if self.signals.wants("run.lost"):
             self._tell("run.lost", run, self._clock.now())
 
     def step_started(self, run: Run, location: str, kind: EntryKind, attempt: int, context: Context) -> None:
-        """An attempt at a step begins. It is told inside the body's context: what is set there, the body sees."""
+        """Report the start of an attempt. Hooks run in the body's context, so the body sees the variables they set."""
         if self.signals.wants("step.started"):
             context.run(self._tell_step, "step.started", run, location, kind, attempt)
 
     def written(self, run: Run, checkpoint: Checkpoint, verdict: Verdict, seconds: Mapping[str, float]) -> None:
-        """A checkpoint was written; `seconds` is how long the attempts took that it tells of, by location."""
+        """Report a committed checkpoint. `seconds` holds the durations of its attempts, by location."""
         now = self._clock.now()
         for entry in checkpoint.entries:
             if entry.kind in _BODIES:
@@ -97,7 +97,10 @@ class SignalSender:
             self._tell_leave(run, checkpoint.next, verdict.state, now)
 
     def _tell_leave(self, run: Run, next: Next, state: RunState | None, now: Micros) -> None:
-        """How a run was let go. The store has the last word: one that was to pause, say, is paused and nothing else."""
+        """Report the state in which the worker released a run.
+
+        The store decides that state. Example: a run that was to pause is paused, even if the checkpoint suspends it.
+        """
         asked, error = _asked(next)
         state = asked if state is None else state
         if state is None:
@@ -114,7 +117,7 @@ class SignalSender:
 
     def _tell_entry(self, run: Run, entry: Entry, seconds: float | None) -> None:
         name = _SETTLED.get(entry.state)
-        # An attempt that died with its worker is charged without an error; nobody has seen it fail.
+        # An attempt that died with its worker is charged without an error: no process has seen it fail.
         if name is None or (name == "step.retried" and entry.error is None) or not self.signals.wants(name):
             return
         error = None if entry.error is None else entry.error.type
@@ -166,7 +169,7 @@ class SignalSender:
         )
 
     def with_trace(self, run: Run, checkpoint: Checkpoint) -> Checkpoint:
-        """A checkpoint whose new children carry on the trace of their parent, or else that it was started with."""
+        """Return a checkpoint whose new children continue the parent's trace, or the trace it was started with."""
         tracing = self.signals.tracing
         trace = (None if tracing is None else tracing.of_run(run.id)) or run.options.trace
         if trace is None:
@@ -176,7 +179,7 @@ class SignalSender:
 
 
 def _asked(next: Next) -> tuple[RunState | None, ErrorRecord | None]:
-    """The state a checkpoint asked for, and the error it goes back to."""
+    """Return the state that a checkpoint asked for, and the error that caused it."""
     match next:
         case Suspend():
             return RunState.SUSPENDED, None

@@ -1,8 +1,8 @@
-"""A lean pool of threads for sync step bodies, which hands results back in batches.
+"""A small thread pool for sync step bodies, which hands results back in batches.
 
-One wake-up of the event loop carries every result that is there: with hundreds of short bodies in flight
-that costs a few microseconds each, where `run_in_executor` costs a wake-up each. Threads are daemons: a body
-that hangs must not keep the process from ending.
+One wake-up of the event loop carries all results that are ready. With hundreds of short bodies in flight this costs a
+few microseconds per body, while `run_in_executor` costs one wake-up per body. Threads are daemons: a body that hangs
+must not keep the process from exiting.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 IDLE_SECONDS = 10.0
 
 Job = Callable[[], Callable[[], None]]
-"""Runs in a thread; what it returns runs on the loop."""
+"""A function that runs in a thread. The function that it returns runs on the loop."""
 
 
 class Threads:
-    """Grows to `limit` threads as needed; idle ones end by themselves."""
+    """A pool that grows to `limit` threads as needed. Idle threads end by themselves."""
 
     def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
         self._limit = limit
@@ -34,9 +34,9 @@ class Threads:
         self._lock = threading.Lock()
 
     def submit(self, job: Job) -> None:
-        """Run a job as soon as a thread is free; there is one for each job that is not finished, up to the limit.
+        """Run a job as soon as a thread is free. The pool has one thread per unfinished job, up to the limit.
 
-        Raises `RuntimeError` if there is none at all, because the system gives no more.
+        Raises `RuntimeError` if the system cannot start a thread and the pool has none.
         """
         with self._lock:
             self._jobs.put(job)
@@ -50,13 +50,13 @@ class Threads:
             with self._lock:
                 self._count -= 1
                 if self._count > 0:
-                    return  # those that are there see to it, one after another
+                    return  # the existing threads take the job when they are free
                 self._unfinished -= 1
-                self._jobs.get_nowait()  # without a thread there is no other job in there
+                self._jobs.get_nowait()  # without threads, this job is the only one in the queue
             raise
 
     def close(self) -> None:
-        """Let every thread end after the job it has."""
+        """End every thread after its current job and the queued jobs."""
         for _ in range(self._count):
             self._jobs.put(None)
 
@@ -76,17 +76,18 @@ class Threads:
             with self._lock:
                 self._unfinished -= 1
             self._hand_back(finished)
-            del job, finished  # an idle thread must not keep alive what the last body used
+            del job, finished  # an idle thread must not keep the objects of the last body alive
 
     def _hand_back(self, finished: Callable[[], None]) -> None:
-        # Appended before the flag is read; the loop clears the flag before it drains: no result is left behind.
+        # No result can be left behind: this thread appends before it reads the flag, and the loop clears the flag
+        # before it drains the queue.
         self._finished.append(finished)
         if not self._is_woken:
             self._is_woken = True
             try:
                 self._loop.call_soon_threadsafe(self._drain)
             except RuntimeError:
-                # The loop is closed: the process is ending, and what was not recorded will be done again.
+                # The loop is closed: the process is ending. A worker executes the unrecorded steps again later.
                 self._finished.clear()
 
     def _drain(self) -> None:
@@ -95,13 +96,13 @@ class Threads:
             finished = self._finished.popleft()
             try:
                 finished()
-            except Exception as error:  # noqa: BLE001 - the results behind it are those of other runs
-                message = "exception while a step's result was taken in"
+            except Exception as error:  # noqa: BLE001 - the results that follow belong to other runs
+                message = "exception while the worker handled a step's result"
                 self._loop.call_exception_handler({"message": message, "exception": error})
 
 
 def attempt(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, BaseException | None]:
-    """Call a body; its result, or what it raised."""
+    """Call a body. Return its result, or the exception that it raised."""
     try:
         return function(*args), None
     except BaseException as error:  # noqa: BLE001 - a body may raise anything, and its outcome is data

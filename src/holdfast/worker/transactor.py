@@ -1,4 +1,4 @@
-"""The transactor: has the store carry out transactions of runs, each as often as it takes until there is an answer."""
+"""The transactor: executes transactions of runs in the store, and repeats each until the store answers."""
 
 from __future__ import annotations
 
@@ -18,22 +18,20 @@ Report = Callable[[Transacted | Exception], None]
 
 
 class Transactor:
-    """Carries out transactions beside the checkpoints of other runs. Of one run there is one at a time."""
+    """Executes transactions in parallel with checkpoints of other runs. A run has one transaction at a time."""
 
     def __init__(self, database: Database, told: Callable[[Micros], None]) -> None:
         self._database = database
         self._told = told
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Transacted]] = set()
-        self._outage = Outage(
-            _log, "cannot carry out transactions; trying again", "carrying out transactions works again"
-        )
+        self._outage = Outage(_log, "cannot execute transactions; trying again", "executing transactions works again")
 
     def start(
         self, checkpoint: Checkpoint, location: str, transaction: Transaction, report: Report
     ) -> asyncio.Future[Transacted]:
-        """Have a transaction carried out; `report` is called from a plain callback, unless the answer is cancelled."""
-        # The store may have committed it, and the answer got lost; asked again, it says so.
+        """Execute a transaction. A plain callback calls `report`, unless the returned future is cancelled."""
+        # Repeating is safe: if the store committed the transaction and the answer got lost, the store says so.
         transact = partial(self._database.transact, checkpoint, location, transaction)
         task = self._loop.create_task(self._outage.retry(transact))
         self._tasks.add(task)
@@ -42,7 +40,7 @@ class Transactor:
         return task
 
     async def close(self) -> None:
-        """Wait for no answer any more; what is under way is left to its fate."""
+        """Cancel all transactions in flight. The store may or may not have committed them."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

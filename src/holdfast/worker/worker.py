@@ -1,7 +1,7 @@
 """The worker: claims runs and executes them, many at once in one process.
 
-`async with` runs it beside your own code, `run()` until SIGTERM or SIGINT, `run_until_idle()` until there is
-nothing left to do right now.
+`async with` runs it beside your own code. `run()` works until SIGTERM or SIGINT. `run_until_idle()` works until no run
+is due.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _log = logging.getLogger("holdfast.worker")
 
 
 class WorkerClock(Clock, Protocol):
-    """A clock that follows the store's."""
+    """A clock that follows the clock of the store."""
 
     def told(self, now: Micros, asked_at: Micros | None = None) -> None: ...
 
@@ -92,11 +92,11 @@ class Worker:
     ) -> None:
         for what, number in (("concurrency", concurrency), ("threads", threads), ("steps", steps)):
             if not is_count(number):
-                raise InvalidRequest(f"worker({what}={number!r}): it is a whole number of at least 1")
+                raise InvalidRequest(f"worker({what}={number!r}): expected a whole number of at least 1")
         if lease_seconds <= 0 or grace_seconds < 0:
-            raise InvalidRequest("worker: lease_seconds is positive and grace_seconds not negative")
+            raise InvalidRequest("worker: lease_seconds must be positive and grace_seconds must not be negative")
         self.name = check_text(name or f"{socket.gethostname()}-{os.getpid()}", "worker's name")
-        # It names the worker: the audit of a run tells who held it, also when that worker is long gone.
+        # The id contains the name, so that the audit of a run names its worker long after that worker is gone.
         self.id = f"{self.name}.{new_id()[-12:]}"
         self.clock: WorkerClock = clock or FollowingClock()
         self._log = logging.LoggerAdapter(_log, {"worker": self.name})
@@ -126,7 +126,7 @@ class Worker:
         self._drivers: dict[str, RunDriver] = {}
         self._lingering: dict[RunDriver, None] = {}
         self._renewed_at: Micros = 0
-        self.leased_until: Micros = 0 if has_heart else sys.maxsize  # without one nobody would tell when it is over
+        self.leased_until: Micros = 0 if has_heart else sys.maxsize  # without a heartbeat nothing would extend it
         self._changed = asyncio.Event()
         self._heartbeat: Heartbeat | None = None
         self._pruner: Pruner | None = None
@@ -153,15 +153,15 @@ class Worker:
     async def start(self) -> None:
         """Register with the store and begin to claim. `async with` does this."""
         if self._is_started:
-            raise InvalidRequest("this worker was started already; make another with hf.worker()")
+            raise InvalidRequest("this worker was already started; create another one with hf.worker()")
         self._is_started = True
         if not self.types():
-            text = "worker %s has no registered type%s; it claims nothing until there is one"
+            text = "worker %s has no registered type%s; it claims nothing until one is registered"
             self._log.warning(text, self.name, self._worker_types.wanted)
         try:
             await self._on_open()
         except BaseException:
-            self._is_started = False  # there is nothing to stop
+            self._is_started = False  # so that `stop` does nothing
             raise
         self.committer = Committer(self._store, self.clock.told, lambda: self.executor.is_idle, self.signal_sender)
         self.executor = Executor(steps=self._steps, threads=self._threads)
@@ -185,7 +185,7 @@ class Worker:
             looked=self._looked_at_schedules,
             signal_sender=self.signal_sender,
         )
-        # Nothing is awaited before all parts are there: whoever stops it meanwhile finds them.
+        # The first `await` comes after all parts exist, so that a concurrent `stop` finds them.
         await self._store.apply(OfferTypes(worker=self.name, offers=self._worker_types.offers()))
         await self.renew()
         await self._declare_schedules()
@@ -235,7 +235,7 @@ class Worker:
             driver.stop()
         if not await self._until(lambda: not self._drivers and not self._offers, _RELEASE_SECONDS):
             self._log.warning(
-                "%d runs could not be given back; others take them when their leases end", len(self._drivers)
+                "could not give back %d runs; other workers claim them when their leases end", len(self._drivers)
             )
         await self._let_go_of_everything()
         with contextlib.suppress(StoreUnavailable, TimeoutError):
@@ -245,21 +245,21 @@ class Worker:
         self._log.info("worker %s stopped", self.name)
 
     async def kill(self) -> None:
-        """Vanish without a word to the store, as a process that dies. For tests."""
+        """Stop without a write to the store, as a crash would. For tests."""
         self.is_draining = True
         await self._let_go_of_everything()
 
     async def run(self) -> None:
-        """Work until SIGTERM or SIGINT. A second signal ends the grace at once."""
+        """Work until SIGTERM or SIGINT. A second signal ends the grace period at once."""
         shutdown = Shutdown()
         with shutdown.from_person():
             async with self:
                 await self.obey(shutdown)
 
     async def obey(self, shutdown: Shutdown) -> None:
-        """Once started, work until ordered to stop; an order to hurry ends the grace at once."""
+        """Work until the order to stop, after the worker was started. An order to hurry ends the grace at once."""
         await shutdown.stop.wait()
-        self._log.info("worker %s stops: no more claims, running steps have %g s", self.name, self._grace_seconds)
+        self._log.info("worker %s stops: no more claims; running steps get %g s", self.name, self._grace_seconds)
         drain = asyncio.create_task(self.stop())
         hurry = asyncio.create_task(shutdown.hurry.wait())
         await asyncio.wait([drain, hurry], return_when=asyncio.FIRST_COMPLETED)
@@ -270,7 +270,7 @@ class Worker:
         await drain
 
     async def run_until_idle(self) -> None:
-        """Work until no run of its types is due. Sleeping and waiting runs do not count."""
+        """Work until no run of its types is held here or due. Sleeping and waiting runs do not count."""
         is_guest = self._is_started
         if not is_guest:
             await self.start()
@@ -282,19 +282,19 @@ class Worker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it holds no run, and found none due at its last look."""
+        """True if it holds no run, and its last look at the queue and the schedules found nothing due."""
         is_free = not self._drivers and self.committer.is_idle
         return is_free and self._claimer.is_idle and self._scheduler.is_idle
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing happens until some time passes, something arrives, or a step body ends."""
+        """True if nothing happens until time passes, something arrives, or a step body ends."""
         is_asking = self._claimer.is_asking or self._scheduler.is_looking
         return not is_asking and self.committer.is_idle and not self._lease_check.is_looking
 
     @property
     def is_executing(self) -> bool:
-        """Whether a step body runs that somebody waits for."""
+        """True if a step body or a transaction runs whose result a run waits for."""
         return any(driver.is_executing for driver in self._drivers.values())
 
     async def _until(self, is_reached: Callable[[], bool], seconds: float | None) -> bool:
@@ -326,37 +326,37 @@ class Worker:
         self.executor.close()
 
     def types(self) -> tuple[str, ...]:
-        """The registered types that it executes, including those registered after its start."""
+        """Return the registered types that match the patterns, including types registered while it works."""
         return self._worker_types.types()
 
     # Claiming
 
     @property
     def is_healthy(self) -> bool:
-        """Whether its leases were renewed recently, so the event loop and the store both respond."""
+        """True if its leases were renewed recently, so the event loop and the store both respond."""
         beat = min(self._lease // BEATS_PER_LEASE, round(LONGEST_PAUSE_SECONDS * SECOND))
         return self.clock.now() - self._renewed_at <= max(4 * beat, _HEALTHY)
 
     @property
     def slots(self) -> int:
-        """How many runs it may hold at once."""
+        """Maximum number of runs held at once."""
         return self._concurrency
 
     @property
     def held_count(self) -> int:
-        """How many runs it holds now."""
+        """Number of runs held now."""
         return len(self._drivers)
 
     def free(self) -> int:
-        """How many more runs could be held; one that only waits for something near makes place."""
+        """Return the number of runs that it can still take. A lingering run counts as a free slot."""
         return self._concurrency - len(self._drivers) - self._offers + len(self._lingering)
 
     def holds_suspect(self) -> bool:
-        """Whether a run is held that has crashed often enough to be kept apart from its like."""
+        """Return True if it holds a suspect: a run with repeated crashes. A worker holds at most one suspect."""
         return any(driver.crashes >= SUSPECT_CRASHES for driver in self._drivers.values())
 
-    def linger(self, driver: RunDriver, is_lingering: bool) -> None:  # noqa: FBT001 - what it says
-        """A held run begins, or ceases, to wait for something near."""
+    def linger(self, driver: RunDriver, is_lingering: bool) -> None:  # noqa: FBT001 - the name says it
+        """Note that a held run begins or stops to wait in memory for a near deadline."""
         if is_lingering:
             self._lingering[driver] = None
             self._claimer.claim()
@@ -364,11 +364,11 @@ class Worker:
             del self._lingering[driver]
 
     def is_crowded(self) -> bool:
-        """Whether more runs are held than should be."""
+        """Return True if it holds more runs than `concurrency`."""
         return len(self._drivers) > self._concurrency
 
     def offer(self, type: str) -> LeaseRequest | None:
-        """Ask that a run about to be created be leased to this worker at once, if it has nothing better to do."""
+        """Return a request to lease a new run to this worker at its creation, or None if the worker is not free."""
         has_place = len(self._drivers) + self._offers < self._concurrency
         is_free = has_place and self._claimer.was_short and self._claimer.is_idle
         if self.is_draining or not is_free or type not in self.types():
@@ -377,19 +377,19 @@ class Worker:
         return LeaseRequest(worker=self.id, claim_id=new_id(), lease=self._lease, python=PYTHON)
 
     def accept(self, leases: Sequence[Lease], now: Micros) -> None:
-        """What became of an offer: the run that was created is held here, or it is not."""
+        """Settle an offer: hold the created run if it was leased to this worker."""
         self._offers -= 1
         self.take(leases, now)
-        self._claimer.claim()  # if nothing came of it there is place for others
+        self._claimer.claim()  # without a lease, the reserved slot is free again
 
     def recall(self, request: LeaseRequest) -> None:
-        """Nobody knows what became of an offer: the run may exist and be leased to this worker. Ask for it again."""
+        """Ask for the run of an offer whose answer got lost. It may exist and be leased to this worker."""
         self._offers -= 1
         self._claimer.recall(request)
         self._changed.set()
 
     def take(self, leases: Sequence[Lease], now: Micros) -> None:
-        """Hold runs that were leased to this worker. Called from a plain callback."""
+        """Hold and drive runs that were leased to this worker. Called from a plain callback."""
         if self._is_gone:
             return
         self.clock.told(now)
@@ -398,7 +398,7 @@ class Worker:
             definition = self._registry.get(lease.run.type)
             assert definition is not None, f"claimed {lease.run.type}, which is not registered"
             if (stale := self._drivers.pop(lease.run.id, None)) is not None:
-                stale.lose()  # its lease ran out unnoticed; the new one counts
+                stale.lose()  # its lease ended unnoticed; the new lease counts
             driver = RunDriver(lease, definition, self)
             self._drivers[driver.id] = driver
             taken.append(driver)
@@ -414,7 +414,7 @@ class Worker:
         self.take(claimed.leases, claimed.now)
 
     def let_go(self, driver: RunDriver, end: Finish | None, ready_at: Micros | None) -> None:
-        """A run is no longer held here."""
+        """Forget a run that is no longer held here, and claim for the free slot."""
         if ready_at is not None:
             self._claimer.wake_by(ready_at)
         if self._drivers.get(driver.id) is driver:
@@ -427,12 +427,12 @@ class Worker:
     # Schedules
 
     async def _declare_schedules(self) -> None:
-        """Have the store know the schedules that stand in the code; those that are as they were are left alone."""
+        """Write the schedules declared in code to the store. The store ignores unchanged ones."""
         declared = list(self._registry.schedules())
         for start in range(0, len(declared), PAGE_LIMIT):
             await self._store.apply(PutSchedules(schedules=declared[start : start + PAGE_LIMIT]))
 
-    def _looked_at_schedules(self, has_made_runs: bool) -> None:  # noqa: FBT001 - what it says
+    def _looked_at_schedules(self, has_made_runs: bool) -> None:  # noqa: FBT001 - the name says it
         if has_made_runs:
             self._claimer.wake()
         self._changed.set()
@@ -450,7 +450,7 @@ class Worker:
 
     def _looked(self, error: BaseException | None) -> None:
         if error is not None:
-            self._log.error("looking at held runs failed", exc_info=error)
+            self._log.error("checking the leases of held runs failed", exc_info=error)
         self._changed.set()
 
     # Leases
@@ -477,7 +477,7 @@ class Worker:
         self._heard(holdings, answer)
 
     def _heard(self, holdings: Sequence[Holding], answer: Verdicts) -> None:
-        """How the held runs stood a moment ago. One that was let go and claimed again since is another holding."""
+        """Pass verdicts to the drivers. The token check skips runs that were released and claimed again since."""
         self.clock.told(answer.now)
         for holding, verdict in zip(holdings, answer.verdicts, strict=True):
             driver = self._drivers.get(holding.run_id)
@@ -486,12 +486,12 @@ class Worker:
         self._changed.set()
 
     async def renew_if_late(self) -> None:
-        """Renew before claiming if the heart has missed its beats, so that nobody takes what is still ours."""
+        """Renew before claiming if the heartbeat is late, so that no other worker claims the runs held here."""
         if self._drivers and self.clock.now() - self._renewed_at > self._lease * 2 // BEATS_PER_LEASE:
             await self.renew()
 
     async def renew(self) -> None:
-        """Renew the leases now; the heart does so in time."""
+        """Renew the leases now. The heartbeat renews them regularly."""
         holdings, asked_at = self._holdings(), self.clock.now()
         answer = await asyncio.to_thread(self._store.renew, self._info, holdings, self._lease)
         asyncio.get_running_loop().call_soon(self._renewed, holdings, asked_at, answer)

@@ -1,4 +1,4 @@
-"""The types of a worker: which registered types it works on, including those registered while it works."""
+"""The types of a worker: the registered types that it executes, including types registered while it runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.runner.registry import Registry
 
 
 class WorkerTypes:
-    """The types of a registry that match a worker's patterns; without patterns all of them."""
+    """The types of a registry that match a worker's patterns. Without patterns, all types."""
 
     def __init__(self, registry: Registry, patterns: Sequence[str] | None) -> None:
         _check(patterns)
@@ -28,12 +28,12 @@ class WorkerTypes:
         return self._types
 
     def offers(self) -> list[TypeOffer]:
-        """What the store is told of them."""
+        """Return the types as the store records them."""
         return [self._offer_of(type) for type in self.types()]
 
     @property
     def wanted(self) -> str:
-        """Which types would be in it, in words that follow `no registered type`."""
+        """Description of the wanted types, as a phrase that follows `no registered type`."""
         return "" if self._patterns is None else f" that matches {', '.join(self._patterns)}"
 
     def _offer_of(self, type: str) -> TypeOffer:
@@ -45,11 +45,13 @@ class WorkerTypes:
 
 
 def _check(patterns: object) -> None:
-    # A text is one, too: of its characters.
+    # A string is also a collection of strings: its characters.
     is_list = (
         isinstance(patterns, Collection)
         and not isinstance(patterns, str)
         and all(isinstance(one, str) for one in patterns)
     )
     if patterns is not None and not is_list:
-        raise InvalidRequest(f"worker(types={patterns!r}): it is a list of names or patterns, such as ['billing.*']")
+        raise InvalidRequest(
+            f"worker(types={patterns!r}): expected a list of type names or patterns, such as ['billing.*']"
+        )

@@ -1,4 +1,4 @@
-"""Places: the stores that a storm can be held on, a module each that defines `PLACE`; nothing else names them."""
+"""Places: the stores for a storm, one module each that defines `PLACE`; nothing else names them."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from tests.process.crew import Hand
 
 
 class Blow(NamedTuple):
-    """A disturbance: how often it comes in proportion to others, and what strikes; hands that die are replaced."""
+    """A disturbance: its relative frequency, and its action. Processes that die are replaced."""
 
     weight: float
     strike: Callable[[Random, Sequence[Hand]], Awaitable[None]]
 
 
 class Place:
-    """A store that nobody else uses, in a folder or on a server of its own. A context manager."""
+    """A private store, in a folder or on its own server. A context manager."""
 
     is_deaf: bool
-    """Whether the death of a worker is known only when its lease is over."""
+    """True if the death of a worker is known only when its lease is over."""
     url: str
-    """For whoever looks on, and is not to be disturbed."""
+    """The URL for observers, which is not disturbed."""
     way: str
-    """For workers and producers; it may lead through something that breaks."""
+    """The URL for workers and producers, which may lead through a faulty proxy."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.outages: list[tuple[float, float]] = []
-        """From when until when nobody could prolong a lease."""
+        """The periods in which no lease could be renewed."""
 
     def __enter__(self) -> Self:
         return self
@@ -43,11 +43,11 @@ class Place:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave nothing running."""
+        """Stop everything."""
 
     @contextmanager
     def outage(self) -> Iterator[None]:
-        """While something makes it impossible to prolong a lease."""
+        """Record a period in which leases cannot be renewed."""
         begun = time.time()
         try:
             yield
@@ -55,26 +55,26 @@ class Place:
             self.outages.append((begun, time.time()))
 
     def blows(self) -> Mapping[str, Blow]:
-        """What can happen to this store, or to the way there, beside what can happen to processes."""
+        """The disturbances of this store or its connections, besides those of processes."""
         raise NotImplementedError
 
     def waits_for(self, hand: Hand) -> bool:
-        """Whether nobody can write until this process, which stands still, goes on."""
+        """True if no other process can write until this frozen process continues."""
         return False
 
     def heal(self) -> None:
-        """End whatever disturbs, so that all can go on."""
+        """End all disturbances."""
 
     def dump(self) -> None:
-        """Put all that the store knows into the folder, unless it is there."""
+        """Copy the contents of the store into the folder, unless they are there."""
 
 
 def names() -> list[str]:
-    """The stores there are."""
+    """Return the names of the available stores."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def place_on(store: str, folder: Path) -> Place:
-    """The place of this name; it keeps what it has to keep in the folder."""
+    """Return the place of this name; it stores its files in the folder."""
     place: Place = import_module(f"{__name__}.{store}").PLACE(folder)
     return place

@@ -1,4 +1,4 @@
-"""A Postgres server of its own, behind a proxy: it is restarted and crashes, and connections to it are cut."""
+"""A private Postgres server behind a proxy: the server is restarted and crashes, and connections are cut."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ class PostgresPlace(Place):
         await asyncio.to_thread(self._proxy.cut)
 
     async def _cut_commit(self, chance: Random, hands: Sequence[Hand]) -> None:
-        """Some of the next commits: what is committed, or not, is for whoever asked to find out."""
+        """Cut some of the next commits: the client has to find out whether they took effect."""
         statement = chance.choice(sorted(STATEMENTS))
         self._proxy.cut_around_commit(STATEMENTS[statement], before=chance.random() < 0.5, count=_CUTS)
 
     async def _hang(self, chance: Random, hands: Sequence[Hand]) -> None:
-        """Nothing arrives for a while, and then all of it."""
+        """Delay all traffic for a while, then deliver it."""
         with self.outage():
             await asyncio.to_thread(self._proxy.black_hole)
             await asyncio.sleep(chance.uniform(0.1, _MOST_AWAY_SECONDS))

@@ -1,4 +1,4 @@
-"""An SQLite file. Processes are caught while they have the right to write, and outsiders meddle with the file."""
+"""An SQLite file. Processes are frozen while they hold the write lock, and other programs access the file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.process.crew import Hand, is_stopped
 
 _TRIES = 200
 _MOST_SECONDS = 2.0
-"""Less than a lease, for meanwhile nobody can prolong one."""
+"""Less than a lease, because leases cannot be renewed meanwhile."""
 
 _OUTSIDER = """
 import sqlite3, sys
@@ -57,7 +57,7 @@ class SqlitePlace(Place):
 
     @asynccontextmanager
     async def _caught(self, chance: Random, hands: Sequence[Hand]) -> AsyncIterator[Hand | None]:
-        """A process that stands still in the midst of a write; None if all were idle."""
+        """Freeze a process in the middle of a write; return None if all were idle."""
         for _ in range(_TRIES):
             hand = chance.choice(hands)
             hand.signal(signal.SIGSTOP)
@@ -73,7 +73,7 @@ class SqlitePlace(Place):
         yield None
 
     def waits_for(self, hand: Hand) -> bool:
-        """Whether it has the right to write."""
+        """True if the process holds the write lock."""
         inode = Path(f"{self._file}-holdfast/write.lock").stat().st_ino
         for line in Path("/proc/locks").read_text().splitlines():
             words = line.split()
@@ -82,7 +82,7 @@ class SqlitePlace(Place):
         return False
 
     async def _checkpoint(self, chance: Random, hands: Sequence[Hand]) -> None:
-        """What a backup tool does, or a person with a shell of SQLite."""
+        """Checkpoint the log from another program, as a backup tool or a person with the SQLite shell does."""
         command = [sys.executable, "-c", _OUTSIDER, str(self._file)]
         done = await asyncio.to_thread(subprocess.run, command, timeout=GUARD_SECONDS, capture_output=True, text=True)
         assert done.returncode == 0 or "locked" in done.stderr, done.stderr

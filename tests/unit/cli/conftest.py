@@ -1,4 +1,4 @@
-"""What tests of the command line have: a shop."""
+"""Fixtures of the command line tests: a shop."""
 
 from __future__ import annotations
 

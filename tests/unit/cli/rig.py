@@ -1,4 +1,4 @@
-"""A rig for tests of the command line: an application, a database of its own, and commands typed at it."""
+"""A rig for tests of the command line: an application, its own database, and commands typed at it."""
 
 from __future__ import annotations
 
@@ -61,25 +61,25 @@ async def desk(ctx: Context) -> None:
 
 
 class Shop:
-    """A database in a directory of its own."""
+    """A database in its own directory."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "shop.db"
         self.url = f"sqlite:///{self.path}"
 
     def type(self, *arguments: str, stdin: str | None = None, **environment: str) -> Result:
-        """Run a command as a script would: its output is no terminal."""
+        """Run a command as a script would: its output is not a terminal."""
         variables = {"HOLDFAST_URL": self.url, "NO_COLOR": None, "HOLDFAST_OUTPUT": None, **environment}
         return CliRunner(env=variables).invoke(cli, arguments, input=stdin, prog_name="holdfast")
 
     def read(self, *arguments: str) -> Any:
-        """The JSON that a successful command writes."""
+        """Return the JSON that a successful command writes."""
         result = self.type(*arguments, "--json")
         assert result.exit_code == 0, result.output
         return json.loads(result.stdout)
 
     def do(self, work: Callable[[Holdfast], Awaitable[Any]]) -> Any:
-        """Do something with the engine, without the command line."""
+        """Call the engine without the command line."""
 
         async def session() -> Any:
             async with Holdfast(self.url) as hf:
@@ -89,7 +89,7 @@ class Shop:
         return asyncio.run(session())
 
     def start(self, type: str, payload: dict[str, Any] | None = None, **options: Any) -> str:
-        """Start a run; nobody executes it yet."""
+        """Start a run without executing it."""
 
         async def work(hf: Holdfast) -> str:
             run: RunHandle[Any] = await hf.start(type, payload or {}, **options)
@@ -99,7 +99,7 @@ class Shop:
         return run_id
 
     def work(self) -> None:
-        """Execute what can be executed now."""
+        """Execute all runs that are ready."""
 
         async def work(hf: Holdfast) -> None:
             await hf.worker(name="tester").run_until_idle()

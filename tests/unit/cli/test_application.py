@@ -14,7 +14,7 @@ from holdfast.cli.exits import ExitCode, Refusal
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A current directory of its own, which is off the path again afterwards."""
+    """A new current directory, removed from the import path afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -37,18 +37,18 @@ def test_an_application_is_found_in_the_current_directory(here: Path) -> None:
         ("shop/app.py:hf", "name the module, not its file: shop.app:hf"),
         ("no_such_module:hf", "there is no module 'no_such_module' in"),
         ("json.no_such_module:hf", "there is no module 'json.no_such_module'"),
-        ("json:hf", "'json' has no 'hf'; there is no Holdfast object in it"),
+        ("json:hf", "'json' has no 'hf'; it contains no Holdfast object"),
         ("json:loads", "json:loads is a function, not a Holdfast"),
     ],
 )
-def test_a_wrong_name_is_a_mistake_of_usage(target: str, message: str) -> None:
+def test_a_wrong_name_is_a_usage_error(target: str, message: str) -> None:
     with pytest.raises(Refusal, match=message) as refusal:
         load_application(target)
 
     assert refusal.value.code is ExitCode.USAGE
 
 
-def test_the_object_that_was_meant_is_named(here: Path) -> None:
+def test_a_similar_object_is_suggested(here: Path) -> None:
     (here / "app_other.py").write_text("from holdfast import Holdfast\nengine = Holdfast('memory://')\n")
 
     with pytest.raises(Refusal, match=r"did you mean app_other:engine\?"):

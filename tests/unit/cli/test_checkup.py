@@ -1,4 +1,4 @@
-"""The check-up behind `holdfast doctor`."""
+"""The checks behind `holdfast doctor`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MINUTE: Micros = 60 * SECOND
 
 
 class SickStore(MemoryStore):
-    """A store that tells what it is told to tell."""
+    """A store that returns the answers that a test sets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class SickStore(MemoryStore):
 
 
 async def examined(store: SickStore) -> dict[str, list[Finding]]:
-    """What is found, by subject."""
+    """Return the findings by subject."""
     found: dict[str, list[Finding]] = {}
     async with Holdfast("memory://", store=store) as hf:
         for finding in await findings(hf):
@@ -84,27 +84,27 @@ async def test_an_empty_store_with_a_worker_is_in_order() -> None:
     assert found["workers"][0].text == "1 alive"
 
 
-async def test_a_run_that_nothing_will_ever_move_is_a_problem() -> None:
+async def test_an_orphaned_run_is_a_problem() -> None:
     store = SickStore()
     store.lost = [f"r{number}" for number in range(9)]
 
     (finding,) = (await examined(store))["orphans"]
 
     assert finding.level == "problem"
-    assert "nothing will ever move r0, r1, r2, r3, r4 and more" in finding.text
+    assert "nothing will ever continue r0, r1, r2, r3, r4 and more" in finding.text
 
 
-async def test_a_worker_that_is_not_heard_of_is_named() -> None:
+async def test_a_silent_worker_is_named() -> None:
     store = SickStore()
     store.told_workers = [worker(silent=5 * MINUTE)]
 
     dead, alive = (await examined(store))["workers"]
 
     assert (dead.level, alive.text) == ("warning", "0 alive")
-    assert "worker wally (pid 7 on h) was last heard of 5 min ago" in dead.text
+    assert "worker wally (pid 7 on h) sent its last heartbeat 5 min ago" in dead.text
 
 
-async def test_what_the_store_says_of_its_workers_counts() -> None:
+async def test_the_findings_of_the_store_about_its_workers_win() -> None:
     store = SickStore()
     store.told_workers = [worker(silent=5 * MINUTE)]
     store.own = [Finding(level="warning", subject="workers", text="the store knows")]
@@ -112,7 +112,7 @@ async def test_what_the_store_says_of_its_workers_counts() -> None:
     assert [finding.text for finding in (await examined(store))["workers"]] == ["the store knows"]
 
 
-async def test_clocks_that_differ_are_a_warning() -> None:
+async def test_different_clocks_are_a_warning() -> None:
     store = SickStore()
     store.ahead = 10 * SECOND
 
@@ -122,7 +122,7 @@ async def test_clocks_that_differ_are_a_warning() -> None:
     assert "differ by 10 s" in finding.text
 
 
-async def test_a_type_that_nobody_handles_is_a_warning_until_its_runs_end() -> None:
+async def test_a_type_without_a_worker_is_a_warning_until_its_runs_end() -> None:
     store = SickStore()
     details = await run(store)
 
@@ -131,11 +131,11 @@ async def test_a_type_that_nobody_handles_is_a_warning_until_its_runs_end() -> N
         await hf.run(details.run.id).cancel()
     (after,) = (await examined(store))["types"]
 
-    assert "no worker handles a.b.v1, of which 1 run has not ended, 1 is due, the oldest for " in before.text
+    assert "no worker handles a.b.v1: 1 run has not ended, 1 is due, the oldest for " in before.text
     assert after.level == "ok"
 
 
-async def test_runs_that_nobody_handles_and_that_are_not_due_are_counted_apart() -> None:
+async def test_unhandled_runs_that_are_not_due_are_counted_separately() -> None:
     store = SickStore()
     async with Holdfast("memory://", store=store) as hf:
         await hf.start("a.b.v1", {})
@@ -145,11 +145,11 @@ async def test_runs_that_nobody_handles_and_that_are_not_due_are_counted_apart()
 
     due, later = (await examined(store))["types"]
 
-    assert "a.b.v1, of which 2 runs have not ended, 1 is due, the oldest for 30 s" in due.text
-    assert later.text == "no worker handles c.v1, of which 1 run has not ended; start one"
+    assert "a.b.v1: 2 runs have not ended, 1 is due, the oldest for 30 s" in due.text
+    assert later.text == "no worker handles c.v1: 1 run has not ended; start a worker"
 
 
-async def test_a_run_that_has_long_been_ready_is_a_warning() -> None:
+async def test_a_run_that_has_been_ready_for_long_is_a_warning() -> None:
     store = SickStore()
     store.told_workers = [worker()]
     details = await run(store)
@@ -173,4 +173,4 @@ async def test_blocked_runs_are_named() -> None:
     (finding,) = (await examined(store))["blocked"]
 
     assert finding.level == "warning"
-    assert f"1 run cannot go on: {details.run.id}" in finding.text
+    assert f"1 run cannot continue: {details.run.id}" in finding.text

@@ -1,4 +1,4 @@
-"""Filters: which runs a command is about."""
+"""Filters: the choice of runs for a command."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def test_every_condition_has_its_word() -> None:
     )
 
 
-def test_states_add_up() -> None:
+def test_several_states_are_combined() -> None:
     assert parse_filter(["state:failed", "state:blocked"]).states == {RunState.FAILED, RunState.BLOCKED}
 
 
-def test_no_words_choose_everything() -> None:
+def test_no_words_choose_every_run() -> None:
     assert parse_filter([]).is_empty
     assert parse_filter(["type:*"]).is_empty
 
 
-def test_options_say_the_same_as_words() -> None:
+def test_options_and_words_have_the_same_effect() -> None:
     options = {"states": ("failed",), "tags": ("shop=x",), "type": "a.*", "key": None, "parent": None}
 
     words = words_of_options({**options, "since": "2h", "until": None, "deleted": True})
@@ -56,24 +56,24 @@ def test_options_say_the_same_as_words() -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("failed", "'failed' is no filter; did you mean state:failed"),
+        ("failed", "'failed' is not a filter; did you mean state:failed"),
         ("billing.invoice", "did you mean type:billing.invoice"),
         ("nonsense", "use state: type:"),
-        ("deleted:yes", "deleted:yes: it is true or false"),
+        ("deleted:yes", "deleted:yes: expected true or false"),
         ("state:faild", r"no state 'faild' \(did you mean failed\?\); the states are pending"),
         ("color:red", "there is no filter 'color'"),
         ("tag.:x", "there is no filter 'tag.'"),
         ("type:", "has no value"),
-        ("type:a*b", "a star stands only at the end"),
+        ("type:a*b", "a star is allowed only at the end"),
         ("since:soon", "since:soon: 'soon' is not a length of time"),
-        ("until:2h", "until:2h: '2h' is no moment"),
+        ("until:2h", "until:2h: '2h' is not a valid moment"),
     ],
 )
-def test_a_mistake_is_named_with_what_was_meant(word: str, message: str) -> None:
+def test_an_invalid_condition_is_refused_with_a_suggestion(word: str, message: str) -> None:
     with pytest.raises(Refusal, match=message):
         parse_filter([word])
 
 
-def test_a_condition_is_not_given_twice() -> None:
+def test_a_condition_cannot_be_given_twice() -> None:
     with pytest.raises(Refusal, match="the filter type: is given twice"):
         parse_filter(["type:a", "type:b"])

@@ -1,4 +1,4 @@
-"""Help: every command has some, with an example, and asking for it loads next to nothing."""
+"""Help: every command has a text with an example, and printing it imports almost nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.cli.main import SUMMARIES, cli
 
 
 def all_commands() -> dict[str, click.Command]:
-    """Every command there is, by the words that call it; those of a group as well."""
+    """Yield every command and group, by the words that call it."""
     context, found = click.Context(cli), {}
     for name in SUMMARIES:
         command = cli.get_command(context, name)
@@ -29,7 +29,7 @@ def all_commands() -> dict[str, click.Command]:
 COMMANDS = all_commands()
 
 
-def test_the_list_of_commands_tells_what_each_is_for() -> None:
+def test_the_list_of_commands_describes_each_one() -> None:
     result = CliRunner().invoke(cli, ["--help"])
 
     assert result.exit_code == 0
@@ -68,14 +68,14 @@ def test_every_option_has_a_help_text(name: str) -> None:
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("shw", "show"), ("dmeo", "demo"), ("list", "ls"), ("cancle", "cancel")])
-def test_an_unknown_command_leads_to_the_nearest_one(typed: str, meant: str) -> None:
+def test_an_unknown_command_suggests_the_nearest_one(typed: str, meant: str) -> None:
     result = CliRunner().invoke(cli, [typed])
 
     assert result.exit_code == 2
     assert f"there is no command {typed!r}; did you mean `holdfast {meant}`?" in result.stderr
 
 
-def test_a_word_that_is_near_to_nothing_leads_to_the_help() -> None:
+def test_an_unknown_word_without_a_near_one_points_to_the_help() -> None:
     result = CliRunner().invoke(cli, ["xyzzyxyzzy"])
 
     assert result.exit_code == 2
@@ -83,7 +83,7 @@ def test_a_word_that_is_near_to_nothing_leads_to_the_help() -> None:
 
 
 def test_asking_for_help_loads_no_command_no_renderer_and_no_driver() -> None:
-    # What `import holdfast` itself loads is not the command line's doing.
+    # Modules that `import holdfast` itself loads do not count.
     base = _modules("import holdfast")
     loaded = _modules("from holdfast.cli.main import cli; cli(['--help'], standalone_mode=False)")
     heavy = ("apsw", "asyncio", "rich", "holdfast.app", "holdfast.cli.commands.", "holdfast.engine", "holdfast.stores.")
@@ -93,7 +93,7 @@ def test_asking_for_help_loads_no_command_no_renderer_and_no_driver() -> None:
 
 
 def _modules(code: str) -> set[str]:
-    """What a fresh process has loaded after some code."""
+    """Return the modules that a fresh process has loaded after some code."""
     probe = f"import sys; {code}; print('loaded', *sys.modules)"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines()[-1].split()[1:])

@@ -18,7 +18,7 @@ def a_record(text: str = "it is %s", *args: Any, **about: Any) -> logging.LogRec
     return logger.makeRecord("shop", logging.WARNING, "file", 1, text, args or ("late",), None, extra=about)
 
 
-def test_a_line_tells_the_run_and_the_location_once() -> None:
+def test_a_line_names_the_run_and_the_location_once() -> None:
     line = LineFormatter(2).format(a_record(run_id="r1", location="ship/label"))
     named = LineFormatter().format(a_record("run %s is late", "r1", run_id="r1"))
 
@@ -26,7 +26,7 @@ def test_a_line_tells_the_run_and_the_location_once() -> None:
     assert named.endswith(" warning  shop  run r1 is late")
 
 
-def test_a_json_line_has_what_is_known() -> None:
+def test_a_json_line_has_all_known_fields() -> None:
     line = JsonFormatter(2).format(a_record(run_id="r1", location=None, type="shop.v1", worker="w", error="Boom", x=1))
 
     told = json.loads(line)
@@ -44,14 +44,14 @@ def test_a_json_line_has_what_is_known() -> None:
 
 
 @pytest.mark.parametrize("text", ["two\nlines", 'a "quote"', "\x00 \ud800"])
-def test_a_json_line_is_one_line_whatever_is_said(text: str) -> None:
+def test_a_json_line_is_one_line_whatever_the_message(text: str) -> None:
     line = JsonFormatter().format(a_record("%s", text, type=text))
 
     assert "\n" not in line
     assert json.loads(line)["message"].startswith(text[:1])
 
 
-def test_an_error_is_told_with_its_traceback() -> None:
+def test_an_error_is_logged_with_its_traceback() -> None:
     record = a_record()
     try:
         int("x")
@@ -64,7 +64,7 @@ def test_an_error_is_told_with_its_traceback() -> None:
     assert LineFormatter().format(record).endswith("with base 10: 'x'")
 
 
-def test_what_a_step_logs_by_any_logger_names_its_run() -> None:
+def test_any_log_line_of_a_step_names_its_run() -> None:
     mine, other = a_record(), a_record(run_id="r9")
     token = current_step.set(StepInfo("r1", 1, "charge", 1))
     try:

@@ -1,4 +1,4 @@
-"""Output: text that cannot steer a terminal, tables that align."""
+"""Output: text that cannot control a terminal, and aligned tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.cli.summary import short_ids
 from holdfast.cli.table import Column, Table, plain_lines
 
 
-def test_text_of_users_cannot_steer_a_terminal() -> None:
+def test_text_of_users_cannot_control_a_terminal() -> None:
     assert cleaned("a\x1b[31mb\nc\x00") == "a\\x1b[31mb c\\x00"
 
 
@@ -34,13 +34,13 @@ def test_a_plain_table_aligns_and_never_cuts() -> None:
     ]
 
 
-def test_a_column_that_says_nothing_is_left_out() -> None:
+def test_an_empty_column_is_left_out() -> None:
     table = Table((Column("name"), Column("key")), [{"name": "a", "key": ""}])
 
     assert [column.name for column in table.without_empty_columns().columns] == ["name"]
 
 
-def test_ids_are_cut_where_they_still_differ() -> None:
+def test_ids_are_shortened_as_long_as_they_differ() -> None:
     one, other = "01a1e122-9050-7001-8001-000000000001", "01a1e122-9051-7001-8001-000000000001"
     twin = "01a1e122-9050-7001-8002-000000000001"
 
@@ -60,7 +60,7 @@ def test_ids_are_cut_where_they_still_differ() -> None:
         (False, "always", {"NO_COLOR": "1"}, True),
     ],
 )
-def test_colour_is_for_terminals_unless_said_otherwise(
+def test_colour_is_for_terminals_unless_set_otherwise(
     monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool, color: str, variables: dict[str, str], is_rich: bool
 ) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)

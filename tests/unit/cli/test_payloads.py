@@ -1,4 +1,4 @@
-"""Payloads as they are typed."""
+"""Payloads as typed on the command line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_payload_is_json_or_pairs(words: list[str], value: Any) -> None:
     assert parse_payload(words) == value
 
 
-def test_a_payload_may_stand_in_a_file(tmp_path: Path) -> None:
+def test_a_payload_may_be_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "payload.json"
     file.write_text('{"name": "änn"}', encoding="utf-8")
 
@@ -45,16 +45,16 @@ def test_a_payload_may_stand_in_a_file(tmp_path: Path) -> None:
         (['{"a": 1 2}'], "the payload is not JSON: .* at line 1, column 9"),
         (['{"a": 1,}'], "the payload is not JSON: .* at line 1, column "),  # Python 3.13 counts to the comma
         (["hello"], "the payload is not JSON.*a payload is JSON, @file"),
-        (["a=1", "b"], "'b' is no pair"),
+        (["a=1", "b"], "'b' is not a pair"),
         (["a=1", "a=2"], "'a' is given twice"),
-        (["a:=x"], "the value of 'a' is not JSON.*for text write a=…"),
-        (["a:=NaN"], "it has no NaN"),
+        (["a:=x"], "the value of 'a' is not JSON.*for a string write a=…"),
+        (["a:=NaN"], "NaN is not a JSON value"),
         (["@missing.json"], "there is no file 'missing.json'"),
         (["@."], "cannot read the payload from '.'"),
         (["[" * 100_000], "nested too deeply"),
     ],
 )
-def test_what_is_no_payload_is_refused_with_the_reason(words: list[str], message: str) -> None:
+def test_an_invalid_payload_is_refused_with_the_reason(words: list[str], message: str) -> None:
     with pytest.raises(Refusal, match=message) as refusal:
         parse_payload(words)
 
@@ -65,7 +65,7 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "payload.json"
     file.write_bytes(b"\xff\xfe")
 
-    with pytest.raises(Refusal, match="not text in UTF-8"):
+    with pytest.raises(Refusal, match="not UTF-8 text"):
         parse_payload([f"@{file}"])
 
 
@@ -75,9 +75,10 @@ def test_parameters_of_a_workflow_are_an_object() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"), [("[1]", "an array"), ("3", "a number"), ('"x"', "text"), ("null", "null"), ("true", "true")]
+    ("text", "kind"),
+    [("[1]", "an array"), ("3", "a number"), ('"x"', "a string"), ("null", "null"), ("true", "a boolean")],
 )
-def test_parameters_that_are_no_object_are_refused(text: str, kind: str) -> None:
+def test_parameters_that_are_not_an_object_are_refused(text: str, kind: str) -> None:
     with pytest.raises(Refusal, match=f"not {kind}"):
         parse_object([text])
 

@@ -1,4 +1,4 @@
-"""What `--json` promises. A change that breaks a test here breaks somebody's script."""
+"""The format of `--json`. A change that breaks a test here breaks users' scripts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ENTRY_KEYS = [
 ]
 
 
-def test_a_run_has_always_the_same_keys() -> None:
+def test_a_run_always_has_the_same_keys() -> None:
     value = render.run_json(run(payload={"a": 1}, tags={"shop": "x"}))
 
     assert list(value) == RUN_KEYS
@@ -57,14 +57,14 @@ def test_a_run_has_always_the_same_keys() -> None:
     assert value["finished_at"] is None
 
 
-def test_an_entry_has_always_the_same_keys() -> None:
+def test_an_entry_always_has_the_same_keys() -> None:
     value = render.entry_json(entry("charge", 0, 1, result={"ok": True}))
 
     assert list(value) == ENTRY_KEYS
     assert (value["kind"], value["state"], value["result"]) == ("step", "done", {"ok": True})
 
 
-def test_an_error_carries_its_cause() -> None:
+def test_an_error_contains_its_cause() -> None:
     error = ErrorRecord(type="StepFailed", message="x", cause=ErrorRecord(type="ValueError", message="y", attempts=2))
 
     assert render.error_json(error) == {
@@ -76,13 +76,13 @@ def test_an_error_carries_its_cause() -> None:
     }
 
 
-def test_a_snapshot_holds_everything_about_a_run() -> None:
+def test_a_snapshot_contains_everything_about_a_run() -> None:
     value = render.snapshot_json(snapshot(run(), entry("charge", 0, 1)))
 
     assert list(value) == ["run", "explanation", "values", "history", "audit"]
 
 
-def test_the_rest_has_its_forms_too() -> None:
+def test_the_other_records_have_fixed_keys_too() -> None:
     worker = WorkerRecord(id="w", name="n", host="h", pid=1, types=("a",), concurrency=2)
     status = SchemaStatus(current=0, wanted=1)
 

@@ -1,4 +1,4 @@
-"""A command that cleans up after itself, ended by signals."""
+"""A command that cleans up after itself when signals end it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.cli.session import run_tidily
 
 @contextmanager
 def inherited(number: signal.Signals, disposition: signal.Handlers) -> Iterator[None]:
-    """The process as its parent could have started it."""
+    """Run with a signal disposition as inherited from a parent process."""
     before = signal.signal(number, disposition)
     try:
         yield
@@ -24,11 +24,11 @@ def inherited(number: signal.Signals, disposition: signal.Handlers) -> Iterator[
 
 
 def outcome(number: signal.Signals) -> str:
-    """What becomes of a command that gets a signal."""
+    """Return how a command ends that gets a signal."""
 
     async def command() -> str:
         os.kill(os.getpid(), number)
-        for _ in range(10):  # for the event loop to act on it
+        for _ in range(10):  # lets the event loop handle the signal
             await asyncio.sleep(0)
         return "goes on"
 
@@ -39,11 +39,11 @@ def outcome(number: signal.Signals) -> str:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_it_as_an_interrupt(number: signal.Signals) -> None:
+def test_a_signal_ends_a_command_like_an_interrupt(number: signal.Signals) -> None:
     with inherited(number, signal.SIG_DFL):
         assert outcome(number) == "interrupted"
 
 
-def test_a_hangup_that_nohup_ignores_does_not_end_it() -> None:
+def test_a_hangup_that_nohup_ignores_does_not_end_a_command() -> None:
     with inherited(signal.SIGHUP, signal.SIG_IGN):
         assert outcome(signal.SIGHUP) == "goes on"

@@ -1,4 +1,4 @@
-"""The supervisor, with processes that do nothing but end."""
+"""The supervisor, with processes that only end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAY_READY = f"import os, time; os.write(int(os.environ['{VARIABLE}'].partition('
 
 
 class Script:
-    """What each process does, by its number; it notes each start in a file."""
+    """The code of each process, by its number. Each start is recorded in a file."""
 
     def __init__(self, folder: Path) -> None:
         self._starts = folder / "starts"
@@ -33,7 +33,7 @@ class Script:
         return [sys.executable, "-S", "-c", self.lines[number]]
 
     def dying(self, number: int, *, code: int, times: int) -> str:
-        """Fail so many times, then live on: what is ordered to stop then is not about to fail by itself."""
+        """Fail a given number of times, then stay alive, so that only a stop ends it."""
         starts = f"open({str(self._starts)!r}).read().split().count('{number}')"
         return f"import os, time; time.sleep(600) if {starts} > {times} else os._exit({code})"
 
@@ -56,7 +56,7 @@ async def until_started(script: Script, number: int, times: int) -> None:
     await until(f"process {number} is started for the {times}th time", lambda: script.starts(number) >= times)
 
 
-async def test_the_others_are_not_started_if_the_first_cannot_work(script: Script) -> None:
+async def test_the_other_processes_are_not_started_if_the_first_cannot_work(script: Script) -> None:
     script.lines = {1: "raise SystemExit(5)", 2: SAY_READY}
 
     assert await supervisor(script).run() is ExitCode.UNREACHABLE
@@ -65,7 +65,7 @@ async def test_the_others_are_not_started_if_the_first_cannot_work(script: Scrip
 
 
 @pytest.mark.parametrize("end", ["raise SystemExit(77)", "import os; os.kill(os.getpid(), 9)", ""])
-async def test_an_end_that_says_nothing_of_its_cause_is_a_failure(script: Script, end: str) -> None:
+async def test_an_exit_without_a_reason_is_a_failure(script: Script, end: str) -> None:
     script.lines = {1: end}
 
     assert await supervisor(script).run() is ExitCode.FAILED
@@ -77,7 +77,7 @@ async def test_a_command_that_does_not_exist_is_a_failure(tmp_path: Path) -> Non
     assert await nobody.run() is ExitCode.FAILED
 
 
-async def test_it_gives_up_when_every_process_fails_again_and_again_before_it_can_work(
+async def test_the_supervisor_gives_up_when_every_process_keeps_failing_before_it_can_work(
     script: Script, tmp_path: Path
 ) -> None:
     mark = tmp_path / "mark"
@@ -95,7 +95,7 @@ pathlib.Path({str(mark)!r}).touch()
     assert script.starts(1) + script.starts(2) >= 2 * HASTY.starts + 1
 
 
-async def test_it_goes_on_trying_as_long_as_one_can_work(script: Script) -> None:
+async def test_the_supervisor_keeps_trying_as_long_as_one_process_can_work(script: Script) -> None:
     times = HASTY.starts + 2
     script.lines = {1: f"{SAY_READY}; time.sleep(600)", 2: script.dying(2, code=2, times=times)}
     running = asyncio.create_task(supervisor(script).run())
@@ -107,7 +107,7 @@ async def test_it_goes_on_trying_as_long_as_one_can_work(script: Script) -> None
     assert script.starts(1) == 1
 
 
-async def test_one_that_works_and_dies_again_and_again_is_always_replaced(script: Script) -> None:
+async def test_a_process_that_works_and_keeps_dying_is_always_replaced(script: Script) -> None:
     times = HASTY.starts + 2
     script.lines = {1: f"{SAY_READY}; {script.dying(1, code=1, times=times)}"}
     running = asyncio.create_task(supervisor(script).run())
@@ -118,7 +118,7 @@ async def test_one_that_works_and_dies_again_and_again_is_always_replaced(script
     assert await running is ExitCode.OK
 
 
-async def test_one_that_has_nothing_left_to_do_is_not_replaced_if_all_are_to_end_then(script: Script) -> None:
+async def test_an_idle_process_is_not_replaced_with_until_idle(script: Script) -> None:
     script.lines = {1: SAY_READY, 2: SAY_READY}
 
     assert await supervisor(script, ends_when_idle=True).run() is ExitCode.OK
@@ -126,7 +126,7 @@ async def test_one_that_has_nothing_left_to_do_is_not_replaced_if_all_are_to_end
     assert (script.starts(1), script.starts(2)) == (1, 1)
 
 
-async def test_one_that_ignores_every_order_is_killed_by_the_third(script: Script) -> None:
+async def test_a_process_that_ignores_signals_is_killed_by_the_third(script: Script) -> None:
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN)"
     script.lines = {1: f"{deaf}; {SAY_READY}; time.sleep(600)", 2: f"{SAY_READY}; time.sleep(600)"}
     running = asyncio.create_task(supervisor(script, grace_seconds=600).run())

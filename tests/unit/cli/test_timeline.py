@@ -71,26 +71,26 @@ def drawn(seen: Snapshot, now: float, width: int | None = None) -> list[str]:
     return ["".join(map(text_of, line)) for line in timeline_lines(seen, at(now), width)]
 
 
-def test_bars_stand_where_their_time_is() -> None:
+def test_bars_start_and_end_at_their_times() -> None:
     line = timeline(run(), [entry("a", 0, 1), entry("b", 1, 4)], (), {}, at(4))
     scale = Scale(line, 40)
 
     assert [scale.columns(item.begin, item.end) for item in line.items] == [(0, 10), (10, 40)]
 
 
-def test_what_took_no_time_is_still_seen() -> None:
+def test_an_operation_without_duration_is_still_visible() -> None:
     line = timeline(run(), [entry("a", 0, 0), entry("b", 4, 4)], (), {}, at(4))
 
     assert [Scale(line, 40).columns(item.begin, item.end) for item in line.items] == [(0, 1), (39, 40)]
 
 
-def test_a_run_without_length_is_drawn() -> None:
+def test_a_run_without_duration_is_drawn() -> None:
     line = timeline(run(), [entry("a", 0, 0)], (), {}, at(0))
 
     assert [Scale(line, 40).columns(item.begin, item.end) for item in line.items] == [(0, 1)]
 
 
-def test_a_long_wait_is_folded_and_says_how_long_it_was() -> None:
+def test_a_long_wait_is_folded_and_shows_its_length() -> None:
     wait = entry("receive:approve", 1, 7201, kind=EntryKind.MESSAGE)
     rows = drawn(snapshot(run(), entry("a", 0, 1), wait, entry("b", 7201, 7202)), 7202)
 
@@ -98,18 +98,18 @@ def test_a_long_wait_is_folded_and_says_how_long_it_was() -> None:
     assert rows[0].count("█") > 5  # although it took a second of two hours
 
 
-def test_a_stretch_of_which_nothing_is_recorded_is_a_row_of_its_own() -> None:
+def test_a_period_without_records_is_a_separate_row() -> None:
     rows = drawn(snapshot(run(), entry("a", 0, 1), entry("b", 7201, 7202)), 7202)
 
     assert [row.split()[0] for row in rows] == ["✓", "⋯", "✓"]
     assert rows[1] == "  ⋯ 2 h ⋯"
 
 
-def test_short_stretches_are_not_folded() -> None:
+def test_short_periods_are_not_folded() -> None:
     assert timeline(run(), [entry("a", 0, 1), entry("b", 9, 10)], (), {}, at(10)).folds == ()
 
 
-def test_attempts_and_the_first_error_are_told() -> None:
+def test_attempts_and_the_first_error_are_shown() -> None:
     failed = AuditInfo(event="retried", at=at(0.5), data={"location": "a", "attempt": 1, "error": "OSError: no"})
     (row,) = drawn(snapshot(run(), entry("a", 0, 1, attempts=2, result="ok"), audit=(failed,)), 1)
 
@@ -125,7 +125,7 @@ def test_a_failed_step_shows_its_error() -> None:
     assert row.endswith("ValueError: no\\x1b such card")
 
 
-def test_an_open_wait_is_shown_with_what_it_waits_for() -> None:
+def test_an_open_wait_is_shown_with_its_name() -> None:
     wait = WaitInfo(
         location="receive:approve", kind=WaitKind.MESSAGE, names=("approve",), since=at(1), deadline=at(3601)
     )
@@ -142,7 +142,7 @@ def test_an_open_child_is_one_row_although_it_has_an_entry_and_a_wait() -> None:
     assert len(drawn(snapshot(run(state=RunState.SUSPENDED, waits=(wait,)), child), 2)) == 1
 
 
-def test_the_death_of_a_worker_is_marked_between_what_was_before_and_after() -> None:
+def test_the_death_of_a_worker_is_marked_at_its_time() -> None:
     taken = AuditInfo(event="claimed", at=at(5), data={"worker": "w2", "token": 2, "crashes": 1, "lost": "w1"})
     rows = drawn(snapshot(run(), entry("a", 0, 1), entry("b", 5, 6), audit=(taken,)), 6)
 
@@ -150,7 +150,7 @@ def test_the_death_of_a_worker_is_marked_between_what_was_before_and_after() -> 
     assert rows[1] == "† its worker died; taken over by second, 5.0 s after the start"
 
 
-def test_of_a_very_long_history_the_end_is_shown() -> None:
+def test_a_very_long_history_shows_its_end() -> None:
     rows = drawn(snapshot(run(), *(entry(f"step-{number}", number, number + 1) for number in range(1000))), 1000)
 
     assert len(rows) == 201

@@ -1,4 +1,4 @@
-"""The configuration: which value of a setting counts, where it came from, and what is refused."""
+"""The configuration: which value of a setting wins, where it comes from, and which are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from holdfast.config.secret import scrubbed
 from holdfast.config.settings import SETTINGS, Setting
 from holdfast.core.length import parse_length, written
 
-# For each of some settings: what a flag gives, a variable says, and a file, and the default.
+# For some settings: the values of the flag, the variable, the file and the default.
 LEVELS: dict[str, tuple[object, tuple[str, object], tuple[str, object], object]] = {
     "url": ("memory://", ("sqlite:////e.db", "sqlite:////e.db"), ("'postgres://h/d'", "postgres://h/d"), ...),
     "application": ("a:hf", ("b:hf", "b:hf"), ("'c:hf'", "c:hf"), None),
@@ -57,11 +57,11 @@ def write(folder: Path, text: str, name: str = "holdfast.toml") -> Path:
 
 
 def line(setting: Setting[Any], value: str) -> str:
-    """A setting as it stands in `holdfast.toml`; a dotted key is the same as one in a table."""
+    """A setting as written in `holdfast.toml`; a dotted key is the same as one in a table."""
     return f"{setting.key} = {value}\n"
 
 
-# What counts
+# Precedence
 
 
 @pytest.mark.parametrize("key", LEVELS)
@@ -85,13 +85,13 @@ def test_a_flag_wins_over_the_environment_which_wins_over_the_file_which_wins_ov
     assert [one.place for one in found] == ["flag", setting.variable, f"{path}:{key}", "default"]
 
 
-def test_an_empty_variable_is_one_that_is_not_set(tmp_path: Path) -> None:
+def test_an_empty_variable_counts_as_not_set(tmp_path: Path) -> None:
     write(tmp_path, "worker.threads = 3")
 
     assert configured(tmp_path, environment={"HOLDFAST_WORKER_THREADS": ""})[settings.THREADS] == 3
 
 
-def test_the_environment_is_asked_each_time_and_the_file_is_read_once(tmp_path: Path) -> None:
+def test_the_environment_is_read_each_time_and_the_file_once(tmp_path: Path) -> None:
     environment: dict[str, str] = {}
     write(tmp_path, "worker.threads = 3")
     configuration = Configuration(directory=tmp_path, environment=environment)
@@ -104,21 +104,21 @@ def test_the_environment_is_asked_each_time_and_the_file_is_read_once(tmp_path: 
 
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=lambda setting: setting.key)
-def test_what_is_written_of_a_value_is_read_as_that_value(setting: Setting[Any]) -> None:
+def test_a_formatted_value_is_parsed_to_the_same_value(setting: Setting[Any]) -> None:
     value = setting.kind.parse(LEVELS[setting.key][1][0]) if setting.key in LEVELS else setting.default
 
     assert setting.kind.parse(setting.kind.written(value)) == value
 
 
 @pytest.mark.parametrize("text", ["30d", "36h", "90s", "90m", "0.25s", "0s"])
-def test_a_length_is_written_as_short_as_it_can_be(text: str) -> None:
+def test_a_duration_is_written_as_briefly_as_possible(text: str) -> None:
     assert written(parse_length(text)) == text
 
 
 # The file
 
 
-def test_settings_stand_in_the_file_of_the_project_too(tmp_path: Path) -> None:
+def test_settings_may_be_in_pyproject_too(tmp_path: Path) -> None:
     text = "[project]\nname = 'shop'\n[tool.holdfast]\nretention = '7d'\n[tool.holdfast.worker]\nthreads = 3\n"
     path = write(tmp_path, text, "pyproject.toml")
 
@@ -128,7 +128,7 @@ def test_settings_stand_in_the_file_of_the_project_too(tmp_path: Path) -> None:
     assert found.origin(settings.THREADS).place == f"{path}:tool.holdfast.worker.threads"
 
 
-def test_the_first_file_upwards_that_has_settings_counts_and_no_other(tmp_path: Path) -> None:
+def test_the_first_file_upwards_with_settings_wins_and_no_other_is_read(tmp_path: Path) -> None:
     write(tmp_path, "worker.threads = 1\nworker.steps = 1")
     write(tmp_path / "a", "[tool.holdfast]\nworker.threads = 2", "pyproject.toml")
     write(tmp_path / "a/b", "[tool.black]\n# no holdfast here", "pyproject.toml")
@@ -140,7 +140,7 @@ def test_the_first_file_upwards_that_has_settings_counts_and_no_other(tmp_path: 
     assert (found[settings.THREADS], found[settings.STEPS]) == (2, 1000)
 
 
-def test_of_two_files_in_one_directory_the_one_that_is_ours_counts(tmp_path: Path) -> None:
+def test_holdfast_toml_wins_over_pyproject_in_one_directory(tmp_path: Path) -> None:
     write(tmp_path, "worker.threads = 1")
     write(tmp_path, "[tool.holdfast]\nworker.threads = 2", "pyproject.toml")
 
@@ -156,7 +156,7 @@ def test_of_two_files_in_one_directory_the_one_that_is_ours_counts(tmp_path: Pat
         ("postgresql://host/shop", "postgresql://host/shop"),
     ],
 )
-def test_a_relative_path_in_a_file_counts_from_the_file(url: str, meant: str, tmp_path: Path) -> None:
+def test_a_relative_path_in_a_file_starts_at_the_file(url: str, meant: str, tmp_path: Path) -> None:
     folder = tmp_path / "100% a shop?"
     write(folder, f"url = '{url}'")
     (folder / "deep").mkdir()
@@ -166,7 +166,7 @@ def test_a_relative_path_in_a_file_counts_from_the_file(url: str, meant: str, tm
     assert found == meant.format(folder=f"{quote(str(tmp_path))}/100%25%20a%20shop%3F")
 
 
-async def test_a_store_that_a_file_names_by_a_relative_path_stands_beside_the_file(
+async def test_a_store_with_a_relative_path_in_a_file_is_next_to_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "100% a shop?"
@@ -181,7 +181,7 @@ async def test_a_store_that_a_file_names_by_a_relative_path_stands_beside_the_fi
     assert (folder / "runs.db").exists()
 
 
-def test_a_directory_that_is_gone_has_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deleted_directory_has_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -189,7 +189,7 @@ def test_a_directory_that_is_gone_has_no_file(tmp_path: Path, monkeypatch: pytes
     assert Configuration(environment={})[settings.THREADS] == 32
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize(
@@ -221,18 +221,18 @@ def test_a_directory_that_is_gone_has_no_file(tmp_path: Path, monkeypatch: pytes
         ("url = '\udcff'", "is not valid TOML"),
     ],
 )
-def test_a_mistake_in_the_file_names_the_file_the_key_and_the_value(text: str, message: str, tmp_path: Path) -> None:
+def test_an_error_in_the_file_names_the_file_the_key_and_the_value(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "holdfast.toml"
     path.write_bytes(text.encode(errors="surrogateescape"))
 
     with pytest.raises(InvalidRequest) as refused:
-        configured(tmp_path)[settings.GRACE]  # another one: a file is right as a whole or not at all
+        configured(tmp_path)[settings.GRACE]  # another setting: a file is valid as a whole or not at all
 
     assert str(refused.value).startswith(f"{path}")
     assert message in str(refused.value)
 
 
-def test_a_mistake_in_the_file_of_the_project_names_its_key_in_full(tmp_path: Path) -> None:
+def test_an_error_in_pyproject_names_its_key_in_full(tmp_path: Path) -> None:
     write(tmp_path, "[tool.holdfast]\nworker.thread = 5", "pyproject.toml")
     write(tmp_path / "odd", "tool.holdfast = 5", "pyproject.toml")
 
@@ -241,15 +241,15 @@ def test_a_mistake_in_the_file_of_the_project_names_its_key_in_full(tmp_path: Pa
     write(tmp_path / "none", "tool = 5  # not holdfast", "pyproject.toml")
     with pytest.raises(InvalidRequest, match=r"tool\.holdfast = 5: expected a table, written \[tool\.holdfast\]"):
         configured(tmp_path / "odd")[settings.THREADS]
-    with pytest.raises(InvalidRequest, match=r"did you mean worker\.threads"):  # of the next one upwards
+    with pytest.raises(InvalidRequest, match=r"did you mean worker\.threads"):  # the next file upwards
         configured(tmp_path / "none")[settings.THREADS]
 
 
-def test_a_file_that_cannot_be_read_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_file_is_not_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, "worker.threads = 1")
 
     def refuse(_: Path) -> bytes:
-        raise PermissionError(13, "Permission denied")  # root, who runs tests, may read everything
+        raise PermissionError(13, "Permission denied")  # tests may run as root, who can read everything
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
 
@@ -257,7 +257,7 @@ def test_a_file_that_cannot_be_read_is_not_passed_over(tmp_path: Path, monkeypat
         configured(tmp_path)[settings.THREADS]
 
 
-def test_a_variable_that_cannot_be_is_named_and_harms_no_other(tmp_path: Path) -> None:
+def test_an_invalid_variable_is_named_and_harms_no_other_setting(tmp_path: Path) -> None:
     found = configured(tmp_path, environment={"HOLDFAST_WORKER_THREADS": "many"})
 
     assert found[settings.STEPS] == 1000
@@ -291,7 +291,7 @@ def test_a_password_is_not_shown(url: str, shown: str) -> None:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with a file of settings, which is the current one, and an environment without any."""
+    """A directory with a settings file, made the current one, and an environment without settings."""
     for variable in [name for name in os.environ if name.startswith("HOLDFAST_")]:
         monkeypatch.delenv(variable)
     monkeypatch.chdir(tmp_path)
@@ -312,7 +312,7 @@ def test_an_application_takes_its_url_from_argument_environment_file_or_default(
     assert session_of(Holdfast()).url == "sqlite:///holdfast.db"
 
 
-async def test_a_worker_is_as_configured_unless_it_is_told_otherwise(
+async def test_a_worker_follows_the_configuration_unless_arguments_say_otherwise(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_WORKER_NAME", "said")
@@ -326,16 +326,16 @@ async def test_a_worker_is_as_configured_unless_it_is_told_otherwise(
     assert (found["given"].concurrency, found["given"].types) == (3, ("b.v1",))
 
 
-def test_a_mistake_in_the_file_is_told_by_the_application(project: Path) -> None:
+def test_the_application_reports_an_error_in_the_file(project: Path) -> None:
     write(project, "ulr = 'x'")
 
     with pytest.raises(InvalidRequest, match=r"there is no setting ulr; did you mean url\?"):
         Holdfast()
-    assert session_of(Holdfast("memory://")).url == "memory://"  # which needs no file
+    assert session_of(Holdfast("memory://")).url == "memory://"  # a command that needs no file
 
 
 def test_patterns_of_a_worker_are_a_list() -> None:
-    with pytest.raises(InvalidRequest, match=r"worker\(types='billing\.\*'\): it is a list of names or patterns"):
+    with pytest.raises(InvalidRequest, match=r"worker\(types=.*\): expected a list of type names or patterns"):
         Holdfast("memory://").worker("billing.*")
 
 

@@ -1,4 +1,4 @@
-"""Secrets: no password is left in what is shown of an address, however it is written."""
+"""Secrets: no password appears in a shown address, however the address is written."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ def test_no_password_is_shown(address: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["sqlite:///holdfast.db", "postgresql://ann@db/shop?schema=x", "host=db user=ann"])
-def test_what_has_no_password_is_shown_as_it_is(address: str) -> None:
+def test_an_address_without_a_password_is_shown_unchanged(address: str) -> None:
     assert scrubbed(address) == address

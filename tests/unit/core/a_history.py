@@ -1,4 +1,4 @@
-"""Builders of histories, for what is decided about them without any store."""
+"""Builders of histories, for decisions that need no store."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def a_child(state: RunState, reason: str = "", **options: Any) -> Run:
 
 
 OPEN = [step("a", 1), step("b", 2), child("call", 0, 1)]
-"""A run that has started a child and done two steps."""
+"""A run that has started a child and executed two steps."""
 
 
 def rewind(entries: Sequence[Entry], location: str, run: Run = RUN, **children: Run) -> Revision:
@@ -80,5 +80,5 @@ def recover(entries: Sequence[Entry], *faults: str, children: Mapping[str, Run] 
 def lost(
     entries: Sequence[Entry], *faults: str, children: Mapping[str, Run], willed: Sequence[str] = ()
 ) -> dict[str, str]:
-    """The children that a recovery reopens, and where."""
+    """Return the children that a recovery reopens, and their locations."""
     return dict(Recovery(failed_at(*faults), entries).lost(children, willed))

@@ -1,4 +1,4 @@
-"""Clocks: a worker's follows the store's, and is never ahead of it."""
+"""Clocks: a worker's clock follows the store's clock, and is never ahead of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ THEN = 1_900_000_000 * SECOND
 
 
 class Stopwatch:
-    """Time that passes when a test says so, in nanoseconds."""
+    """A stopwatch in nanoseconds that a test advances."""
 
     def __init__(self) -> None:
         self.nanoseconds = 7_000_000_000
@@ -20,7 +20,7 @@ class Stopwatch:
         self.nanoseconds += round(seconds * 1e9)
 
 
-def test_a_following_clock_tells_what_the_store_said_last_and_the_time_since() -> None:
+def test_a_following_clock_adds_the_time_since_the_last_answer_of_the_store() -> None:
     watch = Stopwatch()
     clock = FollowingClock(watch)
 
@@ -30,7 +30,7 @@ def test_a_following_clock_tells_what_the_store_said_last_and_the_time_since() -
     assert clock.now() == THEN + 2.5 * SECOND
 
 
-def test_a_following_clock_is_not_ahead_by_what_was_cut_off() -> None:
+def test_a_following_clock_is_not_ahead_by_a_rounded_fraction() -> None:
     watch = Stopwatch()
     watch.nanoseconds += 999
     clock = FollowingClock(watch)
@@ -41,19 +41,19 @@ def test_a_following_clock_is_not_ahead_by_what_was_cut_off() -> None:
     assert clock.now() == THEN
 
 
-def test_a_following_clock_does_not_go_back_when_an_answer_was_a_while_on_its_way() -> None:
+def test_a_following_clock_does_not_go_back_for_a_delayed_answer() -> None:
     watch = Stopwatch()
     clock = FollowingClock(watch)
     clock.told(THEN)
     asked_at = clock.now()
-    watch.pass_by(3600)  # the process stood still
+    watch.pass_by(3600)  # the process was frozen
 
     clock.told(THEN + SECOND, asked_at)
 
     assert clock.now() == THEN + 3600 * SECOND
 
 
-def test_a_following_clock_does_not_go_back_for_an_answer_of_which_nobody_knows_when_it_was_asked_for() -> None:
+def test_a_following_clock_does_not_go_back_for_an_answer_without_a_request_time() -> None:
     clock = FollowingClock(Stopwatch())
     clock.told(THEN)
 

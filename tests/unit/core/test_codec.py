@@ -1,4 +1,4 @@
-"""The codec: what is stored comes back equal, or is refused with a reason."""
+"""The codec: a stored value comes back equal, or is refused with a reason."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Nameless:
 
 @dataclasses.dataclass
 class Entity:  # noqa: PLW1641 - never hashed
-    """Equal by its id alone, as entities often are."""
+    """A class that is equal by its id alone, as entities often are."""
 
     id: int
     score: float | None = None
@@ -135,7 +135,7 @@ class UserId(str):
 
 
 class Connection:
-    """An object that has no JSON form."""
+    """An object without a JSON form."""
 
 
 def nested(levels: int) -> Any:
@@ -146,7 +146,7 @@ def nested(levels: int) -> Any:
 
 
 def stored(hint: Any, value: Any) -> Any:
-    """What a fresh step returns, after checking that a replay returns the same."""
+    """Return the result of a fresh step, after checking that a replay returns the same."""
     codec: Codec[Any] = Codec(hint)
     text, fresh = codec.store(value)
     assert codec.decode(text) == fresh or fresh != fresh  # noqa: PLR0124 - NaN as a Decimal
@@ -313,7 +313,7 @@ def test_keys_that_a_loose_hint_would_turn_into_text_are_refused() -> None:
         Codec(dict[int | str, int]).encode({1: 1})
 
 
-# What JSON does not have
+# Values that JSON lacks
 
 
 @pytest.mark.parametrize("number", [NAN, INFINITY, -INFINITY])
@@ -341,7 +341,7 @@ def test_nan_and_infinity_are_refused_wherever_they_are(hint: Any, build: Any, n
         Codec(hint).encode(build(number))
 
 
-def test_a_refusal_names_what_was_stored_and_the_path() -> None:
+def test_a_refusal_names_the_stored_value_and_the_path() -> None:
     with pytest.raises(NotSerializable, match=r"^result of 'charge' cannot be stored as JSON: `\$\.a\[1\]` is nan"):
         encode_any({"a": [1, NAN]}, "result of 'charge'")
 
@@ -367,7 +367,7 @@ def test_deeper_values_are_refused_naming_the_limit(levels: int) -> None:
         encode_any(nested(levels))
 
 
-def test_brackets_in_text_and_in_width_are_no_depth() -> None:
+def test_brackets_in_text_and_many_siblings_are_not_depth() -> None:
     value = ["[{" * 100, *([] for _ in range(100))]
     assert stored(Any, value) == value
 
@@ -407,7 +407,7 @@ def test_a_time_in_the_repeated_hour_keeps_its_instant() -> None:
     assert stored(datetime, later).timestamp() == later.timestamp()
 
 
-# What has no JSON form
+# Objects without a JSON form
 
 
 @pytest.mark.parametrize(
@@ -434,7 +434,7 @@ def test_an_arbitrary_class_may_be_declared_but_not_stored() -> None:
         codec.encode(Connection())
 
 
-def test_an_arbitrary_class_that_is_declared_takes_no_other_value() -> None:
+def test_an_arbitrary_class_that_is_declared_accepts_no_other_value() -> None:
     with pytest.raises(NotSerializable, match=r"declared as .*Connection, but this dict does not fit"):
         Codec(Connection).encode({"a": 1})  # type: ignore[arg-type]
 
@@ -460,8 +460,8 @@ def test_an_object_whose_equality_fails_is_stored() -> None:
     assert Codec(Odd).store(Odd(1))[1].a == 1
 
 
-def test_an_object_whose_equality_answers_with_an_object_of_its_own_is_stored() -> None:
-    class Number(float):  # as the floats of numpy do
+def test_an_object_whose_equality_returns_an_object_is_stored() -> None:
+    class Number(float):  # as numpy floats do
         __hash__ = float.__hash__
 
         def __eq__(self, other: object) -> Any:
@@ -474,7 +474,7 @@ def test_a_class_without_equality_is_stored() -> None:
     assert Codec(Nameless).store(Nameless(5))[1].count == 5
 
 
-# What would come back as something else
+# Values that would come back changed
 
 
 def test_a_value_that_does_not_fit_its_declared_type_is_refused() -> None:
@@ -556,7 +556,7 @@ def test_text_that_does_not_fit_names_the_path() -> None:
         Codec(list[Item]).decode('[{"sku": 1}]', "message")
 
 
-def test_what_pydantic_says_is_passed_on_in_one_line() -> None:
+def test_the_message_of_pydantic_is_passed_on_in_one_line() -> None:
     with pytest.raises(InvalidRequest, match=r"Model\]: name: Field required; ratio: Input .* - at `\$\[0\]`$"):
         Codec(list[Model]).decode('[{"ratio": "x"}]')
 
@@ -585,7 +585,7 @@ def test_a_hint_that_cannot_be_read_from_json_is_refused_when_the_codec_is_built
 
 
 @pytest.mark.parametrize("hint", [Any, object, NoReturn])
-def test_a_hint_that_says_nothing_takes_any_value(hint: Any) -> None:
+def test_a_hint_without_information_accepts_any_value(hint: Any) -> None:
     assert stored(hint, (1, None)) == [1, None]
 
 
@@ -648,7 +648,7 @@ def test_a_keyword_only_parameter_with_a_default_may_be_given_by_name() -> None:
     assert signature.decode(signature.encode(("wall",))) == (("wall",), {})
 
 
-def test_none_is_taken_where_it_is_the_default() -> None:
+def test_none_is_accepted_where_it_is_the_default() -> None:
     def wait(seconds: int = None) -> None: ...  # type: ignore[assignment] # noqa: RUF013
 
     assert Signature(wait).decode(Signature(wait).encode((None,))) == ((None,), {})
@@ -762,7 +762,7 @@ def test_a_parameter_whose_hint_cannot_be_read_is_named() -> None:
         Signature(find)
 
 
-def test_a_hint_that_cannot_be_resolved_is_any_and_spoils_no_other() -> None:
+def test_a_hint_that_cannot_be_resolved_is_any_and_does_not_affect_others() -> None:
     def find(a: Unknown, b: Item) -> Unknown: ...
 
     signature = Signature(find)

@@ -1,4 +1,4 @@
-"""Cron: the same instants as a walk over every minute finds, whatever the clocks do; and mistakes are shown."""
+"""Cron: the same instants as a scan of every minute finds, across clock changes. Errors are marked in the text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.core.clock import instant, moment
 from holdfast.core.cron import check_cron, check_zone, next_fire
 from tests.plugin.tiers import amount
 
-# The walk, which knows nothing of cronsim: every minute of real time, and what the clocks on the wall show.
+# The scan is independent of cronsim: it visits every minute of real time and reads the local clock.
 
 MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
@@ -26,7 +26,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def values_of(field: str, low: int, high: int, names: list[str], first: int) -> set[int]:
-    """What the terms of a field stand for."""
+    """Return the values that the terms of a field stand for."""
     found: set[int] = set()
     for term in field.split(","):
         span, _, step = term.partition("/")
@@ -42,7 +42,7 @@ def values_of(field: str, low: int, high: int, names: list[str], first: int) -> 
 
 
 class Walk:
-    """An expression, taken literally."""
+    """A literal cron expression."""
 
     def __init__(self, expression: str) -> None:
         minute, hour, day, month, weekday = expression.split()
@@ -63,11 +63,11 @@ class Walk:
         return wall.minute in self.minutes and wall.hour in self.hours and self.is_day(wall.date())
 
     def fires(self, zone: str, start: datetime, end: datetime) -> Iterator[datetime]:
-        """All instants of a span at which it fires, by looking at every minute of it."""
+        """Yield all instants of a span at which it fires, by checking every minute."""
         place = ZoneInfo(zone)
         at = start.replace(second=0, microsecond=0)
         before = (at - MINUTE).astimezone(place)
-        seen: set[datetime] = set()  # local times that have been, so that those that are repeated are known
+        seen: set[datetime] = set()  # local times seen so far, to detect repeated ones
         first = at - timedelta(hours=6)
         while first < at:
             seen.add(first.astimezone(place).replace(tzinfo=None, fold=0))
@@ -80,7 +80,7 @@ class Walk:
             else:
                 is_fire = self.matches(wall) and wall not in seen
                 skipped = before.replace(tzinfo=None, fold=0) + MINUTE
-                while skipped < wall:  # the clocks went on: what they left out is due now
+                while skipped < wall:  # the clocks jumped forward: skipped times are due now
                     is_fire = is_fire or (self.matches(skipped) and skipped not in seen)
                     seen.add(skipped)
                     skipped += MINUTE
@@ -91,17 +91,17 @@ class Walk:
             at += MINUTE
 
 
-# Instants around which clocks change, in zones that do it in their own ways.
+# Instants around clock changes, in zones with different rules.
 CHANGES = {
     "Europe/Rome": ("2026-03-29T01:00", "2026-10-25T01:00"),
     "America/New_York": ("2026-03-08T07:00", "2026-11-01T06:00"),
     "Australia/Lord_Howe": ("2026-10-03T15:30", "2026-04-04T15:00"),  # by half an hour
     "America/Sao_Paulo": ("2018-11-04T03:00", "2018-02-18T02:00"),  # at midnight
-    "Africa/Casablanca": ("2026-02-15T02:00", "2026-03-22T02:00"),  # around Ramadan, the other way
+    "Africa/Casablanca": ("2026-02-15T02:00", "2026-03-22T02:00"),  # around Ramadan, in the opposite direction
     "America/Havana": ("2026-03-08T05:00", "2026-11-01T05:00"),  # midnight is repeated
-    "Pacific/Apia": ("2011-12-30T10:00", "2011-09-24T14:00"),  # a whole day was left out
-    "Asia/Kathmandu": ("2026-03-29T01:00", "1985-12-31T18:30"),  # a quarter of an hour off; a change long ago
-    "Europe/Dublin": ("2026-03-29T01:00", "2026-10-25T01:00"),  # winter is the exception
+    "Pacific/Apia": ("2011-12-30T10:00", "2011-09-24T14:00"),  # a whole day was skipped
+    "Asia/Kathmandu": ("2026-03-29T01:00", "1985-12-31T18:30"),  # an offset of 45 minutes; a change long ago
+    "Europe/Dublin": ("2026-03-29T01:00", "2026-10-25T01:00"),  # winter time is the exception
     "Antarctica/Troll": ("2026-03-29T01:00", "2026-10-25T01:00"),  # by two hours
     "UTC": ("2026-03-29T01:00", "2026-10-25T01:00"),
 }
@@ -130,7 +130,7 @@ EDGES = st.sampled_from([(zone, change) for zone, changes in CHANGES.items() for
 @example(expression="*/20 * 17 2 *", edge=("America/Sao_Paulo", "2018-02-18T02:00"), start_minutes=-20, seconds=1)
 @example(expression="0 0 * * *", edge=("America/Sao_Paulo", "2018-11-04T03:00"), start_minutes=-100, seconds=0)
 @example(expression="0 9 * * *", edge=("Pacific/Apia", "2011-12-30T10:00"), start_minutes=-100, seconds=0)
-def test_fire_times_are_those_of_a_walk_over_every_minute(
+def test_fire_times_equal_those_of_a_scan_of_every_minute(
     expression: str, edge: tuple[str, str], start_minutes: int, seconds: int
 ) -> None:
     zone, change = edge
@@ -149,7 +149,7 @@ def test_fire_times_are_those_of_a_walk_over_every_minute(
 
 @settings(max_examples=amount(short=40, long=400))
 @given(expression=EXPRESSIONS, zone=st.sampled_from(list(CHANGES)), day=st.dates(date(2020, 1, 1), date(2040, 1, 1)))
-def test_a_fire_time_is_after_the_instant_asked_about_and_the_first_one(expression: str, zone: str, day: date) -> None:
+def test_a_fire_time_is_the_first_after_the_given_instant(expression: str, zone: str, day: date) -> None:
     after = instant(datetime(day.year, day.month, day.day, tzinfo=UTC))
 
     fire = next_fire(expression, zone, after)
@@ -161,7 +161,7 @@ def test_a_fire_time_is_after_the_instant_asked_about_and_the_first_one(expressi
 
 
 def fires(expression: str, zone: str, start: str, count: int) -> list[str]:
-    """The next fire times as clocks in the zone show them."""
+    """Return the next fire times in local time of the zone."""
     place = ZoneInfo(zone)
     at = instant(datetime.fromisoformat(start).replace(tzinfo=place))
     shown = []
@@ -173,21 +173,21 @@ def fires(expression: str, zone: str, start: str, count: int) -> list[str]:
     return shown
 
 
-def test_a_time_that_the_clocks_skip_is_fired_when_they_go_on() -> None:
+def test_a_skipped_local_time_fires_when_the_clocks_jump() -> None:
     assert fires("30 2 * * *", "Europe/Rome", "2026-03-28T12:00", 2) == [
         "2026-03-29T03:00+02:00",
         "2026-03-30T02:30+02:00",
     ]
 
 
-def test_a_time_that_the_clocks_repeat_is_fired_the_first_time_only() -> None:
+def test_a_repeated_local_time_fires_the_first_time_only() -> None:
     assert fires("30 2 * * *", "Europe/Rome", "2026-10-24T12:00", 2) == [
         "2026-10-25T02:30+02:00",
         "2026-10-26T02:30+01:00",
     ]
 
 
-def test_what_is_for_every_hour_goes_by_real_time() -> None:
+def test_an_hourly_expression_follows_real_time() -> None:
     assert fires("30 * * * *", "Europe/Rome", "2026-10-25T01:00", 4) == [
         "2026-10-25T01:30+02:00",
         "2026-10-25T02:30+02:00",
@@ -209,21 +209,21 @@ def test_what_is_for_every_hour_goes_by_real_time() -> None:
         ("0 0 * * mon#2", "2030-01-14T00:00"),
         ("0 0 * * 5L", "2030-01-25T00:00"),
         ("0 0 29 2 *", "2032-02-29T00:00"),
-        ("0 0 13 * fri", "2030-01-04T00:00"),  # either of both, as ever
+        ("0 0 13 * fri", "2030-01-04T00:00"),  # day of month or weekday, as usual in cron
     ],
 )
-def test_expressions_mean_what_they_mean_to_cron(expression: str, expected: str) -> None:
+def test_expressions_have_their_cron_meaning(expression: str, expected: str) -> None:
     assert check_cron(expression) == expression
     at = next_fire(expression, "UTC", instant(datetime(2030, 1, 1, tzinfo=UTC)))
     assert at is not None
     assert moment(at) == datetime.fromisoformat(expected).replace(tzinfo=UTC)
 
 
-def test_an_expression_is_kept_with_one_blank_between_its_fields() -> None:
+def test_an_expression_is_stored_with_single_spaces() -> None:
     assert check_cron("  0   9 * *   mon-fri ") == "0 9 * * mon-fri"
 
 
-# Mistakes
+# Invalid expressions
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_an_expression_is_kept_with_one_blank_between_its_fields() -> None:
         ("0 9 * * \u0661", "\u0661", "is not a valid day of the week"),
     ],
 )
-def test_a_mistake_is_shown_where_it_is(expression: str, marked: str, says: str) -> None:
+def test_an_error_is_marked_at_its_position(expression: str, marked: str, says: str) -> None:
     with pytest.raises(InvalidRequest, match=says) as caught:
         check_cron(expression)
 
@@ -257,7 +257,7 @@ def test_a_mistake_is_shown_where_it_is(expression: str, marked: str, says: str)
 
 
 @pytest.mark.parametrize("expression", ["", " ", "\t", "0 9 * * *\n", None, 5, "0 " * 150, "\0"])
-def test_what_is_no_expression_at_all_is_refused(expression: object) -> None:
+def test_an_invalid_expression_is_refused(expression: object) -> None:
     with pytest.raises(InvalidRequest):
         check_cron(expression)
 
@@ -290,12 +290,12 @@ def test_any_text_is_an_expression_that_fires_or_is_refused(text: str) -> None:
         ("qqqqqq", "use a region and city"),
     ],
 )
-def test_an_unknown_zone_is_refused_with_those_that_are_near(zone: str, says: str) -> None:
+def test_an_unknown_zone_is_refused_with_similar_names(zone: str, says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
         check_zone(zone)
 
 
-def test_a_machine_without_zones_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_time_zones_gets_an_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cron, "available_timezones", set)
     monkeypatch.setattr(cron, "ZoneInfo", zoneinfo.ZoneInfo.no_cache)
     zoneinfo.reset_tzpath([])
@@ -307,8 +307,8 @@ def test_a_machine_without_zones_is_told_what_to_install(monkeypatch: pytest.Mon
         zoneinfo.reset_tzpath()
 
 
-def test_the_walk_itself_knows_leap_years() -> None:
-    """The judge is judged, too: a walk over a February finds the days a calendar has."""
+def test_the_scan_itself_knows_leap_years() -> None:
+    """The reference is tested too: a scan of February finds the days of the calendar."""
     fires = list(Walk("0 0 * 2 *").fires("UTC", datetime(2028, 1, 31, tzinfo=UTC), datetime(2028, 3, 2, tzinfo=UTC)))
 
     assert len(fires) == calendar.monthrange(2028, 2)[1]

@@ -11,10 +11,10 @@ def test_a_new_id_is_a_uuid_of_version_7() -> None:
     assert made.variant == "specified in RFC 4122"
 
 
-def test_ids_made_one_after_another_are_in_order_and_differ() -> None:
+def test_ids_created_one_after_another_are_in_order_and_differ() -> None:
     made = []
     for _ in range(1000):
-        sum(range(50))  # as an intent takes at least a microsecond to make
+        sum(range(50))  # creating an intent takes at least a microsecond
         made.append(new_id())
     assert len(set(made)) == 1000
     assert made == sorted(made)

@@ -1,4 +1,4 @@
-"""Limits: which slots a run needs, and what a rate remembers."""
+"""Limits: the slots that a run needs, and the memory of a rate limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def a_run(**tags: str) -> Run:
 
 
 def begins(rate: Rate, pauses: list[int]) -> list[tuple[Micros, Micros]]:
-    """When runs wanted to begin that came after these pauses, and when they did, each as soon as it may."""
+    """Return pairs (wanted, actual) of start times: runs arrive after these pauses and start as soon as allowed."""
     now, window, done = 0, Window(), []
     for pause in pauses:
         wanted = now = now + pause
@@ -35,7 +35,7 @@ def begins(rate: Rate, pauses: list[int]) -> list[tuple[Micros, Micros]]:
 
 
 @given(RATES, PAUSES)
-def test_no_stretch_of_a_period_sees_more_than_allowed(rate: Rate, pauses: list[int]) -> None:
+def test_no_period_contains_more_starts_than_allowed(rate: Rate, pauses: list[int]) -> None:
     times = [at for _, at in begins(rate, pauses)]
 
     for index, at in enumerate(times[rate.count :]):
@@ -43,8 +43,8 @@ def test_no_stretch_of_a_period_sees_more_than_allowed(rate: Rate, pauses: list[
 
 
 @given(RATES, PAUSES)
-def test_nobody_waits_much_longer_than_need_be(rate: Rate, pauses: list[int]) -> None:
-    """A block of the window counts as its last instant, so it may be that much longer and no more."""
+def test_no_start_waits_much_longer_than_necessary(rate: Rate, pauses: list[int]) -> None:
+    """A block of the window counts as its last instant, so a wait may be longer by at most one block."""
     done = begins(rate, pauses)
     slack = max(1, rate.period // WINDOW_BLOCKS)
 
@@ -64,14 +64,14 @@ def test_a_window_stays_small(rate: Rate, pauses: list[int]) -> None:
     assert len(window.blocks) <= min(len(pauses), rate.period, WINDOW_BLOCKS * 2) + 1
 
 
-def test_a_clock_that_is_set_back_makes_nobody_begin_too_early() -> None:
+def test_a_clock_that_is_set_back_allows_no_early_start() -> None:
     rate = Rate(count=2, period=100)
     window = limits.with_one_more(limits.with_one_more(Window(), rate, 1_000), rate, 990)
 
     assert limits.next_at(window, rate, 0, 1_000) == 1_100
 
 
-def test_what_was_promised_counts_as_if_it_had_begun() -> None:
+def test_a_promised_start_counts_like_a_start() -> None:
     rate = Rate(count=2, period=100)
     window = limits.with_one_more(Window(), rate, 10)
 

@@ -1,4 +1,4 @@
-"""An outage: what is logged of it, and how often something is tried."""
+"""An outage: its log lines, and the retries during it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def outage(watch: Watch, caplog: pytest.LogCaptureFixture) -> Outage:
 
 
 def noted(text: str) -> StoreUnavailable:
-    """An error of which the store logs the begin and the end."""
+    """An error whose begin and end the store logs itself."""
     error = StoreUnavailable(text)
     error.is_noted = True
     return error
@@ -78,7 +78,7 @@ def test_every_outage_is_logged(outage: Outage, caplog: pytest.LogCaptureFixture
     ]
 
 
-def test_what_works_from_the_beginning_logs_nothing(outage: Outage, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_call_that_always_works_logs_nothing(outage: Outage, caplog: pytest.LogCaptureFixture) -> None:
     outage.worked()
 
     assert told(caplog) == []
@@ -93,7 +93,7 @@ def test_an_outage_is_ongoing_from_the_first_failure_to_its_end(outage: Outage) 
     assert (was_ongoing, outage.is_ongoing) == (True, False)
 
 
-def test_what_the_store_logs_itself_is_repeated_for_debugging_only(
+def test_an_error_that_the_store_logs_is_repeated_for_debugging_only(
     outage: Outage, caplog: pytest.LogCaptureFixture
 ) -> None:
     outage.failed(noted("away"))
@@ -102,9 +102,7 @@ def test_what_the_store_logs_itself_is_repeated_for_debugging_only(
     assert [level for level, _ in told(caplog)] == ["DEBUG", "DEBUG"]
 
 
-def test_an_error_that_says_what_to_do_is_logged_without_its_traceback(
-    outage: Outage, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_with_advice_is_logged_without_its_traceback(outage: Outage, caplog: pytest.LogCaptureFixture) -> None:
     outage.failed(SchemaOutOfDate("run `holdfast migrate`"))
 
     assert told(caplog) == [("WARNING", "cannot claim; trying again: run `holdfast migrate`")]
@@ -148,7 +146,7 @@ def test_pauses_grow_up_to_a_limit() -> None:
 
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses that were due so far. They take no time."""
+    """Return the requested pauses; they take no time."""
     slept: list[float] = []
 
     def noting() -> Iterator[float]:
@@ -161,7 +159,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def answering(*answers: int | Exception) -> Callable[[], Awaitable[int]]:
-    """A call that gives one of these answers each time."""
+    """A call that returns these answers one after the other."""
     left: Iterator[int | Exception] = iter(answers)
 
     async def call() -> int:

@@ -1,4 +1,4 @@
-"""Recoveries: what becomes of a run that failed, and of its children, decided without any store."""
+"""Recoveries: the new history of a failed run and the fate of its children, decided without a store."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from tests.unit.core.a_history import (
     undo,
 )
 
-# What is forgotten
+# Dropped entries
 
 
-def test_a_recovery_drops_what_failed_and_what_followed_from_it() -> None:
+def test_a_recovery_drops_failures_and_their_consequences() -> None:
     entries = [step("a", 1), failed("b", 2), step("handler", 3), step("before", 4, 1)]
     assert set(recover(entries, "b").dropped) == {"b", "handler"}
 
@@ -70,7 +70,7 @@ def test_a_recovery_drops_what_other_branches_did_because_of_the_failure() -> No
     assert set(recover(entries, "join/x/one").dropped) == because
 
 
-def test_a_recovery_drops_what_a_join_caused_that_told_of_the_failure_late() -> None:
+def test_a_recovery_drops_effects_of_a_join_that_reported_the_failure_late() -> None:
     entries = [
         failed("outer/x/inner/a/one", 1, 0),
         step("outer/x/inner/b/one", 3, 0),
@@ -98,14 +98,14 @@ def test_a_wait_that_timed_out_is_waited_for_again_from_now_on() -> None:
     assert [(entry.location, entry.retry_at) for entry in revised.reset] == [("a", NOW)]
 
 
-def test_what_failed_is_tried_again_from_now_on_so_that_a_time_out_around_it_has_its_full_time() -> None:
+def test_a_failed_operation_is_retried_from_now_on_so_that_a_timeout_around_it_has_its_full_time() -> None:
     revised = recover([step("a", 1), step("b", 2, 0), failed("c", 3, 1)], "c")
     assert [(entry.location, entry.retry_at) for entry in revised.reset] == [("a", NOW)]
     assert not revised.is_from_start
     assert recover([failed("a", 1, 0), step("b", 2, 0)], "a").is_from_start
 
 
-def test_a_recovery_drops_what_was_undone_and_all_that_came_after_it() -> None:
+def test_a_recovery_drops_undone_steps_and_everything_after_them() -> None:
     entries = [
         step("before", 1),
         step("a", 2, has_undo=True),
@@ -119,13 +119,13 @@ def test_a_recovery_drops_what_was_undone_and_all_that_came_after_it() -> None:
     assert revised.is_from_start  # the timer has its full time
 
 
-def test_a_recovery_goes_back_to_a_failure_before_what_was_undone_as_well() -> None:
+def test_a_recovery_also_goes_back_to_a_failure_before_an_undone_step() -> None:
     entries = [failed("join/x/a", 1, 0), step("join/y/kept", 2, 0), step("join/y/b", 3, 2), rollback(4)]
     undone = [*entries, undo("join/y/b", 5)]
     assert set(recover(undone, "join/x/a").dropped) == {"join/x/a", "join/y/b", "~rollback", "~undo/join/y/b"}
 
 
-def test_a_loop_comes_again_to_what_was_undone_in_it() -> None:
+def test_a_loop_reaches_an_undone_step_inside_it_again() -> None:
     entries = [
         mark("loop/~1", 1),
         step("loop/~1/x", 2, has_undo=True),
@@ -140,7 +140,7 @@ def test_a_loop_comes_again_to_what_was_undone_in_it() -> None:
     assert set(dropped) == {entry.location for entry in entries[1:]}
 
 
-def test_what_was_undone_beside_a_loop_that_has_pruned_what_it_did_then_cannot_be_done_again() -> None:
+def test_a_step_undone_beside_a_loop_that_pruned_its_iterations_cannot_be_executed_again() -> None:
     entries = [
         step("both/one/a", 5, has_undo=True),
         mark("both/two/loop/~11", 20, PRUNED),
@@ -152,12 +152,12 @@ def test_what_was_undone_beside_a_loop_that_has_pruned_what_it_did_then_cannot_b
         recover(entries, "c")
 
 
-def test_a_pruned_loop_that_came_after_what_was_undone_begins_anew() -> None:
+def test_a_pruned_loop_after_an_undone_step_starts_over() -> None:
     entries = [step("a", 5, has_undo=True), mark("loop/~11", 20, PRUNED), failed("c", 23), rollback(24), undo("a", 26)]
     assert set(recover(entries, "c").dropped) == {entry.location for entry in entries}
 
 
-def test_what_was_undone_in_pruned_iterations_cannot_be_done_again() -> None:
+def test_undone_steps_in_pruned_iterations_cannot_be_executed_again() -> None:
     entries = [
         step("loop/~1/x", 1, has_undo=True),
         mark("loop/~11", 20, PRUNED),
@@ -169,7 +169,7 @@ def test_what_was_undone_in_pruned_iterations_cannot_be_done_again() -> None:
         recover(entries, "loop/~11/y")
 
 
-def test_a_run_that_is_blocked_while_it_rolls_back_keeps_what_it_has_undone() -> None:
+def test_a_run_that_is_blocked_during_its_rollback_keeps_its_undo_records() -> None:
     run = replace(RUN, state=RunState.BLOCKED, rollback=RunState.FAILED)
     why = ErrorRecord(type="ValueError", message="no")
     around = replace(rollback(3), error=why)
@@ -177,20 +177,20 @@ def test_a_run_that_is_blocked_while_it_rolls_back_keeps_what_it_has_undone() ->
     assert Recovery(run, entries).revision({}, (), NOW) == Revision(dropped=("~undo/a",), reason=why)
 
 
-def test_the_locations_of_what_a_child_failed_at_are_its_own() -> None:
-    """The record of its failure is the cause of ours, and names steps of its history, not of ours."""
+def test_failed_locations_of_a_child_are_not_those_of_its_parent() -> None:
+    """The recorded failure of a child is the cause of its parent's, and names steps of the child's history."""
     cause = ErrorRecord(type="StepFailed", message="", locations=("pay",))
     error = ErrorRecord(type="ChildFailed", message="", cause=cause, locations=("call",))
     entries = [failed("pay", 1), failed("call", 2)]
     assert Recovery(replace(RUN, error=error), entries).revision({}, (), NOW).dropped == ("call",)
 
 
-def test_a_blocked_run_forgets_nothing_whatever_its_code_was_handling() -> None:
+def test_a_blocked_run_drops_nothing_whatever_its_code_was_handling() -> None:
     run = replace(failed_at("a"), state=RunState.BLOCKED)
     assert Recovery(run, [failed("a", 1)]).revision({}, (), NOW) == Revision()
 
 
-# Children that are reopened
+# Reopened children
 
 
 FAILED = {"state": EntryState.FAILED, "error": ErrorRecord(type="E", message=""), "result": None, "attempts": 1}
@@ -205,20 +205,20 @@ def test_a_child_whose_failure_ended_the_run_is_reopened() -> None:
     assert lost(entries, "call", children=one(RunState.FAILED)) == {"call": "call"}
 
 
-def test_a_child_whose_failure_was_caught_is_not() -> None:
+def test_a_child_whose_failure_was_caught_is_not_reopened() -> None:
     entries = [child("call", 1, 0, **FAILED), failed("b", 2)]
     assert lost(entries, "b", children=one(RunState.FAILED)) == {}
     assert [entry.position for entry in recover(entries, "b", children=one(RunState.FAILED)).reset] == [1]
 
 
-def test_neither_is_one_whose_caught_failure_came_after_something_that_was_undone() -> None:
+def test_a_child_whose_caught_failure_came_after_an_undone_step_is_not_reopened() -> None:
     entries = [step("a", 1, has_undo=True), child("call", 2, 1, **FAILED), failed("b", 3), rollback(4), undo("a", 5)]
     children = one(RunState.FAILED)
     assert lost(entries, "b", children=children) == {}
     assert [arrival.state for arrival in recover(entries, "b", children=children).unread] == [RunState.FAILED]
 
 
-def test_a_child_that_failed_unheard_is_reopened_if_it_was_awaited() -> None:
+def test_a_child_that_failed_unnoticed_is_reopened_if_it_was_awaited() -> None:
     for attempts, expected in ((1, {"call": "call"}), (0, {})):
         entries = [failed("a", 1), child("call", 0, 0, attempts=attempts)]
         assert lost(entries, "a", children=one(RunState.FAILED)) == expected
@@ -230,7 +230,7 @@ def test_a_child_that_was_cancelled_because_the_run_ended_is_reopened(attempts: 
     assert lost([child("call", 0, 0, attempts=attempts)], children=closed) == {"call": "call"}
 
 
-def test_a_child_that_a_person_cancelled_is_not() -> None:
+def test_a_child_that_a_person_cancelled_is_not_reopened() -> None:
     for reason in ("enough", rules.CLOSING.reason, rules.BY_PARENT.reason):
         for entry in (child("call", 0, 0, attempts=1), child("call", 1, 0, **FAILED)):
             assert lost([entry], "call", willed=["call"], children=one(RunState.CANCELLED, reason)) == {}
@@ -283,8 +283,8 @@ def test_children_of_a_map_that_the_failure_had_cancelled_are_reopened_and_no_ot
     assert set(recover(entries, "+2/one", children=children).dropped) == {"+2/one", "+1/cancel:all%232"}
 
 
-def test_a_run_that_is_only_blocked_reopens_nobody() -> None:
-    """It was not told of their ends yet, and its code may catch them."""
+def test_a_run_that_is_only_blocked_reopens_no_child() -> None:
+    """The run has not seen their ends yet, and its code may catch them."""
     run = replace(RUN, state=RunState.BLOCKED)
     recovery = Recovery(run, [child("call", 0, 0, attempts=1)])
     assert list(recovery.lost(one(RunState.FAILED), ())) == []
@@ -292,7 +292,7 @@ def test_a_run_that_is_only_blocked_reopens_nobody() -> None:
 
 
 @pytest.mark.parametrize("reason", [rules.CLOSING.reason, rules.BY_PARENT.reason])
-def test_a_run_whose_child_still_undoes_what_it_did_for_its_sake_is_busy(reason: str) -> None:
+def test_a_run_whose_child_still_rolls_back_is_busy(reason: str) -> None:
     entries = [failed("a", 1, 0), child("+1/call", 0, 0, ref="call"), cancel("+1/cancel:call", 2, 1, ref="call")]
     undoing = one(RunState.ROLLING_BACK, reason, rollback=RunState.CANCELLED)
     with pytest.raises(RunBusy, match="run call, a child of run run, still undoes its steps"):
@@ -300,10 +300,10 @@ def test_a_run_whose_child_still_undoes_what_it_did_for_its_sake_is_busy(reason:
     Recovery(failed_at("a"), entries).check_undone(one(RunState.ROLLING_BACK, "enough", rollback=RunState.CANCELLED))
 
 
-# Children that are taken as they are
+# Children that are kept
 
 
-def test_a_child_that_had_ended_by_itself_before_the_cancel_keeps_its_end() -> None:
+def test_a_child_that_ended_before_the_cancel_keeps_its_end() -> None:
     entries = [
         failed("join/x/one", 1, 0),
         child("join/y/call", 0, 0, ref="call"),
@@ -315,7 +315,7 @@ def test_a_child_that_had_ended_by_itself_before_the_cancel_keeps_its_end() -> N
     assert [arrival.payload for arrival in revised.unread] == ["7"]
 
 
-def test_only_an_end_that_is_no_success_has_to_be_looked_up() -> None:
+def test_only_an_unsuccessful_end_has_to_be_looked_up() -> None:
     entries = [
         child("done", 1, 0),
         child("caught", 2, 0, **FAILED),
@@ -329,7 +329,7 @@ def test_only_an_end_that_is_no_success_has_to_be_looked_up() -> None:
     assert Recovery(failed_at("bad"), entries).concerned == ["bad", "open"]
 
 
-def test_a_child_that_has_succeeded_meanwhile_is_taken_as_it_is() -> None:
+def test_a_child_that_has_succeeded_meanwhile_keeps_its_end() -> None:
     for entry in (child("call", 2, 1, **FAILED), child("call", 0, 1, attempts=1)):
         revised = recover([step("a", 1), entry], "call", children=one(RunState.SUCCEEDED, result="7", finished_at=5))
         (end,) = revised.unread
@@ -344,23 +344,23 @@ def test_a_child_that_is_alive_is_awaited_again() -> None:
     assert (entry.location, entry.state, entry.position, entry.attempts) == ("call", EntryState.STARTED, 0, 1)
 
 
-def test_a_child_that_is_no_more_is_started_again() -> None:
+def test_a_pruned_child_is_started_again() -> None:
     for entry in (child("call", 2, 1, **FAILED), child("call", 0, 1, attempts=1)):
         assert recover([step("a", 1), entry], "call").dropped == ("call",)
 
 
-def test_a_child_that_is_no_more_but_has_told_its_end_is_not_started_again() -> None:
+def test_a_pruned_child_with_a_recorded_end_is_not_started_again() -> None:
     run = replace(RUN, state=RunState.BLOCKED)
     assert Recovery(run, [child("call", 0, 0)]).revision({}, {"call"}, NOW) == Revision()
 
 
-def test_what_waits_for_a_child_that_was_reopened_has_its_full_time() -> None:
+def test_a_wait_for_a_reopened_child_has_its_full_time() -> None:
     awaited = [*OPEN[:2], child("call", 0, 1, attempts=1)]
     revised = recover(awaited, children=one(RunState.PENDING, attempt=2, start_at=NOW))
     assert [(entry.location, entry.retry_at) for entry in revised.reset] == [("a", NOW)]
 
 
-def test_a_child_that_nobody_awaits_moves_no_time() -> None:
+def test_a_child_that_is_not_awaited_moves_no_time() -> None:
     forgotten = [*OPEN[:2], child("call", 0, 0, attempts=0)]
     revised = recover(forgotten, children=one(RunState.PENDING, attempt=2, start_at=NOW))
     assert revised.reset == ()
@@ -376,7 +376,7 @@ def test_time_does_not_go_back_to_a_child_that_never_stopped() -> None:
         assert not revised.is_from_start
 
 
-def test_a_child_started_before_what_was_undone_has_only_its_end_forgotten() -> None:
+def test_a_child_started_before_an_undone_step_loses_only_its_recorded_end() -> None:
     entries = [
         child("good", 3, 0),
         child("bad", 4, 0, **FAILED),
@@ -392,8 +392,8 @@ def test_a_child_started_before_what_was_undone_has_only_its_end_forgotten() -> 
     )
 
 
-def test_a_child_that_the_code_may_not_come_to_again_is_kept_for_when_it_does() -> None:
-    """What is done anew may have another result; a record that is `retrying` need not be reached."""
+def test_a_child_that_the_code_may_not_reach_again_is_kept() -> None:
+    """An operation that is executed again may have another result; a `retrying` entry need not be reached."""
     after_undo = [
         step("a", 1, has_undo=True),
         child("good", 2, 1),
@@ -412,7 +412,7 @@ def test_a_child_that_the_code_may_not_come_to_again_is_kept_for_when_it_does() 
     assert [(entry.location, entry.state) for entry in revised.reset] == [("refund", EntryState.RETRYING)]
 
 
-def test_what_was_read_comes_first_again_in_its_order() -> None:
+def test_read_messages_are_delivered_first_again_in_their_order() -> None:
     message = Arrival(number=9, kind=WaitKind.MESSAGE, name="n", at=5, payload="1", ref="m")
     entries = [
         step("a", 1, has_undo=True),
@@ -426,7 +426,7 @@ def test_what_was_read_comes_first_again_in_its_order() -> None:
     assert [arrival.name for arrival in unread] == ["good", "n", "open"]
 
 
-# Who cancelled a run, and who has its key
+# The actor of a cancel, and the owner of a key
 
 
 def facts(*told: tuple[str, dict[str, str | int]]) -> list[AuditFact]:
@@ -445,12 +445,12 @@ def facts(*told: tuple[str, dict[str, str | int]]) -> list[AuditFact]:
         (["recovered", "cancelled"], True),
     ],
 )
-def test_a_person_cancelled_a_run_if_that_was_the_last_request_about_it(events: list[str], expected: bool) -> None:
+def test_a_person_cancelled_a_run_if_that_was_its_last_request(events: list[str], expected: bool) -> None:
     asked: list[tuple[str, dict[str, str | int]]] = [(event, {REQUEST: "r"}) for event in events]
     assert is_willed(facts(*asked, ("cancelled", {}))) is expected
 
 
-def test_an_ended_run_takes_the_key_again_that_it_lost_last() -> None:
+def test_an_ended_run_takes_the_key_that_it_lost_last_again() -> None:
     reused = facts((KEY_REUSED, {"key": "k", "to": "x"}), (KEY_REUSED, {"key": "l", "to": "y"}))
     assert lost_key(RUN, reused) == "l"
     assert lost_key(replace(RUN, key="k"), reused) is None

@@ -1,4 +1,4 @@
-"""Retention: what becomes of a run whose time has come, and how much goes at once."""
+"""Retention: when a run is pruned, and how much is pruned at once."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ OWN = replace(ENDED, retention=1, purge_at=NOW)
         (deleted(ENDED, NOW - DAY), 2 * DAY, False, "purge"),
     ],
 )
-def test_a_run_goes_when_its_time_has_come_and_its_parent_does_not_need_it(
+def test_a_run_is_pruned_after_its_retention_unless_its_parent_needs_it(
     run: Run, retention: int, *, is_kept_for_parent: bool, expected: str
 ) -> None:
     assert verdict(run, retention=retention, is_kept_for_parent=is_kept_for_parent, now=NOW) == expected
 
 
-def test_a_run_that_has_to_wait_is_looked_at_again_when_it_may_have_changed() -> None:
+def test_a_run_that_has_to_wait_is_checked_again_when_it_may_have_changed() -> None:
     assert deferred(OWN, "wait for parent", NOW).purge_at == NOW + PARENT_PATIENCE
     assert deferred(replace(ENDED, purge_at=NOW), "wait for type", NOW).purge_at is None
 
 
-def test_a_deleted_run_has_no_key_and_goes_whatever_its_retention() -> None:
+def test_a_deleted_run_has_no_key_and_is_pruned_regardless_of_its_retention() -> None:
     gone = deleted(replace(OWN, retention=100 * DAY), NOW)
 
     assert (gone.key, gone.deleted_at, gone.purge_at) == (None, NOW, NOW + DELETED_RETENTION)
@@ -57,5 +57,5 @@ def test_a_deleted_run_has_no_key_and_goes_whatever_its_retention() -> None:
 @pytest.mark.parametrize(
     ("sizes", "rows", "expected"), [([], 10, 0), ([3, 3, 4], 10, 3), ([3, 3, 5], 10, 2), ([11, 1], 10, 0), ([0], 0, 1)]
 )
-def test_so_many_runs_fit_into_a_bite(sizes: list[int], rows: int, expected: int) -> None:
+def test_a_batch_takes_as_many_runs_as_its_rows_allow(sizes: list[int], rows: int, expected: int) -> None:
     assert fitting(sizes, rows) == expected

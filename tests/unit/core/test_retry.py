@@ -1,4 +1,4 @@
-"""Retries: how long is waited before the next attempt."""
+"""Retries: the delay before the next attempt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.core.retry import TASK_RETRY, Retry
 
 
 @given(attempts=st.integers(1, 50))
-def test_a_task_never_waits_less_than_its_attempts_squared_in_minutes_nor_a_tenth_more(attempts: int) -> None:
+def test_a_task_waits_its_attempts_squared_in_minutes_and_up_to_a_tenth_more(attempts: int) -> None:
     minutes = attempts**2 * 60 * SECOND
     assert minutes <= TASK_RETRY.pause(attempts) <= minutes * 1.1
 
@@ -25,11 +25,11 @@ def test_a_task_has_three_attempts() -> None:
     assert [TASK_RETRY.allows(OSError(), attempts) for attempts in (1, 2, 3)] == [True, True, False]
 
 
-def test_the_jitter_of_a_task_is_drawn_anew_each_time() -> None:
+def test_the_jitter_of_a_task_is_drawn_for_each_delay() -> None:
     assert len({TASK_RETRY.pause(1) for _ in range(50)}) > 1
 
 
-def test_to_a_delay_of_ones_own_jitter_is_only_added() -> None:
+def test_jitter_only_adds_to_a_custom_delay() -> None:
     policy = Retry(delay=lambda attempt: 10.0 * attempt, jitter=0.5)
     drawn = [policy.pause(2) for _ in range(200)]
     assert 20 * SECOND <= min(drawn) < max(drawn) <= 30 * SECOND
@@ -42,7 +42,7 @@ def test_growing_delays_are_spread_both_ways_and_have_a_ceiling(attempts: int) -
     assert seconds * 0.9 * SECOND <= policy.pause(attempts) <= seconds * 1.1 * SECOND
 
 
-def test_lengths_may_be_timedeltas() -> None:
+def test_durations_may_be_timedeltas() -> None:
     policy = Retry(initial=timedelta(seconds=2), max_delay=timedelta(minutes=1), jitter=0)
     assert [policy.pause(attempts) for attempts in (1, 2, 10)] == [2 * SECOND, 4 * SECOND, 60 * SECOND]
     assert Retry(delay=lambda attempt: timedelta(seconds=attempt), jitter=0).pause(3) == 3 * SECOND
@@ -75,6 +75,6 @@ def test_errors_may_be_a_list_or_nested() -> None:
         ({"delay": 5}, r"Retry\(delay=5\): expected a function"),
     ],
 )
-def test_what_no_step_could_be_retried_by_is_refused_when_it_is_made(options: dict[str, Any], message: str) -> None:
+def test_an_invalid_retry_policy_is_refused_when_it_is_created(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         Retry(**options)

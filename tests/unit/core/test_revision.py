@@ -1,4 +1,4 @@
-"""Revisions: what a rewind, a recovery and a fork make of a history, decided without any store."""
+"""Revisions: the history after a rewind, a recovery or a fork, decided without a store."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ def fork(entries: Sequence[Entry], location: str, **patch: str) -> tuple[Run, li
 # Rewinding
 
 
-def test_a_rewind_drops_what_was_settled_later_and_what_was_asked_for_later() -> None:
+def test_a_rewind_drops_what_was_settled_later_and_what_was_requested_later() -> None:
     entries = [step("a", 1), step("b", 2), step("c", 3, 1), step("open", 0, 1), step("later", 0, 2)]
     assert set(rewind(entries, "b").dropped) == {"b", "c", "later"}
 
 
-def test_a_rewind_to_what_is_not_settled_drops_what_came_after_it_was_asked_for() -> None:
+def test_a_rewind_to_an_unsettled_operation_drops_what_came_after_its_request() -> None:
     entries = [step("a", 1), step("open", 0, 1), step("beside", 0, 1), step("b", 2, 1)]
     assert set(rewind(entries, "open").dropped) == {"open", "b"}
 
 
-def test_a_rewind_into_a_loop_forgets_the_whole_loop() -> None:
+def test_a_rewind_into_a_loop_drops_the_whole_loop() -> None:
     entries = [step("a", 1), step("loop/~1/x", 2), step("loop/~2/x", 3), mark("loop", 4), step("b", 5)]
     assert set(rewind(entries, "loop/~2/x").dropped) == {"loop/~1/x", "loop/~2/x", "loop", "b"}
 
@@ -68,24 +68,24 @@ def test_a_rewind_into_a_pruned_loop_is_refused_and_one_to_before_it_is_not() ->
     assert rewind(entries, "b").dropped == ("b",)
 
 
-def test_a_rewind_beside_a_loop_that_has_pruned_what_it_did_then_is_refused() -> None:
+def test_a_rewind_beside_a_loop_that_pruned_its_iterations_is_refused() -> None:
     entries = [step("both/one/a", 5), mark("both/two/loop/~11", 20, PRUNED), step("both/one/b", 25, 5)]
     with pytest.raises(InvalidRequest, match="in iterations that are now pruned"):
         rewind(entries, "both/one/a")
     assert rewind(entries, "both/one/b").dropped == ("both/one/b",)
 
 
-def test_a_rewind_goes_back_to_before_what_was_undone() -> None:
+def test_a_rewind_goes_back_to_before_an_undone_step() -> None:
     entries = [step("a", 1), step("b", 2, has_undo=True), step("c", 3), rollback(4), undo("b", 5)]
     assert set(rewind(entries, "c").dropped) == {"b", "c", "~rollback", "~undo/b"}
 
 
-def test_a_rewind_drops_an_undo_that_is_not_done_and_keeps_what_it_was_to_undo() -> None:
+def test_a_rewind_drops_an_unfinished_undo_and_keeps_its_step() -> None:
     entries = [step("a", 1, has_undo=True), step("b", 2), rollback(3), undo("a", 0, EntryState.RETRYING)]
     assert set(rewind(entries, "b").dropped) == {"b", "~rollback", "~undo/a"}
 
 
-def test_after_a_rewind_time_goes_on_after_the_last_fact() -> None:
+def test_after_a_rewind_time_continues_after_the_last_fact() -> None:
     entries = [step("a", 1), step("send:x", 2, kind=EntryKind.SEND), step("b", 3)]
     revised = rewind(entries, "b")
     assert [(entry.location, entry.retry_at) for entry in revised.reset] == [("a", NOW)]
@@ -94,13 +94,13 @@ def test_after_a_rewind_time_goes_on_after_the_last_fact() -> None:
     assert rewind(entries, "a").reset == ()
 
 
-def test_a_child_that_is_rewound_to_is_started_anew() -> None:
+def test_a_child_at_the_rewound_location_is_started_again() -> None:
     entries = [step("a", 1), child("call", 3, 1), step("b", 2, 1)]
     revised = rewind(entries, "call")
     assert (revised.dropped, revised.cancelled, revised.unread) == (("call",), ("call",), ())
 
 
-def test_a_child_that_was_started_before_has_only_its_end_forgotten() -> None:
+def test_a_child_that_was_started_before_loses_only_its_recorded_end() -> None:
     cancelled = rules.cancellation("enough")
     entries = [
         step("a", 1),
@@ -139,7 +139,7 @@ def test_a_wait_that_timed_out_has_nothing_to_give_back() -> None:
     assert rewind([late], "receive").unread == ()
 
 
-def test_an_event_that_is_unread_again_has_not_been_had() -> None:
+def test_an_event_that_is_unread_again_counts_as_not_received() -> None:
     arrival = Arrival(number=1, kind=WaitKind.EVENT, name="paid", at=0, payload="1", ref="7")
     event = step("event", 1, kind=EntryKind.EVENT, result=record_of([arrival]), ref="7")
     cursors = Entry(
@@ -152,16 +152,16 @@ def test_an_event_that_is_unread_again_has_not_been_had() -> None:
 
 
 @pytest.mark.parametrize("location", ["nowhere", EVENTS_LOCATION, ROUNDS_LOCATION, "~rollback", "~undo/a"])
-def test_only_what_the_code_did_can_be_rewound_to(location: str) -> None:
+def test_only_operations_of_the_code_can_be_rewound_to(location: str) -> None:
     cursors = Entry(location=EVENTS_LOCATION, kind=EntryKind.EVENT, state=EntryState.STARTED, result="{}")
     with pytest.raises(InvalidRequest, match=rf"no entry at '{location}'; it has 'a'$"):
         rewind([step("a", 1), cursors, rounds_after(None, ["a"], 0), rollback(2), undo("a", 3)], location)
 
 
-# Open children of a run that is reopened
+# Open children of a reopened run
 
 
-def test_the_end_that_an_ended_run_was_not_told_arrives_now() -> None:
+def test_an_end_that_the_ended_run_did_not_receive_arrives_now() -> None:
     ended = a_child(RunState.SUCCEEDED, result="7", finished_at=5, parent_location="call")
     (end,) = rewind(OPEN, "b", call=ended).unread
     assert (end.name, end.payload, end.at) == ("call", "7", 5)
@@ -178,23 +178,23 @@ def test_the_children_of_a_run_that_had_not_ended_are_left_alone() -> None:
         assert (revised.attached, revised.unread, revised.cancelled) == ({}, (), ())
 
 
-def test_a_child_that_ended_with_the_run_is_started_anew_but_not_one_that_was_cancelled_before() -> None:
+def test_a_child_that_ended_with_the_run_is_started_again_but_not_one_that_was_cancelled_before() -> None:
     closed = rewind(OPEN, "b", call=a_child(RunState.CANCELLED, rules.CLOSING.reason))
     cancelled = rewind(OPEN, "b", call=a_child(RunState.CANCELLED, "enough"))
     assert ("call" in closed.dropped, closed.cancelled, closed.unread) == (True, ("call",), ())
     assert ("call" in cancelled.dropped, len(cancelled.unread)) == (False, 1)
 
 
-def test_a_child_that_is_no_more_is_started_anew() -> None:
+def test_a_pruned_child_is_started_again_after_a_rewind() -> None:
     assert "call" in rewind(OPEN, "b").dropped
 
 
-def test_a_child_that_is_no_more_and_has_told_its_end_is_not() -> None:
+def test_a_pruned_child_with_a_recorded_end_is_not_started_again_after_a_rewind() -> None:
     run = replace(RUN, state=RunState.SUSPENDED)
     assert revision.rewind(run, OPEN, "b", {}, NOW, told={"call"}).dropped == ("b",)
 
 
-def test_a_rewind_starts_anew_what_was_cancelled_after_it() -> None:
+def test_a_rewind_starts_children_again_that_were_cancelled_after_the_location() -> None:
     ended = {"state": EntryState.FAILED, "error": CANCELLED, "result": None}
     entries = [
         child("a", 0, 0),
@@ -236,18 +236,18 @@ def test_undos_of_earlier_rounds_are_counted_with_them() -> None:
     assert ROUNDS_LOCATION not in revised.dropped
 
 
-def test_an_undo_that_is_not_done_is_not_counted() -> None:
+def test_an_unfinished_undo_is_not_counted() -> None:
     entries = [*UNDONE, undo("b", 5), undo("a", 0, EntryState.RETRYING)]
     assert rounds_of(rewind(entries, "c")) == {"b": 1}
 
 
-def test_where_nothing_was_undone_rounds_stay_as_they_are() -> None:
+def test_without_undos_the_rounds_stay_unchanged() -> None:
     before = rounds_after(None, ["a"], 0)
     for revised in (recover([step("a", 1), failed("b", 2), before], "b"), rewind([step("a", 1), before], "a")):
         assert ROUNDS_LOCATION not in {*revised.dropped, *(entry.location for entry in revised.reset)}
 
 
-def test_a_run_that_goes_on_undoing_counts_nothing_yet() -> None:
+def test_a_run_that_continues_its_rollback_counts_nothing_yet() -> None:
     run = replace(RUN, state=RunState.BLOCKED, rollback=RunState.FAILED)
     entries = [*UNDONE, undo("b", 5), undo("a", 6, EntryState.FAILED)]
     assert Recovery(run, entries).revision({}, (), NOW).reset == ()
@@ -266,7 +266,7 @@ def test_a_fork_copies_what_is_settled_before_the_location() -> None:
     assert fork(entries, "c")[1] == ["a", "b"]
 
 
-def test_a_fork_at_a_child_starts_another_one() -> None:
+def test_a_fork_at_a_child_starts_another_child() -> None:
     entries = [step("a", 1), child("call", 2, 1), step("b", 3)]
     assert fork(entries, "call")[1] == ["a"]
     assert fork(entries, "b")[1] == ["a", "call"]
@@ -277,20 +277,20 @@ def test_a_fork_cannot_share_an_open_child() -> None:
         fork([step("a", 1), child("call", 3, 1), step("b", 2, 1)], "b")
 
 
-def test_a_fork_cannot_rely_on_what_was_undone() -> None:
+def test_a_fork_cannot_depend_on_an_undone_step() -> None:
     entries = [step("a", 1, has_undo=True), step("b", 2), rollback(3), undo("a", 4)]
     with pytest.raises(InvalidRequest, match="'a' before 'b' was undone"):
         fork(entries, "b")
     assert fork(entries, "a")[1] == []
 
 
-def test_a_fork_repeats_the_chance_of_its_first_ancestor() -> None:
+def test_a_fork_has_the_random_seed_of_its_first_ancestor() -> None:
     run, _ = fork([step("a", 1)], "a")
     assert run.options.seed == "run"
 
 
 @pytest.mark.parametrize("kind", [EntryKind.TIMER, EntryKind.SEND])
-def test_what_has_no_result_cannot_be_patched(kind: EntryKind) -> None:
+def test_an_operation_without_a_result_cannot_be_patched(kind: EntryKind) -> None:
     with pytest.raises(InvalidRequest, match=f"'a' is a {kind.value} in state done; it has no result to patch"):
         fork([step("a", 1, kind=kind), step("b", 2)], "b", a="1")
 

@@ -1,4 +1,4 @@
-"""Rules of control: what a wish makes of a run in each state, decided without any store."""
+"""Rules of control: the effect of a request on a run in each state, decided without a store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUN = Run(id="run", type="t", state=RunState.PENDING, payload="{}", created_at=0
 
 
 @pytest.mark.parametrize("state", sorted(LIVE - {RunState.PAUSED, RunState.RUNNING}))
-def test_a_live_run_that_nobody_holds_is_paused(state: RunState) -> None:
+def test_a_live_run_without_a_holder_is_paused(state: RunState) -> None:
     after = rules.paused(replace(RUN, state=state, ready_at=5), NOW)
     assert after is not None
     assert (after.state, after.ready_at, after.is_pausing) == (RunState.PAUSED, None, False)
@@ -31,17 +31,17 @@ def test_a_held_run_is_only_asked_to_pause(state: RunState) -> None:
 
 
 @pytest.mark.parametrize("state", sorted({*ENDS, RunState.PAUSED}))
-def test_what_has_ended_or_is_paused_is_not_paused(state: RunState) -> None:
+def test_an_ended_or_paused_run_is_not_paused(state: RunState) -> None:
     assert rules.paused(replace(RUN, state=state), NOW) is None
 
 
-def test_a_run_resumed_is_not_suspended_for_as_long_as_it_was_paused() -> None:
+def test_paused_time_is_not_counted_as_suspended_time_after_a_resume() -> None:
     after = rules.resumed(replace(RUN, state=RunState.PAUSED, suspended_at=5), (), NOW)
     assert after is not None
     assert (after.state, after.ready_at, after.suspended_at) == (RunState.PENDING, NOW, None)
 
 
-def test_a_run_resumed_still_waits_for_its_slot() -> None:
+def test_a_resumed_run_still_waits_for_its_slot() -> None:
     slot = Wait(location=rules.SLOT_LOCATION, kind=WaitKind.SLOT, since=0, names=("g",))
     after = rules.resumed(replace(RUN, state=RunState.PAUSED), (slot,), NOW)
     assert after is not None
@@ -70,7 +70,7 @@ def test_only_a_paused_run_is_resumed(state: RunState) -> None:
     ],
     ids=lambda value: f"{value.state}-{value.ready_at}" if isinstance(value, Run) else "",
 )
-def test_a_wake_readies_what_would_go_on_later(run: Run, ready_at: int | None) -> None:
+def test_a_wake_makes_a_run_ready_that_would_continue_later(run: Run, ready_at: int | None) -> None:
     after = rules.roused(run, (), NOW)
     assert (after and after.ready_at) == ready_at
 
@@ -84,14 +84,14 @@ def test_a_run_in_any_state_is_reopened_under_a_new_token(state: RunState) -> No
     assert (after.crashes, after.rollback, after.is_pausing, after.finished_at) == (0, None, False, None)
 
 
-def test_a_reopened_run_has_its_time_anew() -> None:
+def test_a_reopened_run_has_its_full_time_limit() -> None:
     run = replace(RUN, state=RunState.CANCELLED, first_claimed_at=7, suspended_at=8)
     after = rules.reopened(run, NOW, parent_location=None)
     assert (after.start_at, after.first_claimed_at, after.suspended_at) == (NOW, 7, None)
     assert rules.reopened(run, NOW, parent_location=None, is_from_start=True).first_claimed_at is None
 
 
-def test_a_run_is_suspended_since_its_holder_counts_the_time_it_may_be() -> None:
+def test_a_run_counts_as_suspended_since_its_holder_counts_max_suspend() -> None:
     counted = Wait(location=rules.MAX_SUSPEND_LOCATION, kind=WaitKind.TIME, since=100, deadline=1_100)
     held = replace(RUN, state=RunState.RUNNING, worker="w")
 

@@ -1,4 +1,4 @@
-"""Which characters names must not have: one list, which says the same to Python and to Postgres."""
+"""Characters that names must not contain: one list, with the same meaning in Python and Postgres."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALLOWED = [
     "\u00a0",
     "\u3000",
     "\ue000",  # private use
-    "\U0001fae9",  # an emoji that some versions of Python do not know
+    "\U0001fae9",  # an emoji that some Python versions do not know
     "é",
     "漢",
     "א",
@@ -55,14 +55,14 @@ def test_every_character_of_the_list_is_refused_everywhere(check: str) -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_what_is_not_on_the_list_is_accepted_by_every_python(check: str) -> None:
+def test_every_other_character_is_accepted_by_every_python(check: str) -> None:
     for character in ALLOWED:
         if check.endswith("type") and character in "\u00a0\u3000":
             continue
         CHECKS[check](f"a{character}b")
 
 
-def test_the_names_of_types_have_no_blanks_of_any_kind() -> None:
+def test_type_names_have_no_whitespace_of_any_kind() -> None:
     for blank in " \u00a0\u1680\u2003\u200a\u202f\u205f\u3000":
         with pytest.raises(InvalidRequest, match="spaces"):
             check_type(f"a{blank}b")
@@ -74,8 +74,8 @@ def test_no_refused_character_counts_as_printable() -> None:
         assert not any(chr(code).isprintable() for code in range(first, last + 1))
 
 
-def test_postgres_refuses_the_same_as_python_of_all_the_text_it_can_have() -> None:
-    """Its regular expressions have the same escapes."""
+def test_postgres_refuses_the_same_characters_as_python() -> None:
+    """Regular expressions of Postgres have the same escapes."""
     pattern = re.compile(f"[{POSTGRES_REFUSED_RANGE}]")
     for code in range(1, sys.maxunicode + 1):
         if not 0xD800 <= code <= 0xDFFF:

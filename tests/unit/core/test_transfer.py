@@ -1,4 +1,4 @@
-"""Transfer: what a store makes of what comes from another one."""
+"""Transfer: decisions of a store about imported runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ HELD = Run(
 )
 
 
-def test_a_sign_of_life_before_a_run_could_pause_does_not_hide_that_an_export_paused_it() -> None:
-    """Or else an import would leave it paused for ever."""
+def test_a_heartbeat_before_a_run_pauses_does_not_hide_that_an_export_paused_it() -> None:
+    """Otherwise an import would leave the run paused forever."""
     pause = Pause(run_id="r", id=f"{EXPORT}e1")
     pausing = replace(HELD, is_pausing=True)
     release = Checkpoint(run_id="r", token=1, seen=0, next=Release(), beat=1)

@@ -1,4 +1,4 @@
-"""Types: what may be said of them, and what is refused with the value that was given."""
+"""Types: their settings, and refusals that name the given value."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from holdfast.core.model import Rate, TypeChange
 from holdfast.core.types import checked_change, first_line
 
 
-def test_what_is_not_said_is_not_changed() -> None:
+def test_a_setting_that_is_not_given_is_not_changed() -> None:
     assert checked_change("shop.v1") == TypeChange(name="shop.v1")
     assert checked_change("shop.v1", concurrency=5).rate is UNSET
 
 
-def test_everything_can_be_said() -> None:
+def test_every_setting_can_be_given() -> None:
     change = checked_change(
         "shop.v1",
         enabled=False,
@@ -78,7 +78,7 @@ def test_none_lifts_a_limit() -> None:
         ({"runtime": None}, "runtime"),
     ],
 )
-def test_what_makes_no_sense_is_refused(said: dict[str, Any], words: str) -> None:
+def test_invalid_settings_are_refused(said: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         checked_change(**{"name": "shop.v1", **said})
 
@@ -89,5 +89,5 @@ def test_what_makes_no_sense_is_refused(said: dict[str, Any], words: str) -> Non
     ("text", "line"),
     [(None, ""), ("", ""), ("  Sells.\n\n    More.", "Sells."), ("a\tb", "ab"), ("x" * 600, "x" * 500)],
 )
-def test_the_first_line_of_a_docstring(text: str | None, line: str) -> None:
+def test_the_summary_is_the_first_line_of_a_docstring(text: str | None, line: str) -> None:
     assert first_line(text) == line

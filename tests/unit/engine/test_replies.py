@@ -1,4 +1,4 @@
-"""Waiting for replies: told by hints, by looking now and then, and without asking over and over."""
+"""Waiting for replies: by hints, by occasional polling, and without needless queries."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def store() -> CountingStore:
 @pytest_asyncio.fixture
 async def replies(store: CountingStore) -> AsyncIterator[Replies]:
     replies = Replies(store)
-    replies._poll_seconds = 3600.0  # so that it looks only when it is told to
+    replies._poll_seconds = 3600.0  # so that it queries only after a hint
     yield replies
     await replies.close()
 
@@ -51,7 +51,7 @@ async def answer(store: Store, number: int = 1, *, is_last: bool = False) -> Non
     await write(store, checkpoint_for(lease, succeed() if is_last else None, replies=(reply,)))
 
 
-async def test_a_reply_is_told_by_a_hint_and_asked_for_no_more_than_needed(
+async def test_a_reply_is_announced_by_a_hint_and_queried_no_more_than_needed(
     store: CountingStore, replies: Replies
 ) -> None:
     waiting = [asyncio.create_task(replies.wait(an_id(1), "m")) for _ in range(3)]
@@ -63,13 +63,13 @@ async def test_a_reply_is_told_by_a_hint_and_asked_for_no_more_than_needed(
     assert not replies.is_awaited
 
 
-async def test_a_reply_that_is_there_is_found_at_once(store: CountingStore, replies: Replies) -> None:
+async def test_an_existing_reply_is_found_at_once(store: CountingStore, replies: Replies) -> None:
     await answer(store)
 
     assert await replies.wait(an_id(1), "m") == "17"
 
 
-async def test_a_reply_that_comes_with_the_end_is_not_taken_for_none(store: CountingStore, replies: Replies) -> None:
+async def test_a_reply_in_the_last_checkpoint_is_not_missed(store: CountingStore, replies: Replies) -> None:
     waiting = asyncio.create_task(replies.wait(an_id(1), "m"))
     await asyncio.sleep(0.02)
     await answer(store, is_last=True)
@@ -77,7 +77,7 @@ async def test_a_reply_that_comes_with_the_end_is_not_taken_for_none(store: Coun
     assert await waiting == "17"
 
 
-async def test_an_end_without_a_reply_is_told(store: CountingStore, replies: Replies) -> None:
+async def test_an_end_without_a_reply_raises(store: CountingStore, replies: Replies) -> None:
     waiting = asyncio.create_task(replies.wait(an_id(1), "another"))
     await asyncio.sleep(0.02)
     await answer(store, is_last=True)
@@ -85,7 +85,7 @@ async def test_an_end_without_a_reply_is_told(store: CountingStore, replies: Rep
     assert await waiting is None
 
 
-async def test_a_reply_whose_hint_got_lost_is_found_by_looking(store: CountingStore, replies: Replies) -> None:
+async def test_a_reply_whose_hint_was_lost_is_found_by_polling(store: CountingStore, replies: Replies) -> None:
     replies._poll_seconds = 0.001
     replies._unlisten()
     waiting = asyncio.create_task(replies.wait(an_id(1), "m"))
@@ -95,7 +95,7 @@ async def test_a_reply_whose_hint_got_lost_is_found_by_looking(store: CountingSt
     assert await waiting == "17"
 
 
-async def test_a_reply_is_heard_of_in_another_process(tmp_path: Path) -> None:
+async def test_a_reply_from_another_process_is_found(tmp_path: Path) -> None:
     """Two stores on one file, as two processes have them."""
     asking, answering = SqliteStore(tmp_path / "runs.db"), SqliteStore(tmp_path / "runs.db")
     await asking.open()
@@ -112,7 +112,7 @@ async def test_a_reply_is_heard_of_in_another_process(tmp_path: Path) -> None:
     await asking.close()
 
 
-async def test_whoever_waits_when_it_is_closed_is_cancelled(replies: Replies) -> None:
+async def test_a_caller_that_waits_for_a_reply_is_cancelled_by_close(replies: Replies) -> None:
     waiting = asyncio.create_task(replies.wait(an_id(1), "m"))
     await asyncio.sleep(0)
 

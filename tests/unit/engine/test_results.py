@@ -1,4 +1,4 @@
-"""Waiting for ends: from memory if the run ended here, by looking if it ended elsewhere."""
+"""Waiting for ends: from memory if the run ended here, by a query if it ended elsewhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ A = TypeVar("A")
 
 
 class CountingStore(MemoryStore):
-    """A memory store that counts how often it is asked for ends, and can be out of order."""
+    """A memory store that counts queries for ends, and can fail."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class CountingStore(MemoryStore):
         self._was_asked = asyncio.Event()
 
     async def until_asked(self, count: int) -> None:
-        """Wait until it was asked so many times."""
+        """Wait until this number of queries was made."""
         while self.asked < count:
             self._was_asked.clear()
             await self._was_asked.wait()
@@ -60,12 +60,12 @@ def store() -> CountingStore:
 @pytest_asyncio.fixture
 async def ends(store: CountingStore) -> AsyncIterator[Results]:
     ends = Results(store)
-    ends._poll_seconds = 3600.0  # so that it looks only when it is told to
+    ends._poll_seconds = 3600.0  # so that it queries only after a hint
     yield ends
     await ends.close()
 
 
-async def test_an_end_that_was_noted_is_known_without_asking_the_store(ends: Results, store: CountingStore) -> None:
+async def test_a_noted_end_is_known_without_a_query(ends: Results, store: CountingStore) -> None:
     waiting = asyncio.create_task(ends.wait("a", is_fresh=True))
     await asyncio.sleep(0)
     ends.note("a", DONE)
@@ -74,24 +74,24 @@ async def test_an_end_that_was_noted_is_known_without_asking_the_store(ends: Res
     assert store.asked == 0
 
 
-async def test_everybody_who_waits_is_told(ends: Results) -> None:
+async def test_every_waiting_caller_gets_the_end(ends: Results) -> None:
     waiting = [asyncio.create_task(ends.wait("a")) for _ in range(3)]
     await asyncio.sleep(0)
     ends.note("a", Finish(state=RunState.FAILED, error=ErrorRecord(type="ValueError", message="no")))
     assert {str((await one).error) for one in waiting} == {"ValueError: no"}
 
 
-async def test_an_end_elsewhere_is_found_by_looking(ends: Results, store: CountingStore) -> None:
+async def test_an_end_elsewhere_is_found_by_a_query(ends: Results, store: CountingStore) -> None:
     await store.create([Intent(id="a", type="t", payload="{}")])
     waiting = asyncio.create_task(ends.wait("a"))
     await store.until_asked(1)
     transitions.cancel(store._unit, "a", Cancellation(reason="enough", request="c"), 0)
-    store._tell()  # the hint that another process would have given
+    store._tell()  # the hint that another process would have sent
     end = await guarded("the end is found", waiting)
     assert (end.state, end.error and end.error.message) == (RunState.CANCELLED, "enough")
 
 
-async def test_giving_up_waiting_leaves_nothing_behind(ends: Results) -> None:
+async def test_a_caller_that_stops_waiting_leaves_nothing_behind(ends: Results) -> None:
     waiting = asyncio.create_task(ends.wait("a"))
     await asyncio.sleep(0)
     assert ends.is_awaited
@@ -100,7 +100,7 @@ async def test_giving_up_waiting_leaves_nothing_behind(ends: Results) -> None:
     assert not ends.is_awaited
 
 
-async def test_a_hint_leads_to_a_look_for_what_it_names(ends: Results, store: CountingStore) -> None:
+async def test_a_hint_causes_a_query_for_the_runs_it_names(ends: Results, store: CountingStore) -> None:
     waiting = [asyncio.create_task(ends.wait(name)) for name in "abc"]
     await store.until_asked(1)
     ends._hear(Hint(ended=frozenset("bx"), is_foreign=True))
@@ -113,7 +113,7 @@ async def test_a_hint_leads_to_a_look_for_what_it_names(ends: Results, store: Co
         one.cancel()
 
 
-async def test_who_is_noted_before_the_look_is_not_looked_for(ends: Results, store: CountingStore) -> None:
+async def test_a_run_whose_end_is_noted_before_the_query_is_not_queried(ends: Results, store: CountingStore) -> None:
     first = asyncio.create_task(ends.wait("a", is_fresh=True))
     second = asyncio.create_task(ends.wait("b", is_fresh=True))
     await asyncio.sleep(0)
@@ -124,7 +124,7 @@ async def test_who_is_noted_before_the_look_is_not_looked_for(ends: Results, sto
     second.cancel()
 
 
-async def test_without_hints_everything_is_looked_for_now_and_then(ends: Results, store: CountingStore) -> None:
+async def test_without_hints_all_waiting_runs_are_polled(ends: Results, store: CountingStore) -> None:
     ends._poll_seconds = 0.001
     waiting = [asyncio.create_task(ends.wait(name)) for name in "ab"]
     await store.until_asked(4)
@@ -133,12 +133,12 @@ async def test_without_hints_everything_is_looked_for_now_and_then(ends: Results
         one.cancel()
 
 
-async def test_a_hint_during_a_look_leads_to_another(ends: Results, store: CountingStore) -> None:
+async def test_a_hint_during_a_query_causes_another_query(ends: Results, store: CountingStore) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
     ask = store.changes
 
     async def slow(question: Awaited[A]) -> A:
-        found = await ask(question)  # what is there now; then something happens
+        found = await ask(question)  # read first; then the run changes
         begun.set()
         await go_on.wait()
         return found
@@ -153,7 +153,7 @@ async def test_a_hint_during_a_look_leads_to_another(ends: Results, store: Count
     assert (await guarded("the end is found", waiting)).state is RunState.CANCELLED
 
 
-async def test_a_store_that_cannot_be_reached_for_a_while_is_asked_again(
+async def test_an_unreachable_store_is_queried_again(
     ends: Results, store: CountingStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     ends._poll_seconds = 0.001
@@ -170,13 +170,13 @@ async def test_a_store_that_cannot_be_reached_for_a_while_is_asked_again(
     ]
 
 
-async def test_any_other_trouble_of_the_store_reaches_whoever_waits(ends: Results, store: CountingStore) -> None:
+async def test_any_other_error_of_the_store_reaches_the_waiting_callers(ends: Results, store: CountingStore) -> None:
     store.trouble = ValueError("broken")
     with pytest.raises(ValueError, match="broken"):
         await ends.wait("a")
 
 
-async def test_closing_cancels_whoever_still_waits(store: CountingStore) -> None:
+async def test_callers_that_wait_for_ends_are_cancelled_by_close(store: CountingStore) -> None:
     ends = Results(store)
     waiting = asyncio.create_task(ends.wait("a"))
     await asyncio.sleep(0)

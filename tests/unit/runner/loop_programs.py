@@ -1,6 +1,6 @@
 """Random programs of plain asyncio, recorded with steps that end in random order, and replayed from their facts.
 
-Run as a script it replays the recordings that it is given on standard input, for a process with another hash seed.
+As a script it replays the recordings on standard input, in a process with another hash seed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ LOST_AT_MOST = 3
 
 
 class Diverged(Exception):
-    """A replay did not ask for what was recorded, or was in another state at the same fact."""
+    """A replay did not request what was recorded, or was in another state at the same fact."""
 
 
 @dataclass
 class Recording:
-    """What happened to a run, and what it looked like before and after each fact."""
+    """The facts of a run, and its visible state before and after each of them."""
 
     seed: int
     facts: list[tuple[str, str, int, float]] = field(default_factory=list)  # kind, location, value, time
@@ -37,7 +37,7 @@ class Recording:
 
 
 def record(seed: int) -> Recording:
-    """Play a program to its end; now and then it is evicted, loses its latest facts and is replayed."""
+    """Execute a program to its end. At random it is evicted, loses its latest facts and is replayed."""
     recording, chance = Recording(seed), Random(seed)
     rig = _begin(recording)
     while not rig.root.done() and (rig.pending or rig.timers) and len(recording.facts) < FACT_LIMIT:
@@ -57,7 +57,7 @@ def record(seed: int) -> Recording:
 
 
 def replay(recording: Recording) -> None:
-    """Replay the whole recording; raises `Diverged` at the first fact after which anything differs."""
+    """Replay the whole recording. Raises `Diverged` at the first fact after which anything differs."""
     _replayed(recording).loop.evict()
 
 
@@ -117,7 +117,7 @@ def _feed(rig: Rig, fact: tuple[str, str, int, float]) -> None:
 
 
 def _digest(rig: Rig) -> str:
-    """Everything that can be seen of a run: what it did, what it asks for and in which order, its clock, its end."""
+    """Return the visible state of a run: its notes, its requests in order, its clock and its end."""
     timers = [(timer.location, timer.deadline) for timer in rig.timers.values()]
     tasks = [task.get_name() for task in rig.loop.unfinished]
     state = (rig.trace, list(rig.pending), timers, tasks, rig.loop.now, str(rig.loop.violation), rig.root.done())
@@ -167,7 +167,7 @@ async def _run(rig: Rig, node: Node) -> int:
 
 
 async def _branch(rig: Rig, node: Node) -> int:
-    """A branch that says when it is cancelled, and sometimes needs a step to clean up."""
+    """A branch that notes its cancellation, and sometimes needs a step to clean up."""
     kind, number, _ = node
     try:
         return await _run(rig, node)

@@ -1,4 +1,4 @@
-"""A small driver that plays the turn: it keeps what a run asked for and settles it when a test says so."""
+"""A small driver in the place of a turn: it keeps the requests of a run and settles them on command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StepError(Exception):
 
 
 class Rig:
-    """One run: its loop, the steps and timers it asked for, and what its code wrote down."""
+    """One run: its loop, its requested steps and timers, and the notes of its code."""
 
     made: ClassVar[list[Rig]] = []
 
@@ -31,10 +31,10 @@ class Rig:
         self.root = self.loop.spawn(workflow(self))
         self.made.append(self)
 
-    # What the workflow does.
+    # Called by the workflow.
 
     def step(self, name: str) -> Coroutine[Any, Any, Any]:
-        """Like a real one: the location is fixed at the call, the request is made at the first await."""
+        """Request a step as a context does: the location is fixed at the call, the request made at the first await."""
         return self._perform(self.loop.scope.locate(name))
 
     async def _perform(self, location: str) -> Any:
@@ -49,7 +49,7 @@ class Rig:
     def note(self, *words: Any) -> None:
         self.trace.append(words[0] if len(words) == 1 else words)
 
-    # What the test does.
+    # Called by the test.
 
     def start(self) -> Rig:
         self.loop.drive()
@@ -64,13 +64,13 @@ class Rig:
         self.loop.drive(lambda: future.set_exception(StepError(message)))
 
     def fire(self, location: str = "") -> None:
-        """Let a timer fire at its deadline, by default the one that is due first."""
+        """Fire a timer at its deadline, by default the earliest one."""
         timer = self.timers[location] if location else min(self.timers.values(), key=LoopTimer.when)
         self.loop.now = max(self.loop.now, timer.deadline)
         del self.timers[timer.location]
         self.loop.drive(lambda: self.loop.fire(timer))
 
-    # What the loop tells.
+    # Called by the loop.
 
     def timer_started(self, timer: LoopTimer) -> None:
         self.timers[timer.location] = timer
@@ -82,14 +82,14 @@ class Rig:
 
 @pytest.fixture(autouse=True)
 def evict_runs() -> Iterator[None]:
-    """Let no run outlive its test: its tasks would be destroyed while pending, which is worth a log line each."""
+    """Close the runs of a test: otherwise each pending task that is destroyed causes a log line."""
     yield
     while Rig.made:
         Rig.made.pop().loop.evict()
 
 
 def run(workflow: Workflow, *steps: str) -> Rig:
-    """A rig that has been started, and in which these steps have finished, each with its own name as result."""
+    """A started rig in which these steps have finished, each with its own name as result."""
     rig = Rig(workflow).start()
     for location in steps:
         rig.finish(location, location)

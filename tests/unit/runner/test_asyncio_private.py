@@ -1,4 +1,4 @@
-"""What holdfast needs of asyncio's private parts is still there, and does what holdfast needs of it."""
+"""The private parts of asyncio that holdfast needs still exist and behave as it needs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if sys.version_info >= (3, 14):
 
 
 class Recorder(asyncio.SelectorEventLoop):
-    """A loop that remembers who asks it for what."""
+    """A loop that records the code that creates tasks and futures."""
 
     def __init__(self) -> None:
         self.debug_askers: list[FrameType] = []
@@ -98,7 +98,7 @@ async def two() -> int:
 
 
 @pytest.mark.parametrize(("owner", "name", "use"), NEEDED, ids=[name for _, name, _ in NEEDED])
-def test_a_python_without_a_name_is_refused_with_what_the_name_is_for(
+def test_a_python_without_a_private_name_is_refused_with_its_purpose(
     owner: ModuleType | type, name: str, use: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(owner, name)
@@ -176,7 +176,7 @@ def test_gather_makes_its_future_where_it_is_recognised(loop: Recorder) -> None:
     assert held == children, "_GatheringFuture._children no longer has what was gathered; evicted runs would stay"
 
 
-def test_the_future_of_gather_can_be_given_a_class_of_ours(loop: Recorder) -> None:
+def test_the_future_of_gather_accepts_another_class(loop: Recorder) -> None:
     class Ours(GatheringFuture):  # type: ignore[misc]
         serial: int
 
@@ -199,7 +199,7 @@ def test_as_completed_makes_its_tasks_where_it_is_recognised(loop: Recorder) -> 
         given: list[Awaitable[int]] = [one(), two(), Later()]
         loop.created.clear()
         ended = asyncio.as_completed(given)
-        first = next(ended)  # before Python 3.13 it begins here
+        first = next(ended)  # before Python 3.13 it starts here
         locals_of = [frame.f_locals.get(AS_COMPLETED_GIVEN) for _, frame in loop.created]
         return given, locals_of, sorted([await first, *[await later for later in ended]])
 
@@ -220,7 +220,7 @@ def test_as_completed_makes_its_tasks_where_it_is_recognised(loop: Recorder) -> 
     )
 
 
-def test_who_asks_for_a_task_is_seen_behind_ensure_future(loop: Recorder) -> None:
+def test_the_creator_of_a_task_is_visible_behind_ensure_future(loop: Recorder) -> None:
     async def ask() -> None:
         loop.created.clear()
         await asyncio.ensure_future(one())
@@ -247,7 +247,7 @@ def test_the_task_of_wait_for_is_recognised(loop: Recorder) -> None:
     )
 
 
-def test_a_future_that_a_coroutine_yields_looks_awaited_until_it_is_told_otherwise(loop: Recorder) -> None:
+def test_a_future_yielded_by_a_coroutine_looks_awaited_until_that_is_reset(loop: Recorder) -> None:
     future: asyncio.Future[int] = loop.create_future()
 
     async def wait() -> int:
@@ -267,7 +267,7 @@ def test_a_future_that_a_coroutine_yields_looks_awaited_until_it_is_told_otherwi
     assert loop.run_until_complete(wait()) == 5
 
 
-def test_a_task_tells_which_future_it_awaits(loop: Recorder) -> None:
+def test_a_task_exposes_the_future_it_awaits(loop: Recorder) -> None:
     async def wait() -> tuple[object, object]:
         future: asyncio.Future[int] = loop.create_future()
 

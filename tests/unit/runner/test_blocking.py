@@ -28,7 +28,7 @@ ONCE = Retry(max_attempts=1)
 
 
 def fibers() -> int:
-    """How many fibers there are in memory."""
+    """Return the number of fibers in memory."""
     gc.collect()
     return sum(type(one) is Fiber for one in gc.get_objects())
 
@@ -65,7 +65,7 @@ def test_an_error_is_raised_where_the_code_waits_and_can_be_caught_there() -> No
     assert rig.play().result() == '"no, b"'
 
 
-def test_an_error_of_the_function_tells_the_line_it_came_from() -> None:
+def test_an_error_of_the_function_has_the_line_that_raised_it() -> None:
     def deep(ctx: SyncContext) -> None:
         ctx.step("a", str)
         raise KeyError("lost")
@@ -98,7 +98,7 @@ def test_code_waits_from_deep_recursion_and_from_below_c_code() -> None:
     assert begun(workflow).play(lambda _: next(weights)).result() == '[0,["c","b","a"],-4]'
 
 
-def test_a_generator_of_the_users_own_may_wait_wherever_it_is_asked() -> None:
+def test_a_user_generator_may_wait_where_it_is_consumed() -> None:
     def workflow(ctx: SyncContext) -> list[str]:
         def pages() -> Iterator[str]:
             for number in range(3):
@@ -109,7 +109,7 @@ def test_a_generator_of_the_users_own_may_wait_wherever_it_is_asked() -> None:
     assert begun(workflow).play().result() == '["0page","1page#2","2page#3"]'
 
 
-def test_context_variables_are_those_of_the_code_that_set_them() -> None:
+def test_context_variables_belong_to_the_code_that_set_them() -> None:
     colour: contextvars.ContextVar[str] = contextvars.ContextVar("colour", default="none")
 
     def workflow(ctx: SyncContext) -> list[str]:
@@ -130,7 +130,7 @@ def test_context_variables_are_those_of_the_code_that_set_them() -> None:
     assert colour.get() == "of the worker"
 
 
-def test_concurrent_branches_have_fibers_contexts_and_scopes_of_their_own() -> None:
+def test_concurrent_branches_have_their_own_fibers_contexts_and_scopes() -> None:
     colour: contextvars.ContextVar[str] = contextvars.ContextVar("colour", default="none")
 
     def branch(ctx: SyncContext, number: int) -> list[str]:
@@ -151,7 +151,7 @@ def test_concurrent_branches_have_fibers_contexts_and_scopes_of_their_own() -> N
     assert rig.result() == '[["first","red 0","+1"],["second","red 1","+2"]]'
 
 
-def test_a_cancelled_branch_hears_of_it_where_it_waits() -> None:
+def test_a_cancelled_branch_gets_the_error_where_it_waits() -> None:
     heard: list[str] = []
 
     def branch(ctx: SyncContext) -> None:
@@ -176,7 +176,7 @@ def test_a_cancelled_branch_hears_of_it_where_it_waits() -> None:
     assert heard == ["+1/sweep"]
 
 
-def test_leaving_memory_runs_finally_up_to_where_it_would_wait() -> None:
+def test_leaving_memory_runs_finally_blocks_up_to_their_next_wait() -> None:
     seen: list[str] = []
 
     def workflow(ctx: SyncContext) -> None:
@@ -202,7 +202,7 @@ def test_leaving_memory_runs_finally_up_to_where_it_would_wait() -> None:
     assert not rig.startable()
 
 
-def test_a_run_that_leaves_memory_before_it_began_has_nothing_to_clean_up() -> None:
+def test_a_run_that_leaves_memory_before_its_start_has_nothing_to_clean_up() -> None:
     def workflow(ctx: SyncContext) -> None:
         raise AssertionError("it never began")
 
@@ -211,7 +211,7 @@ def test_a_run_that_leaves_memory_before_it_began_has_nothing_to_clean_up() -> N
     rig.turn.evict()
 
 
-def test_code_that_swallows_everything_is_given_up() -> None:
+def test_code_that_swallows_everything_is_abandoned() -> None:
     rounds = 0
     is_stubborn = True
 
@@ -225,13 +225,13 @@ def test_code_that_swallows_everything_is_given_up() -> None:
     begun(workflow).turn.evict()
 
     assert 0 < rounds < 100
-    is_stubborn = False  # else it would stay for ever
+    is_stubborn = False  # otherwise it would stay forever
     for fiber in [one for one in gc.get_objects() if type(one) is Fiber and not one.dead]:
         fiber.parent = getcurrent()
         fiber.throw(GreenletExit)
 
 
-def test_a_thousand_evictions_are_silent_and_leave_nothing(
+def test_a_thousand_evictions_of_blocking_code_are_silent_and_leave_nothing(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     cleaned = 0
@@ -258,7 +258,7 @@ def test_a_thousand_evictions_are_silent_and_leave_nothing(
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_evicted_run_leaves_nothing_to_the_collector() -> None:
+def test_an_evicted_blocking_run_leaves_nothing_to_the_collector() -> None:
     def workflow(ctx: SyncContext) -> None:
         try:
             ctx.step("a", str, retry=ONCE)
@@ -282,7 +282,7 @@ def test_an_evicted_run_leaves_nothing_to_the_collector() -> None:
         gc.enable()
 
 
-def test_an_interrupt_in_cleanup_goes_on_up_and_an_error_does_not() -> None:
+def test_an_interrupt_in_cleanup_propagates_and_an_error_does_not() -> None:
     def workflow(ctx: SyncContext, error: str) -> None:
         try:
             ctx.sleep(5)
@@ -310,7 +310,7 @@ def test_sys_exit_is_a_failure_of_the_run() -> None:
     assert rig.turn.outcome.state is RunState.FAILED
 
 
-def test_a_blocking_call_in_a_thread_of_the_users_own_is_refused() -> None:
+def test_a_blocking_call_in_a_user_thread_is_refused() -> None:
     def workflow(ctx: SyncContext) -> str:
         said: list[str] = []
 
@@ -329,7 +329,7 @@ def test_a_blocking_call_in_a_thread_of_the_users_own_is_refused() -> None:
 
 
 @pytest.mark.parametrize("place", ["callback", "coroutine", "greenlet"])
-def test_a_blocking_call_that_is_not_the_functions_own_is_refused(place: str) -> None:
+def test_a_blocking_call_on_a_foreign_context_is_refused(place: str) -> None:
     def workflow(ctx: SyncContext) -> str:
         said: list[str] = []
 

@@ -1,4 +1,4 @@
-"""A workflow first takes its context: what cannot do that is refused when it is decorated."""
+"""The first parameter of a workflow is its context: a function without one is refused when it is decorated."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def late(order, number: int, context: TaskContext) -> None: ...  # type: i
         (late, "takes its context as 'context'"),
     ],
 )
-def test_a_workflow_that_does_not_first_take_its_context_is_refused(function: Any, reason: str) -> None:
+def test_a_workflow_without_a_context_as_first_parameter_is_refused(function: Any, reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason):
         Registry().workflow("x")(function)
 

@@ -19,13 +19,13 @@ pytestmark = pytest.mark.usefixtures("evict_turns")
 
 
 def table(text: str) -> list[str]:
-    """The lines of a report that show both sides."""
+    """Return the lines of a report that show both sides."""
     lines = text.splitlines()
     begin = next(number for number, line in enumerate(lines) if line.startswith("  recorded  "))
     return lines[begin : lines.index("", begin)]
 
 
-def test_what_fits_stands_on_one_line_and_the_rest_beside_each_other() -> None:
+def test_matching_operations_share_a_line_and_the_others_are_side_by_side() -> None:
     entries = [
         step("charge", 1),
         step("pack", 2),
@@ -43,7 +43,7 @@ def test_what_fits_stands_on_one_line_and_the_rest_beside_each_other() -> None:
     assert text.endswith("\n".join(ADVICE))
 
 
-def test_what_is_new_stands_beside_the_first_entry_that_is_missing_wherever_that_is() -> None:
+def test_a_new_operation_is_next_to_the_first_missing_entry() -> None:
     entries = [step("charge", 1), step("pack", 2), step("ship", 3)]
     text = report("It does not fit", entries, {"charge", "ship"}, {"pack": EntryKind.STEP, "bill": EntryKind.STEP})
     assert table(text)[2:] == [
@@ -93,7 +93,7 @@ def test_hints_are_lines_to_paste(location: str, kind: str, requested: Any, line
     assert list(hints(entry, requested, {location})) == lines
 
 
-def test_another_kind_at_the_same_place_is_a_difference() -> None:
+def test_another_kind_at_the_same_location_is_a_difference() -> None:
     text = report("It does not fit", [step("charge", 1)], set(), {"charge": EntryKind.CHILD})
     assert table(text)[-1] == "  1  charge  step  done  ≠  charge  child"
 
@@ -129,7 +129,7 @@ def test_a_blocked_run_keeps_the_report_with_its_error() -> None:
         assert word in outcome.error.traceback
 
 
-def test_what_does_not_decode_any_more_is_reported_too() -> None:
+def test_a_value_that_no_longer_decodes_is_reported_too() -> None:
     def count() -> int:
         return 1
 

@@ -1,4 +1,4 @@
-"""A dry run tells whether code fits a history, and touches nothing."""
+"""A dry run checks whether code fits a history, and touches nothing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def two_steps(ctx: Context) -> str:
     return "done"
 
 
-def test_code_that_comes_to_the_end_of_its_history_fits() -> None:
+def test_code_that_reaches_the_end_of_its_history_fits() -> None:
     found = replayed(two_steps, step("charge", 1), step("pack", 2))
     assert (found.fit, found.summary) == (Fit.FITS, "")
 
@@ -59,7 +59,7 @@ def test_a_run_that_was_never_claimed_fits() -> None:
     assert replayed(two_steps, run=replace(RUN, state=RunState.PENDING, token=0, first_claimed_at=None)).fit is Fit.FITS
 
 
-def test_code_that_forgot_a_step_diverges_and_the_report_names_it() -> None:
+def test_code_that_lost_a_step_diverges_and_the_report_names_it() -> None:
     async def code(ctx: Context) -> None:
         await ctx.step("charge", refused)
         await ctx.receive("go")
@@ -71,7 +71,7 @@ def test_code_that_forgot_a_step_diverges_and_the_report_names_it() -> None:
     assert "\n" not in found.summary
 
 
-def test_what_is_due_is_not_fed() -> None:
+def test_due_timers_and_arrivals_are_not_fed() -> None:
     async def code(ctx: Context) -> None:
         await ctx.sleep(1)
         raise AssertionError("time stands still in a dry run")
@@ -110,13 +110,13 @@ def test_steps_that_changed_their_order_do_not_pass(strict: bool, fit: Fit) -> N
     assert (found.misfit.recorded, found.misfit.requested) == ("charge (step)", "pack (step)")
 
 
-def test_a_step_that_was_adopted_where_it_stands_fits() -> None:
+def test_a_step_that_was_adopted_in_place_fits() -> None:
     entries = (step("charge", 1), step("pack", 2, since=1), step("check", 3))
     assert replayed(with_a_check, *entries, strict=False).fit is Fit.FITS
 
 
 @pytest.mark.parametrize(("seconds", "fit"), [(59, Fit.DIVERGES), (60, Fit.UNDECIDED)])
-def test_a_new_wait_diverges_unless_its_time_has_come(seconds: int, fit: Fit) -> None:
+def test_a_new_wait_diverges_unless_it_is_already_over(seconds: int, fit: Fit) -> None:
     async def code(ctx: Context) -> None:
         await ctx.sleep(60)
         await two_steps(ctx)
@@ -142,7 +142,7 @@ def test_code_that_returns_before_anything_new_happens_fits_and_says_so() -> Non
     assert (found.fit, found.summary) == (Fit.FITS, "the run ends as succeeded when it is claimed")
 
 
-def test_code_that_does_what_only_a_step_may_violates() -> None:
+def test_code_with_a_forbidden_call_is_a_violation() -> None:
     async def code(ctx: Context) -> None:
         await ctx.step("charge", refused)
         await asyncio.get_running_loop().getaddrinfo("localhost", 80)
@@ -152,7 +152,7 @@ def test_code_that_does_what_only_a_step_may_violates() -> None:
     assert "getaddrinfo" in found.summary
 
 
-def test_a_payload_that_is_not_that_of_the_function_is_refused() -> None:
+def test_a_payload_that_does_not_fit_the_function_is_refused() -> None:
     async def code(ctx: Context, order: int) -> None:
         raise AssertionError(order)
 
@@ -161,11 +161,11 @@ def test_a_payload_that_is_not_that_of_the_function_is_refused() -> None:
     assert "order" in found.summary
 
 
-def test_a_type_that_nobody_registered_is_unknown() -> None:
+def test_an_unregistered_type_is_unknown() -> None:
     assert dry_run(None, RUN, ()).fit is Fit.UNKNOWN
 
 
-def test_a_run_that_rolls_back_is_replayed_up_to_where_its_rollback_started() -> None:
+def test_a_dry_run_of_a_run_that_rolls_back_ends_at_the_start_of_its_rollback() -> None:
     async def code(ctx: Context) -> None:
         await ctx.step("charge", refused)
         raise ValueError("no stock")
@@ -180,7 +180,7 @@ def test_a_run_that_rolls_back_is_replayed_up_to_where_its_rollback_started() ->
     assert replayed(code, *entries, run=run).fit is Fit.FITS
 
 
-def test_what_the_code_was_told_is_known_with_its_function() -> None:
+def test_fed_operations_are_known_with_their_functions() -> None:
     found = replayed(two_steps, step("charge", 1))
     assert list(found.told) == ["charge"]
     call = found.told["charge"]
@@ -188,11 +188,11 @@ def test_what_the_code_was_told_is_known_with_its_function() -> None:
     assert call.function is refused
 
 
-def test_what_was_asked_for_but_not_told_before_a_divergence_is_not_known() -> None:
+def test_operations_requested_but_not_fed_before_a_divergence_are_not_known() -> None:
     assert list(replayed(swapped, step("charge", 1), step("pack", 2, since=1)).told) == []
 
 
-def test_the_turn_can_be_looked_at_before_it_leaves_memory() -> None:
+def test_a_turn_can_be_inspected_before_it_leaves_memory() -> None:
     seen: list[int] = []
 
     def inspect(turn: Turn) -> None:
@@ -220,6 +220,6 @@ def test_a_dry_run_logs_nothing_and_closes_what_the_code_opened(caplog: pytest.L
     assert caplog.records == []
 
 
-async def test_a_dry_run_may_be_held_inside_a_task() -> None:
+async def test_a_dry_run_may_run_inside_a_task() -> None:
     assert replayed(two_steps, step("charge", 1), step("pack", 2)).fit is Fit.FITS
     await asyncio.sleep(0)

@@ -18,10 +18,10 @@ from holdfast.runner.loop import LoopTimer, RunLoop, RunTask, current_run_loop
 from holdfast.runner.task import RunFuture, first_serial
 from tests.unit.runner.loop_rig import Rig, StepError, evict_runs, run
 
-__all__ = ["evict_runs"]  # a fixture that is used by being here
+__all__ = ["evict_runs"]  # a fixture that pytest finds by its name
 
 
-def test_step_is_asked_for_and_its_result_comes_back() -> None:
+def test_step_is_requested_and_its_result_comes_back() -> None:
     async def workflow(rig: Rig) -> str:
         return f"got {await rig.step('charge')}"
 
@@ -53,7 +53,7 @@ def test_gather_keeps_the_order_of_its_arguments_and_of_completion() -> None:
     assert rig.root.result() == ["<+1/a>", "<+2/b>", "c"]
 
 
-def test_siblings_go_on_when_a_branch_of_gather_fails() -> None:
+def test_siblings_continue_when_a_branch_of_gather_fails() -> None:
     async def workflow(rig: Rig) -> str:
         try:
             await asyncio.gather(rig.step("a"), rig.step("b"))
@@ -68,7 +68,7 @@ def test_siblings_go_on_when_a_branch_of_gather_fails() -> None:
     assert list(rig.pending) == ["b", "c"]
 
 
-def test_task_group_cancels_siblings_whose_cleanup_may_ask_for_steps() -> None:
+def test_task_group_cancels_siblings_whose_cleanup_may_request_steps() -> None:
     async def careful(rig: Rig, name: str) -> None:
         try:
             await rig.step(name)
@@ -116,7 +116,7 @@ def test_the_sets_of_wait_iterate_in_order_of_creation(run_id: str) -> None:
     assert orders[0] == orders[1] == orders[2]
 
 
-def test_wait_with_a_timeout_hands_back_what_is_not_done() -> None:
+def test_wait_with_a_timeout_returns_unfinished_tasks() -> None:
     async def workflow(rig: Rig) -> tuple[int, int]:
         tasks = [asyncio.create_task(rig.step(name)) for name in "ab"]
         done, pending = await asyncio.wait(tasks, timeout=5)
@@ -130,7 +130,7 @@ def test_wait_with_a_timeout_hands_back_what_is_not_done() -> None:
     assert list(rig.pending) == ["a"]
 
 
-def test_futures_of_gather_iterate_alike_in_sets_too() -> None:
+def test_futures_of_gather_iterate_in_order_in_sets_too() -> None:
     async def workflow(rig: Rig) -> None:
         gathers = [asyncio.gather(rig.step(f"{n}")) for n in range(20)]
         numbers = {gathered: number for number, gathered in enumerate(gathers)}
@@ -143,7 +143,7 @@ def test_futures_of_gather_iterate_alike_in_sets_too() -> None:
     assert orders[0] == orders[1] == orders[2]
 
 
-def test_sleep_is_a_timer_with_a_location_and_time_stands_still_until_it_fires() -> None:
+def test_sleep_is_a_timer_with_a_location_and_time_stops_until_it_fires() -> None:
     async def workflow(rig: Rig) -> str:
         before = asyncio.get_running_loop().time()
         result = await asyncio.sleep(60, "slept")
@@ -165,7 +165,7 @@ def test_sleep_is_a_timer_with_a_location_and_time_stands_still_until_it_fires()
     assert rig.cancelled_timers == [], "sleep cancels its timer after it fired; nobody should hear of that"
 
 
-def test_sleeping_for_nothing_makes_no_timer() -> None:
+def test_sleeping_for_zero_seconds_makes_no_timer() -> None:
     async def workflow(rig: Rig) -> str:
         await asyncio.sleep(0)
         await asyncio.sleep(-1)
@@ -228,7 +228,7 @@ def test_of_two_timeouts_with_one_deadline_the_one_that_is_fed_first_wins() -> N
         return "in time"
 
     rig = Rig(workflow).start()
-    rig.fire()  # the first made, at equal deadlines
+    rig.fire()  # the first created, at equal deadlines
 
     assert rig.root.result() == "outer"
 
@@ -258,7 +258,7 @@ def test_wait_for_keeps_the_scope_of_its_caller() -> None:
     assert list(rig.pending) == ["+1/a"], "the hidden task of wait_for takes no number"
 
 
-def test_shielded_task_lives_on() -> None:
+def test_shielded_task_keeps_running() -> None:
     async def workflow(rig: Rig) -> str:
         inner = asyncio.create_task(rig.step("inner"))
         try:
@@ -276,7 +276,7 @@ def test_shielded_task_lives_on() -> None:
     assert rig.root.result() == "late"
 
 
-def test_event_lock_and_semaphore_let_waiters_in_by_order() -> None:
+def test_event_lock_and_semaphore_admit_waiters_in_order() -> None:
     async def entrant(rig: Rig, gate: asyncio.Lock | asyncio.Semaphore, name: str) -> None:
         async with gate:
             rig.note("in", name)
@@ -341,7 +341,7 @@ def test_queue_condition_and_barrier() -> None:
 
 
 def test_as_completed_starts_bare_coroutines_in_the_given_order() -> None:
-    class Awaitable_:  # noqa: N801 - stands for any awaitable that is no coroutine
+    class Awaitable_:  # noqa: N801 - any awaitable that is not a coroutine
         def __init__(self, inner: Awaitable[Any]) -> None:
             self.inner = inner
 
@@ -367,7 +367,7 @@ def test_as_completed_starts_bare_coroutines_in_the_given_order() -> None:
     assert rig.root.result() == order
 
 
-def test_a_fork_meets_its_sets_in_the_same_order_as_the_run_it_comes_from() -> None:
+def test_a_fork_iterates_its_sets_in_the_same_order_as_its_origin() -> None:
     async def workflow(rig: Rig) -> None:
         tasks = [asyncio.create_task(rig.step("work"), name=f"{n}") for n in range(200)]
         chance = Random(1)
@@ -381,7 +381,7 @@ def test_a_fork_meets_its_sets_in_the_same_order_as_the_run_it_comes_from() -> N
     assert first.trace == second.trace
 
 
-def test_serial_numbers_differ_between_runs_and_are_hashes_as_they_are() -> None:
+def test_serial_numbers_differ_between_runs_and_are_used_as_hashes() -> None:
     bases = {first_serial(f"run-{n}") for n in range(1_000)}
 
     assert len(bases) > 990
@@ -389,7 +389,7 @@ def test_serial_numbers_differ_between_runs_and_are_hashes_as_they_are() -> None
     assert min(abs(a - b) for a, b in pairwise(sorted(bases))) >= 2**40
 
 
-def test_tasks_and_futures_are_the_runs_own_and_equal_only_to_themselves() -> None:
+def test_tasks_and_futures_have_classes_of_the_run_and_identity_equality() -> None:
     async def workflow(rig: Rig) -> None:
         loop = asyncio.get_running_loop()
         task, first, second = asyncio.current_task(), loop.create_future(), loop.create_future()
@@ -402,7 +402,7 @@ def test_tasks_and_futures_are_the_runs_own_and_equal_only_to_themselves() -> No
     assert Rig(workflow).start().root.result() is None
 
 
-def test_tasks_have_the_names_the_user_gave_else_their_scope() -> None:
+def test_tasks_have_the_name_given_by_the_user_or_else_their_scope() -> None:
     async def name_of_task() -> str:
         task = asyncio.current_task()
         assert task is not None
@@ -419,7 +419,7 @@ def test_tasks_have_the_names_the_user_gave_else_their_scope() -> None:
     assert Rig(workflow).start().root.result() == ["root", "packer", ["+2", "+2/+1"]]
 
 
-def test_scope_is_that_of_the_current_task_and_the_runs_outside_of_tasks() -> None:
+def test_scope_is_that_of_the_current_task_or_of_the_run_outside_tasks() -> None:
     async def workflow(rig: Rig) -> None:
         loop = current_run_loop()
         assert loop is rig.loop
@@ -475,7 +475,7 @@ def test_firing_a_timer_twice_or_after_its_cancellation_does_nothing() -> None:
     assert rig.trace == ["rang 1"]
 
 
-def test_callbacks_can_be_cancelled_and_see_the_context_they_were_made_in() -> None:
+def test_callbacks_can_be_cancelled_and_run_in_their_context() -> None:
     variable: ContextVar[str] = ContextVar("variable", default="unset")
 
     async def workflow(rig: Rig) -> None:
@@ -572,7 +572,7 @@ def test_finished_tasks_and_generators_are_not_kept() -> None:
     assert rig.loop.unfinished == [rig.root]
 
 
-def test_forgotten_task_is_not_collected() -> None:
+def test_unreferenced_task_is_not_collected() -> None:
     async def background(rig: Rig) -> None:
         await asyncio.get_running_loop().create_future()
 

@@ -1,4 +1,4 @@
-"""Driving a run: what is taken over and given back, from wherever it is driven."""
+"""Driving a run: state that is taken over and restored, wherever the run is driven from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import uvloop
 from holdfast.runner.loop import current_run_loop
 from tests.unit.runner.loop_rig import Rig, evict_runs, run
 
-__all__ = ["evict_runs"]  # a fixture that is used by being here
+__all__ = ["evict_runs"]  # a fixture that pytest finds by its name
 
 OUTER_LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 
@@ -98,7 +98,7 @@ def test_a_run_has_one_root_and_timers_fire_inside_drives_only() -> None:
         rig.loop.fire(rig.timers["~timer"])
 
 
-def test_running_loop_and_generator_hooks_are_put_back() -> None:
+def test_running_loop_and_generator_hooks_are_restored() -> None:
     def first(_: object) -> None: ...
 
     before = sys.get_asyncgen_hooks()
@@ -113,7 +113,7 @@ def test_running_loop_and_generator_hooks_are_put_back() -> None:
         sys.set_asyncgen_hooks(*before)
 
 
-def test_generators_of_a_run_are_not_seen_by_the_outer_loop() -> None:
+def test_generators_of_a_run_are_invisible_to_the_outer_loop() -> None:
     async def numbers() -> AsyncIterator[int]:
         yield 1
         yield 2
@@ -131,7 +131,7 @@ def test_generators_of_a_run_are_not_seen_by_the_outer_loop() -> None:
     assert asyncio.run(worker()) == 0
 
 
-def test_error_in_the_action_comes_out_and_everything_is_put_back() -> None:
+def test_error_in_the_action_propagates_and_everything_is_restored() -> None:
     rig = Rig(two_steps).start()
     with pytest.raises(ZeroDivisionError):
         rig.loop.drive(lambda: 1 // 0)  # type: ignore[arg-type]
@@ -152,7 +152,7 @@ def test_exit_of_the_root_is_a_failure_of_the_run_only() -> None:
     assert current_run_loop() is None
 
 
-def test_exit_of_a_branch_is_remembered_whatever_the_others_do() -> None:
+def test_exit_of_a_branch_is_kept_whatever_the_others_do() -> None:
     async def leaving(rig: Rig) -> None:
         await rig.step("a")
         sys.exit("enough")
@@ -170,7 +170,7 @@ def test_exit_of_a_branch_is_remembered_whatever_the_others_do() -> None:
     assert rig.loop.system_exit.code == "enough"
 
 
-def test_interrupt_goes_on_up_and_everything_is_put_back() -> None:
+def test_interrupt_propagates_and_everything_is_restored() -> None:
     async def workflow(rig: Rig) -> None:
         await rig.step("a")
         raise KeyboardInterrupt
@@ -192,7 +192,7 @@ def test_never_retrieved_failure_is_logged_with_the_run(caplog: pytest.LogCaptur
         task = asyncio.create_task(failing())
         await asyncio.sleep(0)
         del task
-        # Enough new tasks for the finished one to be pruned.
+        # Create enough new tasks for the finished one to be pruned.
         await asyncio.gather(*[asyncio.sleep(0) for _ in range(100)])
         await rig.step("wait")
 

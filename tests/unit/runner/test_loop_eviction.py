@@ -1,4 +1,4 @@
-"""Leaving memory: every coroutine is closed, its cleanup runs up to the next await, and nobody hears of it."""
+"""Leaving memory: every coroutine is closed, its cleanup runs up to the next await, and nothing is reported."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from holdfast.runner.eviction import ROUND_LIMIT
 from holdfast.runner.loop import current_run_loop
 from tests.unit.runner.loop_rig import Rig, Workflow, evict_runs, run
 
-__all__ = ["evict_runs"]  # a fixture that is used by being here
+__all__ = ["evict_runs"]  # a fixture that pytest finds by its name
 
 
 @pytest.fixture(autouse=True)
 def silence(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """No eviction says a word: no log line, no warning, nothing that Python ignored.
+    """Check that evictions are silent: no log line, no warning, no ignored exception.
 
-    Other tests of this process may have left garbage, and threads that still end. What those say does not count.
+    Other tests of this process may have left garbage, and threads that still end. Their output does not count.
     """
     gc.collect()
     caplog.set_level(logging.DEBUG)
@@ -59,7 +59,7 @@ def silence(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert ignored == []
 
 
-def test_finally_runs_up_to_its_next_await_and_asks_for_nothing_that_counts() -> None:
+def test_finally_runs_up_to_its_next_await_and_its_requests_do_not_count() -> None:
     async def workflow(rig: Rig) -> None:
         try:
             await rig.step("work")
@@ -184,7 +184,7 @@ def test_task_group_timeout_and_nested_cleanup() -> None:
 
 
 LIMIT = 10 * ROUND_LIMIT
-"""How often the code below goes on before it gives up by itself, so that a test that fails ends."""
+"""Maximum number of swallowed exceptions before the code gives up, so that a failing test ends."""
 
 
 async def _asking(rig: Rig) -> None:
@@ -216,7 +216,7 @@ def test_code_that_swallows_everything_is_destroyed_on_its_own_loop(wait: Workfl
     seen: list[tuple[bool, bool]] = []
 
     async def workflow(rig: Rig) -> None:
-        itself = asyncio.current_task()  # a circle, which only the collector could free
+        itself = asyncio.current_task()  # a reference cycle, which only the collector could free
         while len(seen) < LIMIT:
             try:
                 await wait(rig)
@@ -252,7 +252,7 @@ def test_code_that_swallows_everything_is_never_freed_while_others_refer_to_it()
     assert seen == [True] * ROUND_LIMIT
 
 
-def test_task_that_never_started_and_one_that_is_born_in_cleanup_are_closed() -> None:
+def test_a_task_that_never_started_and_one_created_in_cleanup_are_closed() -> None:
     async def never(rig: Rig) -> None:
         rig.note("started")
 
@@ -272,7 +272,7 @@ def test_task_that_never_started_and_one_that_is_born_in_cleanup_are_closed() ->
     assert rig.trace == ["cleanup"]
 
 
-def test_coroutines_that_were_made_and_not_yet_awaited_are_closed_after_the_cleanup() -> None:
+def test_coroutines_that_were_created_and_not_yet_awaited_are_closed_after_the_cleanup() -> None:
     async def workflow(rig: Rig) -> None:
         last = rig.step("last")
         by_name = {"x": rig.step("x")}
@@ -290,7 +290,7 @@ def test_coroutines_that_were_made_and_not_yet_awaited_are_closed_after_the_clea
     assert rig.trace == ["cleanup"]
 
 
-def test_generators_are_closed_wherever_they_stand() -> None:
+def test_suspended_generators_are_closed() -> None:
     async def numbers(rig: Rig, name: str) -> AsyncIterator[int]:
         try:
             yield 1
@@ -340,7 +340,7 @@ def test_cleanup_sees_the_context_of_its_task() -> None:
     assert rig.trace == ["b", "a"]
 
 
-def test_coroutine_that_is_not_pythons_own_and_yields_anything_is_closed_too() -> None:
+def test_a_foreign_coroutine_that_yields_anything_is_closed_too() -> None:
     class Foreign(Coroutine[Any, Any, None]):
         def __init__(self, inner: Coroutine[Any, Any, None]) -> None:
             self.inner = inner
@@ -378,7 +378,7 @@ def test_coroutine_that_is_not_pythons_own_and_yields_anything_is_closed_too() -
     assert rig.trace == ["cleanup"]
 
 
-def test_error_in_cleanup_is_nobodys_concern() -> None:
+def test_error_in_cleanup_is_ignored() -> None:
     async def branch(rig: Rig, error: BaseException) -> None:
         try:
             await rig.step("work")
@@ -454,7 +454,7 @@ def test_evicted_run_is_inert() -> None:
         rig.loop.drive()
 
 
-def test_failure_that_nobody_looked_at_yet_is_not_logged_when_the_run_suspends() -> None:
+def test_unretrieved_failure_is_not_logged_when_the_run_suspends() -> None:
     async def failing() -> None:
         raise ValueError("looked at later")
 
@@ -467,7 +467,7 @@ def test_failure_that_nobody_looked_at_yet_is_not_logged_when_the_run_suspends()
     rig.loop.evict()
 
 
-def test_what_a_finished_run_left_behind_is_closed() -> None:
+def test_objects_left_by_a_finished_run_are_closed() -> None:
     async def background(rig: Rig) -> None:
         try:
             await rig.step("background")
@@ -543,12 +543,12 @@ def test_a_thousand_evictions_are_silent() -> None:
     Rig.made.clear()
 
 
-# Futures of `shield` and the parts of `as_completed` refer to each other, whoever lets go of them.
+# Futures of `shield` and the parts of `as_completed` form reference cycles anyway.
 @pytest.mark.parametrize(
     "form", [form for form in FORMS if form not in (_shielding, _completing)], ids=lambda form: form.__name__
 )
 def test_an_evicted_run_leaves_nothing_to_the_collector(form: Workflow) -> None:
-    """Looked at one by one: what the collector finds meanwhile may be garbage of other threads."""
+    """Objects are compared one by one, because the collector may find garbage of other threads meanwhile."""
     gc.disable()
     try:
         rig = Rig(form).start()
@@ -565,10 +565,10 @@ def test_an_evicted_run_leaves_nothing_to_the_collector(form: Workflow) -> None:
 
 
 def parts_of(rig: Rig) -> list[tuple[str, weakref.ref[Any]]]:
-    """What a run in memory is made of: its loop, tasks, futures, timers and coroutines, and what those hold."""
+    """Return the objects of a run in memory: its loop, tasks, futures, timers, coroutines, and what those refer to."""
     found: list[Any] = [rig]
     seen = {id(rig)}
-    for part in found:  # grows meanwhile
+    for part in found:  # grows during the iteration
         for held in gc.get_referents(part):
             if id(held) not in seen and _is_part(held):
                 seen.add(id(held))

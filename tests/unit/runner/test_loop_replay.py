@@ -1,4 +1,4 @@
-"""Replay: random programs come out the same at every fact, wherever and however often they are replayed."""
+"""Replay: random programs are in the same state at every fact, in every process and on every replay."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def recordings() -> list[Recording]:
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Random programs leave failed tasks behind, of which asyncio says a word."""
+    """Silence asyncio: random programs leave failed tasks behind, which asyncio logs."""
     logger = logging.getLogger("holdfast.workflow")
     logger.disabled = True
     yield
@@ -45,7 +45,7 @@ def test_replays_match_at_every_fact(recordings: list[Recording]) -> None:
     assert sum(recording.evictions for recording in recordings) > len(recordings) / 2
 
 
-def test_replays_match_when_the_collector_never_rests(recordings: list[Recording]) -> None:
+def test_replays_match_while_the_collector_runs_all_the_time(recordings: list[Recording]) -> None:
     threshold = gc.get_threshold()
     gc.set_threshold(20)
     try:
@@ -70,7 +70,7 @@ def test_replays_match_in_another_process_with_another_hash_seed(recordings: lis
 
 
 @pytest.mark.parametrize("kinds", [(RunTask, RunFuture), (RunGather,)], ids=["tasks", "gathers"])
-def test_without_stable_hashes_this_very_test_finds_divergences(
+def test_without_stable_hashes_this_test_finds_divergences(
     kinds: tuple[type, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for kind in kinds:

@@ -1,4 +1,4 @@
-"""What workflow code may not do on its loop: refused at the call, named with its line, never forgotten."""
+"""Calls that workflow code may not make on its loop: refused at the call, named with their line, and remembered."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.core.errors import WorkflowViolation
 from holdfast.runner.loop import CALLBACK_LIMIT, RunLoop, explain_foreign
 from tests.unit.runner.loop_rig import Rig, evict_runs, run
 
-__all__ = ["evict_runs"]  # a fixture that is used by being here
+__all__ = ["evict_runs"]  # a fixture that pytest finds by its name
 
 ANSWERED = {
     "call_at",
@@ -36,7 +36,7 @@ REFUSED = sorted(name for name in dir(asyncio.AbstractEventLoop) if not name.sta
 
 
 def line_of(function: Callable[..., Any], text: str) -> str:
-    """Where a line of a nested function stands, as holdfast would say it."""
+    """Return the place of a line in a nested function, in the format of holdfast."""
     lines, first = inspect.getsourcelines(function)
     offset = next(number for number, line in enumerate(lines) if text in line)
     return f"test_loop_violation.py:{first + offset} in {function.__name__}"
@@ -96,7 +96,7 @@ def test_io_and_threads_are_refused_with_the_line_of_the_user(call: Callable[[],
     assert f"test_loop_violation.py:{inspect.getsourcelines(call)[1] + 1} in {call.__name__}" in str(rig.loop.violation)
 
 
-def test_swallowed_violation_sticks_and_the_first_one_counts() -> None:
+def test_swallowed_violation_is_kept_and_the_first_one_counts() -> None:
     async def workflow(rig: Rig) -> str:
         for call in (_to_thread, _getaddrinfo):
             try:
@@ -115,7 +115,7 @@ def test_swallowed_violation_sticks_and_the_first_one_counts() -> None:
 @pytest.mark.parametrize("kind", [iter, set, frozenset], ids=lambda kind: kind.__name__)
 def test_as_completed_needs_its_coroutines_in_an_order(kind: Callable[[list[Any]], Any]) -> None:
     async def workflow(rig: Rig) -> None:
-        # One only: Python warns of those that as_completed does not get to.
+        # One coroutine only: Python warns about those that as_completed does not reach.
         for earliest in asyncio.as_completed(kind([rig.step("a")])):
             await earliest
 
@@ -162,7 +162,7 @@ async def _by_group(future: asyncio.Future[None]) -> None:
 
 
 @pytest.mark.parametrize("way", [_await_it, _by_shield, _by_gather, _by_group], ids=lambda way: way.__name__)
-def test_awaiting_something_of_another_loop_is_recognised(
+def test_awaiting_an_object_of_another_loop_is_recognised(
     way: Callable[[asyncio.Future[None]], Coroutine[Any, Any, None]], outer: asyncio.AbstractEventLoop
 ) -> None:
     async def workflow(rig: Rig) -> None:
@@ -182,7 +182,7 @@ def test_lock_of_another_loop_is_recognised_and_other_errors_are_not(outer: asyn
 
     async def hold() -> None:
         await lock.acquire()
-        with pytest.raises(TimeoutError):  # contended, hence bound to this loop
+        with pytest.raises(TimeoutError):  # contended, and therefore bound to this loop
             async with asyncio.timeout(0):
                 await lock.acquire()
 
@@ -199,7 +199,7 @@ def test_lock_of_another_loop_is_recognised_and_other_errors_are_not(outer: asyn
     assert explain_foreign(ExceptionGroup("group", [ValueError("no"), KeyError("attached")])) is None
 
 
-def test_wake_from_outside_is_noted_with_its_line_and_wakes_nothing() -> None:
+def test_wake_from_outside_is_recorded_with_its_line_and_wakes_nothing() -> None:
     events: list[asyncio.Event] = []
 
     async def workflow(rig: Rig) -> None:
@@ -213,7 +213,7 @@ def test_wake_from_outside_is_noted_with_its_line_and_wakes_nothing() -> None:
     rig.loop.drive()
 
     assert rig.trace == ["told"]
-    here = "test_wake_from_outside_is_noted_with_its_line_and_wakes_nothing"
+    here = "test_wake_from_outside_is_recorded_with_its_line_and_wakes_nothing"
     assert f"woken from outside at test_loop_violation.py:{_line('events[0].set()', here)} in {here}" in str(
         rig.loop.violation
     )
@@ -224,7 +224,7 @@ def _line(text: str, function: str) -> int:
     return first + next(number for number, line in enumerate(lines) if text in line)
 
 
-def test_wake_of_one_run_by_another_does_not_hurt_the_innocent_one() -> None:
+def test_wake_of_one_run_by_another_does_not_blame_the_other() -> None:
     events: list[asyncio.Event] = []
 
     async def waiting(rig: Rig) -> None:
@@ -244,7 +244,7 @@ def test_wake_of_one_run_by_another_does_not_hurt_the_innocent_one() -> None:
     assert f"in {waking.__name__}" in str(victim.loop.violation)
 
 
-def test_thread_that_finishes_something_for_a_run_is_not_hurt_either() -> None:
+def test_thread_that_completes_a_future_of_a_run_is_not_blamed_either() -> None:
     outside: concurrent.futures.Future[str] = concurrent.futures.Future()
 
     async def workflow(rig: Rig) -> str:
@@ -258,7 +258,7 @@ def test_thread_that_finishes_something_for_a_run_is_not_hurt_either() -> None:
     assert not rig.root.done()
 
 
-def test_timer_made_or_cancelled_from_outside_is_dead_and_noted() -> None:
+def test_timer_created_or_cancelled_from_outside_is_dead_and_recorded() -> None:
     async def workflow(rig: Rig) -> None:
         await asyncio.sleep(5)
 
@@ -285,7 +285,7 @@ def test_spinning_run_is_stopped_and_named() -> None:
     assert not rig.loop.is_running()
 
 
-def test_as_many_callbacks_as_the_limit_are_no_spinning() -> None:
+def test_as_many_callbacks_as_the_limit_are_not_spinning() -> None:
     async def workflow(rig: Rig) -> None:
         for _ in range(CALLBACK_LIMIT - 1):
             await asyncio.sleep(0)
@@ -296,7 +296,7 @@ def test_as_many_callbacks_as_the_limit_are_no_spinning() -> None:
     assert rig.loop.violation is None
 
 
-def test_failing_callback_is_logged_and_the_rest_go_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_callback_is_logged_and_the_others_continue(caplog: pytest.LogCaptureFixture) -> None:
     async def workflow(rig: Rig) -> str:
         asyncio.get_running_loop().call_soon(lambda: 1 // 0)
         return str(await rig.step("a"))
@@ -326,7 +326,7 @@ def test_task_that_cannot_be_stepped_ends_the_drive_with_a_violation() -> None:
     assert "a task cannot continue" in str(rig.loop.violation)
 
 
-def test_replaced_running_loop_is_a_violation_and_the_thread_is_given_back() -> None:
+def test_replaced_running_loop_is_a_violation_and_the_thread_is_restored() -> None:
     async def workflow(rig: Rig) -> None:
         asyncio._set_running_loop(None)
         await asyncio.sleep(0)
@@ -377,5 +377,5 @@ def test_standstill_report_of_a_run_that_has_not_started_or_has_ended() -> None:
     assert rig.loop.standstill_report() == []
 
 
-def test_run_loop_is_an_event_loop_to_everybody_who_asks() -> None:
+def test_run_loop_passes_as_an_event_loop() -> None:
     assert issubclass(RunLoop, asyncio.AbstractEventLoop)

@@ -1,4 +1,4 @@
-"""Open operations: the waits of a parent with thousands of children are built once, not at each of its wake-ups."""
+"""Open operations: the waits of a parent with thousands of children are built once, not at each wake."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def waiting_for(count: int) -> OpenOperations:
 
 
 def calls_of(act: Callable[[], object]) -> int:
-    """How many functions of Python are called."""
+    """Return the number of Python function calls."""
     count = 0
 
     def note(frame: object, event: str, argument: object) -> None:
@@ -48,7 +48,7 @@ def calls_of(act: Callable[[], object]) -> int:
         count += event == "call"
 
     gc.collect()
-    gc.disable()  # what others have waiting the collector to call does not count
+    gc.disable()  # finalizers of other objects do not count
     sys.setprofile(note)
     try:
         act()
@@ -75,12 +75,12 @@ def wake_up(count: int) -> int:
     return calls_of(go_on)
 
 
-def test_a_wake_up_of_a_parent_costs_the_same_however_many_children_it_waits_for() -> None:
+def test_waking_a_parent_costs_the_same_for_any_number_of_children() -> None:
     assert wake_up(5) == wake_up(2_000)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_waits_of_all_kinds_stand_in_the_order_in_which_they_were_waiting_for(is_first: bool) -> None:
+def test_waits_of_all_kinds_are_in_the_order_of_their_requests(is_first: bool) -> None:
     waiting = OpenOperations(Inbox((), 0))
     if is_first:
         waiting.add(reception(10), is_recorded=False)
@@ -102,7 +102,7 @@ def test_waits_of_all_kinds_stand_in_the_order_in_which_they_were_waiting_for(is
     assert not waiting.has_only_children
 
 
-def test_the_waits_of_children_that_are_asked_for_anew_are_new() -> None:
+def test_the_waits_of_children_that_are_requested_again_are_new() -> None:
     waiting = waiting_for(1)
     again = child(0)
     again.asked_at = 7

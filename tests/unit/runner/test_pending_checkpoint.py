@@ -1,4 +1,4 @@
-"""The pending checkpoint: a block keeps the facts as they were before the code asked for more."""
+"""The pending checkpoint: a block keeps the facts as they were before the code requested more."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def a_pending_checkpoint() -> PendingCheckpoint:
     return PendingCheckpoint(run, OpenOperations(Inbox((), 0)))
 
 
-def test_an_entry_that_a_dropped_request_has_changed_is_as_before() -> None:
+def test_an_entry_changed_by_a_dropped_request_is_restored() -> None:
     pending = a_pending_checkpoint()
     pending.request(CHILD)
     pending.add(FACT)
@@ -30,7 +30,7 @@ def test_an_entry_that_a_dropped_request_has_changed_is_as_before() -> None:
     assert pending.entries == {"child": CHILD, "step": FACT}
 
 
-def test_an_entry_that_came_with_a_dropped_request_is_gone() -> None:
+def test_an_entry_of_a_dropped_request_is_gone() -> None:
     pending = a_pending_checkpoint()
     pending.add(FACT)
     pending.request(CHILD)
@@ -40,7 +40,7 @@ def test_an_entry_that_came_with_a_dropped_request_is_gone() -> None:
     assert pending.entries == {"step": FACT}
 
 
-def test_a_fact_keeps_what_was_asked_for_before_it() -> None:
+def test_a_fact_keeps_the_requests_before_it() -> None:
     pending = a_pending_checkpoint()
     pending.request(CHILD)
     pending.amend(replace(CHILD, attempts=1))

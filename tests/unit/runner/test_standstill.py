@@ -1,4 +1,4 @@
-"""A standstill says all that a driver has to know: what to start, drop and write, and when to come back."""
+"""A standstill has all that a driver needs: what to start, drop and write, and when to come back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def one_step(ctx: Context) -> str:
     return await ctx.step("pay", str, retry=LATER)
 
 
-def test_a_step_starts_at_once_and_what_follows_it_only_after_the_commit() -> None:
+def test_a_step_starts_at_once_and_its_successors_only_after_the_commit() -> None:
     async def two_steps(ctx: Context) -> None:
         await ctx.step("a", nothing)
         await ctx.step("b", nothing)
@@ -46,7 +46,7 @@ def test_a_step_starts_at_once_and_what_follows_it_only_after_the_commit() -> No
     assert not committed.must_write
 
 
-def test_a_step_that_waits_for_its_next_attempt_may_suspend_and_says_when_to_wake() -> None:
+def test_a_step_that_waits_for_its_next_attempt_may_suspend_and_names_its_wake_time() -> None:
     rig = Rig(one_step).begin()
     rig.start()
     standstill = rig.turn.feed(rig.executing.pop("pay"), Raised(OSError("down")), START)
@@ -58,7 +58,7 @@ def test_a_step_that_waits_for_its_next_attempt_may_suspend_and_says_when_to_wak
     assert ([call.location for call in due.start], due.may_suspend, due.wake_at) == (["pay"], False, None)
 
 
-def test_the_end_of_the_code_is_all_that_is_left_to_do() -> None:
+def test_after_the_end_of_the_code_only_the_end_is_left_to_write() -> None:
     rig = Rig(one_step).begin()
     rig.start()
     standstill = rig.turn.feed(rig.executing.pop("pay"), Returned("done"), START)
@@ -67,14 +67,14 @@ def test_the_end_of_the_code_is_all_that_is_left_to_do() -> None:
     assert (list(standstill.start), standstill.may_suspend, standstill.wake_at) == ([], False, None)
 
 
-def test_code_that_can_never_go_on_ends_its_turn_with_a_block() -> None:
+def test_code_that_can_never_continue_ends_its_turn_with_a_block() -> None:
     async def stuck(ctx: Context) -> None:
         await asyncio.Event().wait()
 
     assert isinstance(Rig(stuck).turn.begin(START).end, Block)
 
 
-def test_a_body_that_nobody_waits_for_is_named_once() -> None:
+def test_an_abandoned_body_is_named_once() -> None:
     async def gives_up(ctx: Context) -> None:
         slow = asyncio.create_task(ctx.step("slow", nothing))
         await ctx.step("fast", nothing)

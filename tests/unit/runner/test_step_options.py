@@ -1,4 +1,4 @@
-"""Options of steps are checked where they are given, as a worker could make nothing of wrong ones."""
+"""Options of steps are checked where they are given, because a worker could not use wrong ones."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def test_a_wrong_option_is_refused_with_its_value_and_what_it_should_be(
         declare(options)
 
 
-def test_what_only_steps_have_is_checked_too() -> None:
+def test_options_that_only_steps_have_are_checked_too() -> None:
     with pytest.raises(InvalidRequest, match="ephemeral=1: expected True or False"):
         declare_step({"ephemeral": 1})
     with pytest.raises(InvalidRequest, match="undo=5: expected a function"):
         declare_step({"undo": 5})
 
 
-def test_a_keyword_that_is_no_option_is_told_from_an_argument() -> None:
+def test_an_unknown_option_is_distinguished_from_an_argument() -> None:
     with pytest.raises(InvalidRequest, match="unknown option city of a step; arguments of the function are positional"):
         give({"city": "Bonn"})
 

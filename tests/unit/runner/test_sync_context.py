@@ -1,4 +1,4 @@
-"""The context of `def` workflows has what the other one has, and registering such a workflow says what it needs."""
+"""The context of `def` workflows has the operations of the async one, and registering one checks its requirements."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import pytest
 from holdfast import Context, InvalidRequest, Registry, SyncContext
 from holdfast.typing import Child, SyncChild, SyncWorkflow, Workflow
 
-# What `Context` has for other parts of holdfast.
-# What belongs to `await`, or to how a child is made.
+# Members that only other parts of holdfast use, or that exist for `await` or for creating children.
 INTERNAL_OF_CHILD = {"create", "intent", "location", "codec"}
 
 
@@ -23,12 +22,12 @@ def public(kind: type) -> set[str]:
     return {name for each in kind.__mro__[:-1] for name in vars(each) if not name.startswith("_")}
 
 
-def test_every_operation_of_the_context_also_blocks() -> None:
+def test_every_operation_of_the_context_has_a_blocking_version() -> None:
     assert public(SyncContext) == public(Context)
 
 
 @pytest.mark.parametrize("name", sorted(public(Context)))
-def test_an_operation_takes_the_same_whether_it_blocks_or_not(name: str) -> None:
+def test_an_operation_takes_the_same_parameters_in_both_versions(name: str) -> None:
     awaited, blocking = getattr(Context, name), getattr(SyncContext, name, None)
     assert blocking is not None
     if not inspect.isfunction(awaited):
@@ -40,7 +39,7 @@ def test_an_operation_takes_the_same_whether_it_blocks_or_not(name: str) -> None
     assert blocking.__doc__
 
 
-def test_a_child_can_do_the_same_in_both_kinds_of_workflow() -> None:
+def test_a_child_handle_has_the_same_methods_in_both_kinds_of_workflow() -> None:
     assert public(SyncChild) - {"id"} == public(Child) - INTERNAL_OF_CHILD
 
 
@@ -94,19 +93,19 @@ class Callable:
         (Callable, "expected an `async def` or `def` function"),
     ],
 )
-def test_what_only_looks_like_a_plain_function_is_refused(function: Any, reason: str) -> None:
+def test_a_callable_that_only_looks_like_a_plain_function_is_refused(function: Any, reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason):
         Registry().workflow("x")(function)
 
 
-def test_an_async_function_that_expects_a_context_that_blocks_is_refused() -> None:
+def test_an_async_function_with_a_sync_context_is_refused() -> None:
     async def awaiting(ctx: SyncContext) -> None: ...
 
     with pytest.raises(InvalidRequest, match="takes a SyncContext, but is an `async def` function"):
         Registry().workflow("x")(awaiting)
 
 
-def test_a_plain_function_may_say_context_of_what_it_gets() -> None:
+def test_a_plain_function_may_annotate_its_parameter_as_context() -> None:
     def blocking(ctx: Context) -> None: ...
 
     function: Any = blocking

@@ -1,4 +1,4 @@
-"""The light turn of a task does exactly what the full one does: both are driven alike, and compared at each point."""
+"""The light turn of a task behaves exactly like the full one: both are driven alike and compared at each point."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def leased(
 
 
 def _untraced(value: Any) -> Any:
-    """The same without the traceback of an error of our own, which names the lines it went through."""
+    """Remove the traceback of an internal error, because it names lines of code."""
     if isinstance(value, Checkpoint):
         return replace(value, next=_untraced(value.next))
     if isinstance(value, Finish | Block) and value.error is not None:
@@ -87,13 +87,13 @@ def _untraced(value: Any) -> Any:
 
 
 def _without_calls(standstill: Standstill) -> Any:
-    """The same with what is told of the steps to start, as no call equals another."""
+    """Replace the steps to start by their fields, because no two calls are equal."""
     start = [(call.location, call.args, call.attempts) for call in standstill.start]
     return [_untraced(standstill.end), start, replace(standstill, start=(), end=None)]
 
 
 class Pair:
-    """One lease in the hands of both turns."""
+    """One lease that both turns execute."""
 
     def __init__(self, lease: Lease) -> None:
         task = declared()
@@ -103,7 +103,7 @@ class Pair:
         self.arrived = 0
 
     def both(self, act: Callable[[Turn | TaskTurn], Any]) -> Any:
-        """Do something with each; what that gives is the same."""
+        """Apply an action to both turns and check that the results are equal."""
         full, light = (act(turn) for turn in self.turns)
         assert _untraced(light) == _untraced(full)
         return light
@@ -117,7 +117,7 @@ class Pair:
         self.both(lambda turn: _without_calls(turn.standstill(self.now)))
 
     def act(self, what: str, value: Any) -> Checkpoint | None:
-        """What a worker may do with a run, or hear of it; a checkpoint if one was written."""
+        """Apply an action of a worker, or news for it. Return the checkpoint if one was written."""
         match what:
             case "pass":
                 self.now += round(value * SECOND)
@@ -154,7 +154,7 @@ class Pair:
             act(turn, call)
 
     def write(self, next: str) -> Checkpoint:
-        """What a holder may write at this point, and does."""
+        """Write what a holder may write at this point."""
         turn = self.turns[1]
         chosen: Next = turn.outcome or NEXTS[next]
         if isinstance(chosen, Suspend) and not turn.standstill(self.now).may_suspend:
@@ -203,17 +203,17 @@ waits_for_its_retry = leased(
 )
 
 
-@example(lease=waits_for_its_retry, plan=[("pass", 0.5)])  # its time is up before its next attempt
+@example(lease=waits_for_its_retry, plan=[("pass", 0.5)])  # its time limit ends before its next attempt
 @example(lease=waits_for_its_retry, plan=[("message", None), ("pass", 0.5)])
 @given(lease=leases, plan=st.lists(steps, max_size=15))
-def test_both_turns_do_the_same_whatever_happens(lease: Lease, plan: list[tuple[str, Any]]) -> None:
+def test_both_turns_behave_the_same_whatever_happens(lease: Lease, plan: list[tuple[str, Any]]) -> None:
     pair = Pair(lease)
     try:
         pair.begin()
         for what, value in plan:
             written = pair.act(what, value)
             if written is not None and not isinstance(written.next, Hold):
-                return  # the run is let go
+                return  # the run is released
             pair.compare()
     finally:
         pair.evict()
@@ -250,13 +250,11 @@ def test_a_payload_that_no_longer_fits_blocks_a_task_that_was_tried_before() -> 
         ((attempt(1, 60), Entry(location="x", kind=EntryKind.STEP, state=EntryState.DONE, position=1)), False),
     ],
 )
-def test_a_history_with_more_in_it_than_attempts_is_left_to_the_full_turn(
-    entries: tuple[Entry, ...], is_task: bool
-) -> None:
+def test_a_history_with_more_than_attempts_is_left_to_the_full_turn(entries: tuple[Entry, ...], is_task: bool) -> None:
     assert TaskTurn.suits(declared(), entries) is is_task
 
 
-def test_the_pause_before_the_next_attempt_is_the_policys() -> None:
+def test_the_pause_before_the_next_attempt_follows_the_policy() -> None:
     random.seed(1)
     turn = TaskTurn(leased(), declared())
     (call,) = turn.begin(START).start

@@ -38,7 +38,7 @@ def test_t2_facts_are_fed_singly_and_the_code_runs_to_a_standstill_after_each() 
     assert rig.told == ["1 +2/receive:b", "2 +2/send:got b", "3 +1/receive:a", "4 +1/send:got a"]
 
 
-def test_t2_what_is_fed_while_a_checkpoint_is_in_flight_gathers_in_the_next() -> None:
+def test_t2_facts_fed_while_a_checkpoint_is_in_flight_are_written_by_the_next() -> None:
     async def two_steps(ctx: Context) -> None:
         await asyncio.gather(ctx.step("a", nothing), ctx.step("b", nothing))
 
@@ -104,7 +104,7 @@ def test_t2_two_timers_with_one_deadline_fire_in_the_order_of_their_creation() -
     assert order == [0, 1, 2, 3, 4]
 
 
-def test_t2_positions_go_on_where_the_history_ends() -> None:
+def test_t2_positions_continue_after_the_history() -> None:
     async def shop(ctx: Context) -> None:
         await ctx.step("a", nothing)
         await ctx.step("b", nothing)
@@ -148,7 +148,7 @@ def test_t3_recorded_facts_are_fed_in_the_order_of_their_positions() -> None:
     assert rig.result() == '["b","c","a"]'
 
 
-def test_t3_no_unrecorded_step_starts_before_everything_recorded_that_was_asked_for_is_fed() -> None:
+def test_t3_no_unrecorded_step_starts_before_every_requested_recorded_fact_is_fed() -> None:
     started: list[list[str]] = []
 
     async def shop(ctx: Context) -> None:
@@ -162,7 +162,7 @@ def test_t3_no_unrecorded_step_starts_before_everything_recorded_that_was_asked_
     assert rig.startable() == ["next"]
 
 
-def test_t3_a_step_starts_only_when_everything_fed_before_it_was_asked_for_is_written() -> None:
+def test_t3_a_step_starts_only_when_all_facts_before_its_request_are_written() -> None:
     async def shop(ctx: Context) -> None:
         await ctx.step("a", nothing)
         await asyncio.gather(ctx.step("b", nothing), ctx.step("c", nothing))
@@ -178,7 +178,7 @@ def test_t3_a_step_starts_only_when_everything_fed_before_it_was_asked_for_is_wr
     rig.finish("b").take()
     rig.finish("c")
     rig.turn.committed(rig.now)
-    assert rig.startable() == []  # what led to it, `c`, is not in the checkpoint that was written
+    assert rig.startable() == []  # its cause, `c`, is not in the checkpoint that was written
     rig.commit()
     assert rig.startable() == ["d"]
 
@@ -201,7 +201,7 @@ def test_t3_a_result_of_an_ephemeral_step_need_not_be_written_before_the_next_st
     [("xb", "x"), ("xab", "x"), ("axb", "x"), ("b", "b"), ("ba", "b"), ("bxa", "b")],
     ids=["renamed", "inserted first", "inserted between", "removed", "swapped", "swapped and inserted"],
 )
-def test_t3_code_that_does_not_ask_for_the_next_recorded_result_executes_nothing(names: str, requested: str) -> None:
+def test_t3_code_that_does_not_request_the_next_recorded_result_executes_nothing(names: str, requested: str) -> None:
     async def shop(ctx: Context) -> None:
         for name in names:
             await ctx.step(name, nothing)
@@ -212,7 +212,7 @@ def test_t3_code_that_does_not_ask_for_the_next_recorded_result_executes_nothing
     assert f"Asked for: {requested}." in rig.turn.outcome.error.message
 
 
-def test_t3_code_that_goes_on_without_what_was_begun_executes_nothing() -> None:
+def test_t3_code_that_continues_without_a_started_operation_executes_nothing() -> None:
     tried = Entry(location="a", kind=EntryKind.STEP, state=EntryState.RETRYING, attempts=1)
     started = Entry(location="child.v1", kind=EntryKind.CHILD, state=EntryState.STARTED, ref="c")
 
@@ -225,7 +225,7 @@ def test_t3_code_that_goes_on_without_what_was_begun_executes_nothing() -> None:
         assert rig.startable() == []
 
 
-def test_t3_code_that_cancels_what_has_a_recorded_result_executes_nothing() -> None:
+def test_t3_code_that_cancels_an_operation_with_a_recorded_result_executes_nothing() -> None:
     async def shop(ctx: Context) -> None:
         impatient = asyncio.create_task(ctx.step("b", nothing))
         await ctx.step("a", nothing)
@@ -264,7 +264,7 @@ def test_t3_a_loop_that_marks_elsewhere_now_adds_no_mark_before_the_end_of_its_h
     assert rig.told == ["3 loop/~3"]
 
 
-def test_t3_a_step_inserted_by_code_that_is_not_strict_is_executed_where_it_stands() -> None:
+def test_t3_a_step_inserted_by_code_that_is_not_strict_is_executed_in_place() -> None:
     async def shop(ctx: Context) -> list[Any]:
         return [await ctx.step(name, nothing) for name in ("a", "new", "b")]
 
@@ -298,7 +298,7 @@ def test_t3_a_divergence_names_the_python_that_wrote_the_history() -> None:
     assert "recorded on Python 3.8" in message_
 
 
-def test_t3_a_failed_attempt_goes_on_where_it_stood() -> None:
+def test_t3_attempts_continue_after_a_recorded_failed_one() -> None:
     async def shop(ctx: Context) -> None:
         await ctx.step("a", nothing)
 

@@ -1,4 +1,4 @@
-"""What the checkpoint of a block writes: every fact that was fed, and nothing the code asked for since the last one."""
+"""The checkpoint of a block writes every fact that was fed, and no request of the code after the last fact."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def violate() -> None:
 
 
 def blocking(rig: Rig) -> Checkpoint:
-    """What a run writes that is blocked."""
+    """Return the checkpoint of a run that is blocked."""
     assert isinstance(rig.turn.outcome, Block), rig.turn.outcome
     checkpoint = rig.commit()
     assert checkpoint.next == rig.turn.outcome
@@ -36,7 +36,7 @@ def places(checkpoint: Checkpoint) -> list[tuple[str, int]]:
     return [(entry.location, entry.position) for entry in checkpoint.entries]
 
 
-def test_an_arrival_is_consumed_and_what_the_code_asked_for_because_of_it_is_dropped() -> None:
+def test_an_arrival_is_consumed_and_the_requests_after_it_are_dropped() -> None:
     async def shop(ctx: Context) -> None:
         await ctx.receive("x")
         ctx.version("way", 2)
@@ -63,7 +63,7 @@ def test_a_reply_since_the_last_fact_is_dropped() -> None:
     assert (places(checkpoint), checkpoint.replies) == ([("receive:x", 1)], ())
 
 
-def test_what_the_code_asked_for_before_the_last_fact_is_kept() -> None:
+def test_requests_before_the_last_fact_are_kept() -> None:
     async def shop(ctx: Context) -> None:
         async def after(name: str) -> None:
             await ctx.step(name, nothing)
@@ -100,7 +100,7 @@ def test_a_failed_attempt_is_recorded() -> None:
     assert told == {"a": (EntryState.RETRYING, 1), "+2/b": (EntryState.DONE, 1)}
 
 
-def test_a_crash_is_charged_with_the_facts_that_came_since() -> None:
+def test_a_crash_is_charged_together_with_later_facts() -> None:
     async def shop(ctx: Context) -> None:
         async def risky() -> None:
             await ctx.receive("x")
@@ -115,7 +115,7 @@ def test_a_crash_is_charged_with_the_facts_that_came_since() -> None:
     assert {entry.location: entry.attempts for entry in checkpoint.entries} == {"a": 1, "+2/receive:x": 1}
 
 
-def test_what_the_code_asked_for_while_it_was_replayed_is_dropped() -> None:
+def test_requests_during_the_replay_are_dropped() -> None:
     async def shop(ctx: Context) -> None:
         ctx.emit("news")
         await ctx.step("a", nothing)
@@ -125,7 +125,7 @@ def test_what_the_code_asked_for_while_it_was_replayed_is_dropped() -> None:
     assert (checkpoint.entries, checkpoint.events) == ((), ())
 
 
-def test_the_mark_of_a_loop_is_written_with_what_is_pruned_and_which_events_the_run_has_had() -> None:
+def test_the_mark_of_a_loop_is_written_with_its_pruning_and_the_received_events() -> None:
     async def body(ctx: Context, count: int) -> Continue[int] | Break[int]:
         await ctx.wait_event("news")
         if count == 2:
@@ -152,7 +152,7 @@ def test_the_mark_of_a_loop_is_written_with_what_is_pruned_and_which_events_the_
     assert checkpoint.consumed == (1, 2, 3)
 
 
-def test_nothing_is_pruned_where_the_code_passed_something_by() -> None:
+def test_nothing_is_pruned_where_the_code_skipped_an_entry() -> None:
     async def body(ctx: Context, count: int) -> Continue[int]:
         await ctx.receive("go")
         return Continue(count + 1)

@@ -1,4 +1,4 @@
-"""A turn that leaves memory, and one that begins after a worker died (T7 of DESIGN.md; crashes)."""
+"""A turn that leaves memory, and one that starts after a worker died (T7 of DESIGN.md; crashes)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def nothing() -> Any:
 # Leaving memory (T7)
 
 
-def test_t7_finally_blocks_run_and_what_they_ask_for_never_completes() -> None:
+def test_t7_finally_blocks_run_and_their_requests_never_complete() -> None:
     ran: list[str] = []
 
     async def shop(ctx: Context) -> None:
@@ -69,7 +69,7 @@ def test_t7_tasks_are_closed_newest_first() -> None:
     assert closed == [3, 2, 1, 0]
 
 
-def test_t7_handlers_for_cancellation_do_not_run_as_nobody_cancelled_anything() -> None:
+def test_t7_handlers_for_cancellation_do_not_run_because_nothing_was_cancelled() -> None:
     ran: list[str] = []
 
     async def shop(ctx: Context) -> None:
@@ -130,7 +130,7 @@ def test_t7_an_operation_of_an_evicted_context_neither_returns_nor_raises(name: 
     async def ask(ctx: Context) -> None:
         try:
             await OPERATIONS[name](ctx)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is wrong
+        except Exception as error:  # noqa: BLE001 - any exception is wrong here
             outcomes.append(repr(error))
         else:
             outcomes.append("returned")
@@ -154,7 +154,7 @@ def test_t7_an_operation_of_an_evicted_context_neither_returns_nor_raises(name: 
     assert outcomes == []
 
 
-def test_t7_leaving_twice_is_leaving_once() -> None:
+def test_t7_leaving_twice_is_the_same_as_leaving_once() -> None:
     async def shop(ctx: Context) -> None:
         await ctx.receive("x")
 
@@ -163,7 +163,7 @@ def test_t7_leaving_twice_is_leaving_once() -> None:
     rig.turn.evict()
 
 
-def test_t7_a_run_that_is_over_leaves_nothing_for_the_collector() -> None:
+def test_t7_a_finished_run_leaves_nothing_for_the_collector() -> None:
     async def shop(ctx: Context) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(ctx.step("a", nothing))
@@ -182,7 +182,7 @@ def test_t7_a_run_that_is_over_leaves_nothing_for_the_collector() -> None:
         gc.enable()
 
 
-def test_t7_a_released_run_loses_nothing_that_was_gained() -> None:
+def test_t7_a_released_run_loses_no_recorded_fact() -> None:
     async def shop(ctx: Context) -> None:
         await ctx.step("a", nothing)
         await ctx.step("b", nothing)
@@ -194,10 +194,10 @@ def test_t7_a_released_run_loses_nothing_that_was_gained() -> None:
     assert checkpoint.waits is None
 
 
-# What does not fit
+# Payloads that do not fit
 
 
-def test_a_payload_that_does_not_fit_fails_a_run_that_never_began() -> None:
+def test_a_payload_that_does_not_fit_fails_a_run_that_never_started() -> None:
     async def shop(ctx: Context, number: int) -> None: ...
 
     rig = Rig(shop, payload='{"number":"x"}').begin()
@@ -219,7 +219,7 @@ async def two_steps(ctx: Context) -> str:
 def test_a_crash_is_charged_to_the_steps_at_the_frontier_with_the_next_checkpoint() -> None:
     rig = Rig(two_steps, token=2, crashes=1).begin()
     rig.start()
-    assert not rig.standstill().must_write  # it costs no write of its own
+    assert not rig.standstill().must_write  # it costs no separate write
     checkpoint = rig.finish("frail").commit()
     assert checkpoint.charged
     attempts = {entry.location: (entry.state.value, entry.attempts) for entry in checkpoint.entries}
@@ -227,7 +227,7 @@ def test_a_crash_is_charged_to_the_steps_at_the_frontier_with_the_next_checkpoin
     assert not rig.finish("robust").commit().charged
 
 
-def test_a_crash_is_charged_once_however_often_the_run_is_given_back() -> None:
+def test_a_crash_is_charged_once_however_often_the_run_is_released() -> None:
     rig = Rig(two_steps, token=2, crashes=1).begin()
     rig.start()
     given_back = rig.commit(Release())
@@ -242,7 +242,7 @@ async def only_code(ctx: Context) -> None:
     await ctx.sleep(1)
 
 
-def test_giving_a_run_back_forgets_no_crash_that_nothing_was_charged_with() -> None:
+def test_releasing_a_run_keeps_a_crash_that_was_not_charged_yet() -> None:
     assert not Rig(only_code, token=2, crashes=1).begin().commit(Release()).charged
 
 

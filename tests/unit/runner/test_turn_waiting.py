@@ -1,4 +1,4 @@
-"""A turn that waits: when it may suspend, what it registers, what time it is (T4, T6 of DESIGN.md)."""
+"""A turn that waits: when it may suspend, which waits it registers, and its clock (T4, T6 of DESIGN.md)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def nothing() -> Any:
 # Suspending, as T4 has it
 
 
-def test_t4_a_run_waits_only_when_nothing_of_it_executes_or_could() -> None:
+def test_t4_a_run_waits_only_when_nothing_of_it_executes_or_could_execute() -> None:
     async def shop(ctx: Context) -> None:
         await asyncio.gather(ctx.step("a", nothing), ctx.receive("x"), ctx.sleep(60))
 
     rig = Rig(shop).begin()
     assert not rig.standstill().may_suspend  # it has a step to start
     rig.start()
-    assert not rig.standstill().may_suspend  # which executes
+    assert not rig.standstill().may_suspend  # the step executes
     rig.finish("a")
     assert rig.standstill().may_suspend
 
@@ -62,11 +62,11 @@ def test_t4_an_abandoned_body_does_not_count() -> None:
     rig.finish("fast")
     assert rig.abandoned == ["slow"]
     assert rig.standstill().may_suspend
-    rig.finish("slow", "too late")  # what it still returns is nobody's business
+    rig.finish("slow", "too late")  # its result is ignored
     assert [entry.location for entry in rig.suspend().entries] == ["fast"]
 
 
-def test_t4_a_held_run_registers_its_named_waits_and_keeps_its_timers_to_itself() -> None:
+def test_t4_a_held_run_registers_its_named_waits_and_keeps_its_timers_private() -> None:
     async def shop(ctx: Context) -> None:
         await asyncio.gather(ctx.step("a", nothing), ctx.receive("x"), ctx.wait_event("news"), ctx.sleep(60))
 
@@ -81,7 +81,7 @@ def test_t4_a_held_run_registers_its_named_waits_and_keeps_its_timers_to_itself(
     assert [wait.kind.value for wait in suspended.waits or ()] == ["message", "event", "time"]
 
 
-def test_t4_the_suspending_checkpoint_carries_the_last_arrival_that_was_known() -> None:
+def test_t4_the_suspending_checkpoint_carries_the_last_known_arrival() -> None:
     async def shop(ctx: Context) -> None:
         await ctx.receive("x")
 
@@ -90,7 +90,7 @@ def test_t4_the_suspending_checkpoint_carries_the_last_arrival_that_was_known() 
     assert rig.suspend().seen == 5
 
 
-def test_t4_hearing_of_the_same_arrival_twice_changes_nothing() -> None:
+def test_t4_a_repeated_arrival_changes_nothing() -> None:
     async def shop(ctx: Context) -> list[Any]:
         return [await ctx.receive("x"), await ctx.receive("x")]
 
@@ -101,7 +101,7 @@ def test_t4_hearing_of_the_same_arrival_twice_changes_nothing() -> None:
     assert rig.result() == "[1,2]"
 
 
-def test_t4_what_has_arrived_is_fed_to_whoever_is_left_to_take_it_though_the_clock_was_set_back_since() -> None:
+def test_t4_an_arrival_is_fed_to_the_remaining_waiter_even_if_the_clock_was_set_back() -> None:
     async def workflow(ctx: Context) -> Any:
         first, second = (asyncio.ensure_future(ctx.receive("x")) for _ in range(2))
         await ctx.receive("stop")
@@ -112,7 +112,7 @@ def test_t4_what_has_arrived_is_fed_to_whoever_is_left_to_take_it_though_the_clo
     assert rig.result() == "2"
 
 
-def test_t4_a_standstill_that_asks_for_nothing_durable_blocks_the_run() -> None:
+def test_t4_a_standstill_without_a_durable_wait_blocks_the_run() -> None:
     async def shop(ctx: Context) -> None:
         await asyncio.get_running_loop().create_future()
 
@@ -122,8 +122,8 @@ def test_t4_a_standstill_that_asks_for_nothing_durable_blocks_the_run() -> None:
     assert rig.turn.outcome.retry_at == START + 5 * SECOND
 
 
-def test_t4_an_event_wait_times_out_only_after_the_store_was_told_of_it() -> None:
-    """An event may have come before the deadline, and only the store could tell."""
+def test_t4_an_event_wait_times_out_only_after_the_store_has_registered_it() -> None:
+    """An event may have come before the deadline, and only the store knows."""
 
     async def shop(ctx: Context) -> Any:
         try:
@@ -153,13 +153,13 @@ def test_t4_two_waits_for_one_topic_take_two_events() -> None:
     rig.arrive(event(1, "news", 7, "1"))
     (wait,) = rig.commit(Hold()).waits or ()
     assert (wait.location, wait.after) == ("event:news#2", 7)
-    rig.arrive(event(2, "news", 7, "1"))  # had already, under whatever number it comes
+    rig.arrive(event(2, "news", 7, "1"))  # received already, whatever its number
     assert rig.is_open()
     rig.arrive(event(3, "news", 8, "2"))
     assert rig.result() == "[1,2]"
 
 
-def test_t4_the_end_of_a_child_is_fed_to_whoever_awaits_it() -> None:
+def test_t4_the_end_of_a_child_is_fed_to_its_waiter() -> None:
     async def shop(ctx: Context) -> list[Any]:
         first, second = await ctx.start("x.v1"), await ctx.start("x.v1")
         return [await second, await first]
@@ -197,7 +197,7 @@ def test_t6_the_time_is_the_stamp_of_the_last_fact_and_before_the_first_that_of_
     assert rig.result() == "[0.0,10.0,10.0,20.0,20.0]"
 
 
-def test_t6_the_time_never_goes_back_though_the_clock_does() -> None:
+def test_t6_the_time_never_goes_back_even_if_the_clock_does() -> None:
     rig = Rig(clock).begin()
     rig.start()
     rig.seconds = 100
@@ -271,7 +271,7 @@ def test_t6_timers_of_plain_asyncio_are_counted_in_the_scope_of_their_task() -> 
     ]
 
 
-def test_t6_a_moment_in_the_past_is_over_at_once() -> None:
+def test_t6_an_instant_in_the_past_is_over_at_once() -> None:
     async def shop(ctx: Context) -> datetime:
         await ctx.sleep(-5)
         await ctx.sleep(0)
@@ -296,7 +296,7 @@ def test_t6_a_delay_between_attempts_is_drawn_once_and_kept() -> None:
     assert again.standstill().wake_at == entry.retry_at
 
 
-def test_t6_an_unsettled_attempt_is_no_fact_and_leaves_the_time_alone() -> None:
+def test_t6_an_unsettled_attempt_is_not_a_fact_and_leaves_the_time_alone() -> None:
     async def shop(ctx: Context) -> float:
         await ctx.step("a", nothing, retry=Retry(initial=20, jitter=0))
         return ctx.now().timestamp() - START / SECOND
@@ -311,7 +311,7 @@ def test_t6_an_unsettled_attempt_is_no_fact_and_leaves_the_time_alone() -> None:
     assert rig.result() == "30.0"
 
 
-def test_t4_what_has_arrived_is_fed_though_the_clock_was_set_back_since() -> None:
+def test_t4_an_arrival_is_fed_even_if_the_clock_was_set_back() -> None:
     async def workflow(ctx: Context) -> list[Any]:
         return [await ctx.receive("x", timeout=60), await ctx.receive("x", timeout=60)]
 

@@ -1,4 +1,4 @@
-"""A rig for turns: plays the driver of a run, step by step, without worker, store or event loop."""
+"""A rig for turns: drives a run step by step, without worker, store or event loop."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _turns: list[Turn] = []
 
 @pytest.fixture
 def evict_turns() -> Iterator[None]:
-    """Have every turn of a test leave memory when it is over."""
+    """Evict every turn of a test at its end."""
     yield
     while _turns:
         _turns.pop().evict()
 
 
 def forget(turn: Turn) -> weakref.ref[Turn]:
-    """Let go of a turn that has left memory, and tell whether anybody else has not."""
+    """Drop a turn that has left memory. The reference returned is dead if no other object holds the turn."""
     _turns.remove(turn)
     return weakref.ref(turn)
 
@@ -97,14 +97,14 @@ class Rig:
         return self
 
     def standstill(self) -> Standstill:
-        """What the turn wants now."""
+        """Return the current requests of the turn."""
         return self.turn.standstill(self.now)
 
     def startable(self) -> list[str]:
         return [call.location for call in self.standstill().start]
 
     def start(self) -> list[str]:
-        """Begin to execute everything that may be."""
+        """Start all steps that may start, and return their locations."""
         calls = self.standstill().start
         for call in calls:
             self.turn.started(call, self.now)
@@ -121,13 +121,13 @@ class Rig:
         return self
 
     def result(self) -> str | None:
-        """The result of the run, which has ended."""
+        """Return the result of the run, which has ended."""
         assert isinstance(self.turn.outcome, Finish)
         assert self.turn.outcome.state is RunState.SUCCEEDED, self.turn.outcome.error
         return self.turn.outcome.result
 
     def is_open(self) -> bool:
-        """Whether the run goes on."""
+        """True if the run continues."""
         return self.turn.outcome is None
 
     def take(self, next: Next | None = None) -> Checkpoint:
@@ -135,7 +135,7 @@ class Rig:
         return self.turn.take_checkpoint(next or self.turn.outcome or Hold(), self.now)
 
     def commit(self, next: Next | None = None) -> Checkpoint:
-        """Write what there is to write."""
+        """Write the pending checkpoint."""
         checkpoint = self.take(next)
         self.turn.committed(self.now)
         self.written.append(checkpoint)
@@ -146,7 +146,7 @@ class Rig:
         return self.commit(Suspend())
 
     def play(self, value: Callable[[str], Any] = lambda location: location) -> Rig:
-        """Execute and commit until there is nothing left but to wait."""
+        """Execute and commit until the run can only wait."""
         while self.turn.outcome is None and (started := self.start() or self.standstill().must_write):
             for location in started if isinstance(started, list) else ():
                 if location in self.executing:
@@ -156,7 +156,7 @@ class Rig:
 
     @property
     def history(self) -> tuple[Entry, ...]:
-        """Everything written so far, by position."""
+        """Return everything written so far, by position."""
         entries = {entry.location: entry for checkpoint in self.written for entry in checkpoint.entries}
         return tuple(sorted(entries.values(), key=lambda entry: entry.position))
 
@@ -166,7 +166,7 @@ class Rig:
 
 
 def step(location: str, position: int, result: Any = "null", **options: Any) -> Entry:
-    """The record of a step that is done."""
+    """The record of a finished step."""
     return Entry(
         location=location,
         kind=EntryKind.STEP,

@@ -1,4 +1,4 @@
-"""What the tests of the SQLite store have: a file, a clock that stands still until it is moved, and a store on both."""
+"""Fixtures of the SQLite store tests: a file, a clock that the test moves, and a store on both."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def clock() -> SettableClock:
 
 @pytest_asyncio.fixture
 async def store(path: Path, clock: SettableClock) -> AsyncIterator[SqliteStore]:
-    """A store that is open, and empty."""
+    """An open, empty store."""
     store = SqliteStore(path, clock=clock)
     await store.open()
     yield store
@@ -33,7 +33,7 @@ async def store(path: Path, clock: SettableClock) -> AsyncIterator[SqliteStore]:
 
 @pytest_asyncio.fixture
 async def other(store: SqliteStore, path: Path, clock: SettableClock) -> AsyncIterator[SqliteStore]:
-    """A second store on the same file, which is to the first what another process is."""
+    """A second store on the same file, as if opened by another process."""
     other = SqliteStore(path, clock=clock)
     await other.open()
     yield other

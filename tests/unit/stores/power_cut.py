@@ -1,7 +1,7 @@
-"""A disk that loses power: it remembers what SQLite writes and syncs, and shows the files as a cut would leave them.
+"""A disk that loses power: it records writes and syncs of SQLite, and shows the files as a power cut would leave them.
 
-SQLite writes through a VFS. This one hands everything on to the usual one, and keeps a journal of it. The power may
-fail at any moment of the journal. What was written and not synced by then is lost, or has reached the disk anyway.
+SQLite writes through a VFS. This one passes everything on to the default one and keeps a journal. The power may fail at
+any moment of the journal. Data written but not synced by then is either lost or has reached the disk anyway.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Write(msgspec.Struct, frozen=True):
 
 
 class Truncation(msgspec.Struct, frozen=True):
-    """A file is cut off."""
+    """A file is truncated."""
 
     path: Path
     size: int
@@ -43,14 +43,14 @@ class Deletion(msgspec.Struct, frozen=True):
 
 
 class Sync(msgspec.Struct, frozen=True):
-    """All that was written to a file so far reaches the disk. `is_full`: also past the cache of the drive, on macOS."""
+    """All data written to a file so far reaches the disk. `is_full`: also past the cache of the drive, on macOS."""
 
     path: Path
     is_full: bool
 
 
 class Promise(msgspec.Struct, frozen=True):
-    """Somebody is told that something is safe. `question`: a statement that gives 1 as long as it is there."""
+    """A caller learns that data is safe. `question`: a statement that returns 1 as long as the data exists."""
 
     question: str
     values: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ Images = dict[Path, bytes]
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """The power fails after this moment: what was promised by then, and what is left of the files."""
+    """The power fails after this moment: the promises made by then, and the remaining files."""
 
     moment: Moment
     promised: list[Promise]
@@ -69,7 +69,7 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 class Disk(apsw.VFS):
-    """The journal of what SQLite does to the files of a folder."""
+    """The journal of SQLite's changes to the files of a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.journal: list[Moment] = []
@@ -79,23 +79,23 @@ class Disk(apsw.VFS):
 
     @contextmanager
     def in_use(self) -> Iterator[Self]:
-        """SQLite uses it meanwhile, and then no longer."""
+        """Let SQLite use this disk inside the `with` block."""
         try:
             yield self
         finally:
             self.unregister()
 
     def promise(self, question: str, *values: str) -> None:
-        """Note that somebody was told that something is safe."""
+        """Record that a caller was promised that data is safe."""
         self.journal.append(Promise(question, values))
 
     def note(self, moment: Write | Truncation | Deletion | Sync) -> None:
-        """Note what was done, unless it was to a file somewhere else."""
+        """Record a change, unless it concerns a file in another folder."""
         if moment.path.parent == self._folder:
             self.journal.append(moment)
 
     def cuts(self) -> Iterator[Cut]:
-        """What a cut leaves after each moment: only what was synced, or all that was written, whichever has changed."""
+        """Yield the files after each moment: with synced data only or with all written data, if changed."""
         promised: list[Promise] = []
         written: defaultdict[Path, bytearray] = defaultdict(bytearray)
         synced: Images = {}
@@ -114,7 +114,7 @@ class Disk(apsw.VFS):
             if not isinstance(moment, Sync):
                 yield Cut(moment, list(promised), {path: bytes(content) for path, content in written.items()})
 
-    # What SQLite calls
+    # Called by SQLite
 
     def xOpen(self, name: Any, flags: list[int]) -> _File:  # noqa: N802
         return _File(self, name, flags)
@@ -125,7 +125,7 @@ class Disk(apsw.VFS):
 
 
 class _File(apsw.VFSFile):
-    """A file of SQLite's whose changes are noted."""
+    """A file of SQLite whose changes are recorded."""
 
     def __init__(self, disk: Disk, name: Any, flags: list[int]) -> None:
         self._disk = disk

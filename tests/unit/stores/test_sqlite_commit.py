@@ -1,4 +1,4 @@
-"""Group commit: callers share a transaction, never a refusal, and nobody waits for ever."""
+"""Group commit: callers share a transaction but never a refusal, and no caller waits forever."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from holdfast.testing.patience import until, wait_for
 
 
 class Transactions:
-    """How many jobs each transaction of a store had."""
+    """Return the number of jobs in each transaction of a store."""
 
     def __init__(self, writer: Writer) -> None:
         self.sizes: list[int] = []
@@ -41,7 +41,7 @@ class Transactions:
 
 @asynccontextmanager
 async def busy(store: SqliteStore) -> AsyncIterator[SqliteStore]:
-    """While it lasts the writer is in a transaction; whatever is asked for gathers for the next one."""
+    """Keep the writer inside a transaction, so that requests gather for the next one."""
     entered, released = threading.Event(), threading.Event()
 
     def wait(_transaction: Transaction) -> None:
@@ -58,11 +58,11 @@ async def busy(store: SqliteStore) -> AsyncIterator[SqliteStore]:
 
 
 async def queued(store: SqliteStore, count: int) -> None:
-    """Returns when so many jobs wait for the writer."""
+    """Wait until this number of jobs is queued for the writer."""
     await until(f"{count} jobs wait for the writer", lambda: store._writer._jobs.qsize() >= count)
 
 
-async def test_everything_asked_for_meanwhile_shares_one_commit(store: SqliteStore) -> None:
+async def test_requests_during_a_commit_share_the_next_one(store: SqliteStore) -> None:
     lease = await held(store, 1)
     transactions = Transactions(store._writer)
 
@@ -106,7 +106,7 @@ async def test_a_refusal_reaches_only_its_own_caller(store: SqliteStore) -> None
     assert [await store.get(an_id(number)) is not None for number in (2, 3, 4, 5)] == [True, False, False, True]
 
 
-async def test_a_value_the_database_cannot_keep_fails_only_its_own_caller(store: SqliteStore) -> None:
+async def test_a_value_the_database_cannot_store_fails_only_its_own_caller(store: SqliteStore) -> None:
     async with busy(store):
         asked = [
             asyncio.create_task(store.create([an_intent(1)])),
@@ -132,7 +132,7 @@ async def test_a_bug_in_one_operation_leaves_the_writer_alive(store: SqliteStore
     await start(store, an_intent(1))
 
 
-async def test_renewals_go_ahead_of_the_queue(store: SqliteStore) -> None:
+async def test_renewals_overtake_the_queue(store: SqliteStore) -> None:
     order: list[str] = []
     async with busy(store):
         asked = [asyncio.ensure_future(store._writer.run(lambda _: order.append("checkpoint"))) for _ in range(2)]
@@ -146,7 +146,7 @@ async def test_renewals_go_ahead_of_the_queue(store: SqliteStore) -> None:
     assert order == ["renewal", "checkpoint", "checkpoint"]
 
 
-async def test_listeners_hear_of_a_shared_commit_once(store: SqliteStore) -> None:
+async def test_listeners_get_one_hint_for_a_shared_commit(store: SqliteStore) -> None:
     hints: list[Hint] = []
     stop = store.listen(hints.append)
 
@@ -171,7 +171,7 @@ async def test_each_answer_goes_to_the_loop_of_its_caller(store: SqliteStore) ->
     assert await store.get(an_id(1)) is not None
 
 
-async def test_a_caller_gives_up_in_time_and_what_was_not_begun_is_not_done(
+async def test_a_caller_gives_up_in_time_and_an_operation_not_started_is_not_executed(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with busy(store):
@@ -186,7 +186,7 @@ async def test_a_caller_gives_up_in_time_and_what_was_not_begun_is_not_done(
     assert await store.workers() == []
 
 
-async def test_a_caller_that_is_cancelled_disturbs_nobody(store: SqliteStore) -> None:
+async def test_a_cancelled_caller_disturbs_no_other(store: SqliteStore) -> None:
     async with busy(store):
         cancelled = asyncio.create_task(store.create([an_intent(1)]))
         kept = asyncio.create_task(store.create([an_intent(2)]))
@@ -207,7 +207,7 @@ async def test_the_wal_is_copied_back_between_batches(store: SqliteStore, monkey
     for number in range(60):
         await start(store, an_intent(number, payload=payload))
 
-    # Each commit writes a dozen pages; without the copying the file would hold them all.
+    # Each commit writes a dozen pages; without the copying the file would keep them all.
     assert store._files.wal.stat().st_size < 60 * 4_096
 
 
@@ -235,7 +235,7 @@ async def test_a_store_can_be_opened_twice_closed_twice_and_opened_again(tmp_pat
     assert found is not None
 
 
-async def test_closing_answers_what_was_asked_before(tmp_path: Path) -> None:
+async def test_closing_answers_earlier_requests(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "runs.db")
     await store.open()
     asked = [asyncio.create_task(store.create([an_intent(number)])) for number in range(20)]
@@ -254,11 +254,13 @@ def check_that_nobody_else_may_write(path: Path) -> None:
     stranger.close()
 
 
-async def test_nobody_writes_between_what_an_operation_reads_and_what_it_writes(store: SqliteStore, path: Path) -> None:
+async def test_no_other_process_writes_between_the_read_and_the_write_of_an_operation(
+    store: SqliteStore, path: Path
+) -> None:
     await store._writer.run(lambda _: check_that_nobody_else_may_write(path))
 
 
-async def test_nobody_writes_between_what_a_users_transaction_reads_and_what_it_writes(
+async def test_no_other_process_writes_between_the_read_and_the_write_of_a_user_transaction(
     store: SqliteStore, path: Path
 ) -> None:
     with store.database.connection():

@@ -1,4 +1,4 @@
-"""What is accepted is on disk: whenever the power fails, the file is whole and nothing that was accepted is missing."""
+"""Accepted means on disk: whenever the power fails, the file is intact and no accepted write is missing."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ RUNS = 4
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    """The disk that SQLite writes to meanwhile."""
+    """The disk that SQLite writes to during a test."""
     with Disk(tmp_path).in_use() as disk:
         yield disk
 
 
 async def live(disk: Disk, path: Path) -> None:
-    """What a process may do with its store, from the first opening to the end. What it is told is a promise."""
+    """Operations of a process on its store, from the first opening to the end. Each answer is a promise."""
     store = SqliteStore(path)
     await store.open()
     for number in range(1, RUNS):
@@ -44,7 +44,7 @@ async def live(disk: Disk, path: Path) -> None:
 
 
 def broken(disk: Disk, cut: Cut, folder: Path) -> list[str]:
-    """What is wrong with the files that a power cut has left, as the next process finds them."""
+    """Return what is wrong with the files after a power cut, as the next process finds them."""
     folder.mkdir(parents=True)
     for path, content in cut.images.items():
         (folder / path.name).write_bytes(content)
@@ -59,7 +59,7 @@ def broken(disk: Disk, cut: Cut, folder: Path) -> list[str]:
         connection.close()
 
 
-async def test_nothing_accepted_is_lost_whenever_the_power_fails(
+async def test_no_accepted_write_is_lost_whenever_the_power_fails(
     disk: Disk, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wal, "PAGES", 20)  # so that the log is copied back in between
@@ -73,7 +73,7 @@ async def test_nothing_accepted_is_lost_whenever_the_power_fails(
 
 
 async def test_each_write_is_flushed_past_the_cache_of_the_drive(disk: Disk, path: Path) -> None:
-    """Only macOS makes a difference: an ordinary flush ends there in the drive, which forgets it."""
+    """Only macOS differs: an ordinary flush ends in the cache of the drive, which loses it."""
     await live(disk, path)
 
     syncs = [one for one in disk.journal if isinstance(one, Sync)]

@@ -1,4 +1,4 @@
-"""Trouble with the file: one kind of error that says what happened and where; when it is over, all goes on."""
+"""Problems with the file: one kind of error that names the problem and the file. Afterwards the store continues."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOBODY = 65_534
 
 @contextmanager
 def as_ordinary_user() -> Iterator[None]:
-    """The superuser may write everything; while it lasts, this process is not the superuser."""
+    """Drop root privileges for a while, because root can write everything."""
     if os.geteuid() != 0:
         yield
         return
@@ -42,12 +42,12 @@ async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
         await SqliteStore(tmp_path / "nowhere" / "runs.db").open()
 
 
-async def test_a_directory_is_no_database(tmp_path: Path) -> None:
+async def test_a_directory_is_not_a_database(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="it is a directory; name a file"):
         await SqliteStore(tmp_path).open()
 
 
-async def test_a_path_that_is_not_utf8_is_refused_and_nothing_is_made(tmp_path: Path) -> None:
+async def test_a_path_that_is_not_utf8_is_refused_and_nothing_is_created(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"k\xe4se.db")
     with pytest.raises(StoreUnavailable, match="SQLite accepts only paths in UTF-8; choose another path"):
         await SqliteStore(path).open()
@@ -62,7 +62,7 @@ asyncio.run(SqliteStore(pathlib.Path(sys.argv[1])).open())
 """
 
 
-def test_a_path_is_the_same_file_whatever_the_locale_knows(tmp_path: Path) -> None:
+def test_a_path_names_the_same_file_in_any_locale(tmp_path: Path) -> None:
     name = "käse.db".encode()
     ascii_ = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     subprocess.run([sys.executable, "-c", _OPEN, name], cwd=tmp_path, env=ascii_, check=True)
@@ -70,7 +70,7 @@ def test_a_path_is_the_same_file_whatever_the_locale_knows(tmp_path: Path) -> No
     assert SqliteStore(tmp_path / os.fsdecode(name)).schema().current > 0
 
 
-async def test_memory_is_no_file() -> None:
+async def test_memory_is_not_a_file() -> None:
     with pytest.raises(InvalidRequest, match="use memory://"):
         await SqliteStore(":memory:").open()
 
@@ -81,7 +81,7 @@ def diary(path: Path) -> Path:
     return path
 
 
-async def test_a_file_that_is_no_database_is_refused(diary: Path) -> None:
+async def test_a_file_that_is_not_a_database_is_refused(diary: Path) -> None:
     with pytest.raises(StoreUnavailable, match=re.escape(f"{diary} is not a SQLite database")):
         await SqliteStore(diary).open()
     with pytest.raises(StoreUnavailable, match=re.escape(f"{diary} is not a SQLite database")):
@@ -90,7 +90,7 @@ async def test_a_file_that_is_no_database_is_refused(diary: Path) -> None:
 
 @pytest.fixture
 def public() -> Iterator[Path]:
-    """A directory that every user can reach, unlike those pytest makes."""
+    """A directory that every user can reach, unlike those of pytest."""
     with reachable_directory() as directory:
         directory.chmod(0o777)
         yield directory
@@ -121,7 +121,7 @@ def set_modes(mode: int, *paths: Path) -> None:
         path.chmod(mode)
 
 
-async def test_a_full_disk_fails_only_what_does_not_fit_and_ends_when_there_is_space(store: SqliteStore) -> None:
+async def test_a_full_disk_fails_only_writes_that_do_not_fit_until_there_is_space(store: SqliteStore) -> None:
     def limit(transaction: Transaction, more: int) -> None:
         pages = transaction.connection.execute("pragma page_count").get
         transaction.connection.execute(f"pragma max_page_count = {pages + more}")
@@ -150,7 +150,7 @@ async def test_a_lock_of_another_program_is_named_and_ends_with_it(store: Sqlite
 
     with pytest.raises(StoreUnavailable, match="locked by another program"):
         await store.create([an_intent(1)])
-    assert await store.get(an_id(1)) is None  # reading goes on
+    assert await store.get(an_id(1)) is None  # reading continues
     shell.execute("rollback")
     await start(store, an_intent(1))
     shell.close()
@@ -170,7 +170,7 @@ async def test_a_file_that_disappears_is_not_written_to(store: SqliteStore, path
     assert await store.get(an_id(2)) is None
 
 
-async def test_a_damaged_database_is_an_error_and_no_end_of_the_store(store: SqliteStore) -> None:
+async def test_a_damaged_database_is_an_error_and_the_store_continues(store: SqliteStore) -> None:
     def broken(_transaction: Transaction) -> None:
         raise apsw.CorruptError("database disk image is malformed")
 
@@ -188,14 +188,14 @@ MOUNTS = rb"""22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
 
 @pytest.fixture
 def share(tmp_path: Path) -> Path:
-    """A folder with a name that the system does not write as it is."""
+    """A folder whose name the system writes with escapes."""
     folder = tmp_path / os.fsdecode("the größe\tshare".encode())
     folder.mkdir()
     return folder
 
 
 def mount(share: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a folder be a file system of some kind."""
+    """Let a folder appear on a file system of this kind."""
     point = re.sub(rb"[\s\\]", lambda found: b"\\%03o" % ord(found[0]), os.fsencode(share))  # as Linux does
     mounts = share / "mountinfo"
     mounts.write_bytes(MOUNTS % (point, kind.encode()))
@@ -211,9 +211,7 @@ async def test_network_file_systems_are_refused(share: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("kind", ["overlay", "ext4", "tmpfs", "btrfs", "xfs", "virtiofs", "zfs", "apfs"])
-async def test_file_systems_of_ordinary_machines_are_used(
-    share: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+async def test_local_file_systems_are_accepted(share: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     mount(share, kind, monkeypatch)
     store = SqliteStore(share / "runs.db")
 
@@ -223,7 +221,7 @@ async def test_file_systems_of_ordinary_machines_are_used(
     assert files_module.file_system_type(share) == kind
 
 
-async def test_the_check_up_finds_a_sound_store_sound(store: SqliteStore) -> None:
+async def test_the_doctor_finds_a_sound_store_sound(store: SqliteStore) -> None:
     findings = await store.check()
 
     assert [finding for finding in findings if finding.level == "problem"] == []

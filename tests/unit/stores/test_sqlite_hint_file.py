@@ -1,4 +1,4 @@
-"""The board: others read what was posted, as it was meant or not at all."""
+"""The hint file: other processes read posted hints correctly or not at all."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def board(files: Files, sender: str) -> HintFile:
     return board
 
 
-def test_what_others_post_is_read_as_it_was_meant(files: Files) -> None:
+def test_posted_hints_are_read_unchanged_by_others(files: Files) -> None:
     one, two = board(files, "one"), board(files, "two")
     one.post(HINT)
     one.post(Hint(ready=frozenset({"invoice"})))
@@ -47,7 +47,7 @@ def test_what_others_post_is_read_as_it_was_meant(files: Files) -> None:
     assert (both.ready, both.ended, both.is_rescheduled) == (frozenset({"order", "invoice"}), HINT.ended, True)
 
 
-def test_what_one_has_posted_himself_is_no_news(files: Files) -> None:
+def test_a_process_does_not_read_its_own_hints(files: Files) -> None:
     one, two = board(files, "one"), board(files, "two")
     one.post(HINT)
     two.post(Hint(ready=frozenset({"invoice"})))
@@ -57,24 +57,24 @@ def test_what_one_has_posted_himself_is_no_news(files: Files) -> None:
     assert one.news(2, 2) is None
 
 
-def test_whoever_comes_too_late_has_to_look(files: Files) -> None:
+def test_a_reader_that_comes_too_late_has_to_query(files: Files) -> None:
     one, two = board(files, "one"), board(files, "two")
     for _ in range(NOTES + 1):
         one.post(HINT)
 
     assert two.news(0, NOTES + 1) == LOOK
-    assert two.news(0, NOTES) == LOOK, "the first was written over, though not by so many that it could be told"
+    assert two.news(0, NOTES) == LOOK, "the first hint was overwritten, but too few followed for the reader to know"
     assert two.news(1, NOTES + 1) is not None
-    assert two.news(NOTES + 1, 3) == LOOK, "somebody has made the files anew"
+    assert two.news(NOTES + 1, 3) == LOOK, "the files were created again"
 
 
-def test_what_does_not_fit_has_to_be_looked_for(files: Files) -> None:
+def test_a_hint_that_does_not_fit_has_to_be_queried(files: Files) -> None:
     one, two = board(files, "one"), board(files, "two")
     one.post(Hint(ended=frozenset(f"run {number}" for number in range(NOTE_BYTES))))
     assert two.news(0, 1) == LOOK
 
 
-def test_only_what_there_is_to_tell_takes_room(files: Files) -> None:
+def test_only_posted_hints_take_space(files: Files) -> None:
     one, two = board(files, "one"), board(files, "two")
     news = News()
     news.ended = {new_id() for _ in range(11)}
@@ -87,7 +87,7 @@ def test_only_what_there_is_to_tell_takes_room(files: Files) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 8, 14, 40])
-def test_a_note_that_is_damaged_has_to_be_looked_for(files: Files, place: int) -> None:
+def test_a_damaged_hint_has_to_be_queried(files: Files, place: int) -> None:
     one, two = board(files, "one"), board(files, "two")
     one.post(HINT)
     with files.board.open("r+b") as notes:
@@ -96,7 +96,7 @@ def test_a_note_that_is_damaged_has_to_be_looked_for(files: Files, place: int) -
     assert two.news(0, 1) == LOOK
 
 
-def test_garbage_in_the_files_hinders_nobody(files: Files) -> None:
+def test_garbage_in_the_files_harms_no_reader(files: Files) -> None:
     one, two = board(files, "one"), board(files, "two")
     files.hint.write_bytes(b"\xff" * 100)
     files.board.write_bytes(b"\xff" * 100)
@@ -109,7 +109,7 @@ def test_garbage_in_the_files_hinders_nobody(files: Files) -> None:
     assert two.news(after.count - 1, after.count) is not None
 
 
-def test_a_mark_tells_only_that_something_happened(files: Files) -> None:
+def test_a_mark_only_says_that_something_happened(files: Files) -> None:
     one = board(files, "one")
     before = one.heading()
     mark(files)

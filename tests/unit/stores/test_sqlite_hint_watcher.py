@@ -1,4 +1,4 @@
-"""The watch: what another process commits is heard of at once, with and without the help of the system."""
+"""The watcher: a commit of another process is noticed at once, with or without inotify."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Ear:
 
 @pytest.fixture
 def slow_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No look without a reason, so that only touches can be heard."""
+    """Disable polling, so that only file changes are noticed."""
     monkeypatch.setattr(hint_watcher, "_SLOW_LOOK_SECONDS", 3600.0)
 
 
@@ -46,7 +46,7 @@ def no_inotify(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("slow_look")
-async def test_a_touch_is_heard(store: SqliteStore, other: SqliteStore) -> None:
+async def test_a_file_change_is_noticed(store: SqliteStore, other: SqliteStore) -> None:
     ear = Ear()
     stop = store.listen(ear)
 
@@ -57,7 +57,7 @@ async def test_a_touch_is_heard(store: SqliteStore, other: SqliteStore) -> None:
 
 
 @pytest.mark.usefixtures("slow_look")
-async def test_every_touch_is_heard_or_followed_by_one_that_is(store: SqliteStore, other: SqliteStore) -> None:
+async def test_every_file_change_is_noticed_or_followed_by_one_that_is(store: SqliteStore, other: SqliteStore) -> None:
     ear = Ear()
     stop = store.listen(ear)
 
@@ -68,21 +68,21 @@ async def test_every_touch_is_heard_or_followed_by_one_that_is(store: SqliteStor
 
 
 @pytest.mark.usefixtures("slow_look")
-async def test_own_commits_are_told_once_and_precisely(store: SqliteStore) -> None:
+async def test_own_commits_are_announced_once_and_precisely(store: SqliteStore) -> None:
     ear = Ear()
     stop = store.listen(ear)
 
     for number in range(20):
         await start(store, an_intent(number))
         assert (await ear.next()).ready
-    await asyncio.sleep(0.05)  # the time for a wrong hint to arrive
+    await asyncio.sleep(0.05)  # time for a wrong hint to arrive
 
     assert ear.heard.empty()
     stop()
 
 
 @pytest.mark.usefixtures("slow_look")
-async def test_many_commits_are_told_in_few_hints(store: SqliteStore, other: SqliteStore) -> None:
+async def test_many_commits_cause_few_hints(store: SqliteStore, other: SqliteStore) -> None:
     ear = Ear()
     stop = store.listen(ear)
     begun = time.monotonic()
@@ -96,7 +96,7 @@ async def test_many_commits_are_told_in_few_hints(store: SqliteStore, other: Sql
     stop()
 
 
-async def test_a_touch_that_is_lost_is_made_up_for_by_a_look(
+async def test_a_lost_file_change_is_compensated_by_polling(
     store: SqliteStore, other: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hint_watcher, "_SLOW_LOOK_SECONDS", 0.1)
@@ -121,7 +121,7 @@ async def test_without_inotify_the_version_is_polled(store: SqliteStore, other: 
     stop()
 
 
-async def test_nothing_is_told_of_what_changed_nothing(store: SqliteStore, other: SqliteStore) -> None:
+async def test_a_commit_without_changes_causes_no_hint(store: SqliteStore, other: SqliteStore) -> None:
     ear = Ear()
     stop = store.listen(ear)
 
@@ -133,7 +133,7 @@ async def test_nothing_is_told_of_what_changed_nothing(store: SqliteStore, other
 
 
 @pytest.mark.usefixtures("slow_look")
-async def test_a_listener_from_before_the_opening_hears_too(tmp_path: Path, other: SqliteStore) -> None:
+async def test_a_listener_from_before_the_opening_gets_hints_too(tmp_path: Path, other: SqliteStore) -> None:
     early = SqliteStore(tmp_path / "runs.db")
     ear = Ear()
     stop = early.listen(ear)
@@ -141,13 +141,15 @@ async def test_a_listener_from_before_the_opening_hears_too(tmp_path: Path, othe
 
     await start(other, an_intent(1))
 
-    assert await ear.next() in (STARTED, ELSEWHERE)  # whichever is first: the touch, or a look after the opening
+    assert await ear.next() in (STARTED, ELSEWHERE)  # whichever is first: the file change, or a poll after the opening
     stop()
     await early.close()
 
 
 @pytest.mark.usefixtures("slow_look")
-async def test_whoever_has_left_hears_nothing_and_leaves_nothing_behind(store: SqliteStore, other: SqliteStore) -> None:
+async def test_a_listener_that_has_left_gets_nothing_and_leaves_nothing_behind(
+    store: SqliteStore, other: SqliteStore
+) -> None:
     ear = Ear()
     stop = store.listen(ear)
     stop()
@@ -162,7 +164,7 @@ async def test_whoever_has_left_hears_nothing_and_leaves_nothing_behind(store: S
 
 
 @pytest.mark.usefixtures("slow_look")
-async def test_an_idle_store_with_a_listener_looks_only_now_and_then(store: SqliteStore) -> None:
+async def test_an_idle_store_with_a_listener_polls_rarely(store: SqliteStore) -> None:
     stop = store.listen(Ear())
     await until("the first look has been taken", lambda: (store._hint_watcher.patience() or 0.0) > 1800)
     stop()
@@ -170,7 +172,7 @@ async def test_an_idle_store_with_a_listener_looks_only_now_and_then(store: Sqli
     assert store._hint_watcher.patience() is None
 
 
-def test_it_works_on_uvloop(tmp_path: Path) -> None:
+def test_the_watcher_works_on_uvloop(tmp_path: Path) -> None:
     async def main() -> Hint:
         store, other = SqliteStore(tmp_path / "runs.db"), SqliteStore(tmp_path / "runs.db")
         await store.open()

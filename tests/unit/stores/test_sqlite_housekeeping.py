@@ -1,4 +1,4 @@
-"""Housekeeping: what is not needed any more goes away by itself, in small bites, and nothing else does."""
+"""Housekeeping: obsolete rows are removed in small batches, and nothing else is."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def count(store: SqliteStore, table: str) -> int:
     return await store._readers.run(lambda connection: int(connection.execute(statement).get))
 
 
-async def test_of_signs_of_life_few_more_than_the_last_hundred_are_kept(store: SqliteStore) -> None:
+async def test_few_more_than_the_last_hundred_heartbeats_are_stored(store: SqliteStore) -> None:
     lease = await held(store)
     for number in range(1, 321):
         await write(store, checkpoint_for(lease, beat=number))
@@ -38,7 +38,7 @@ async def test_of_signs_of_life_few_more_than_the_last_hundred_are_kept(store: S
     assert await count(store, "audit") < 100 + 50 + 1
 
 
-async def test_of_claims_the_last_hundred_are_shown_and_few_more_are_kept(
+async def test_the_last_hundred_claims_are_shown_and_few_more_are_kept(
     store: SqliteStore, clock: SettableClock
 ) -> None:
     model = MemoryStore(clock=clock)
@@ -54,9 +54,7 @@ async def test_of_claims_the_last_hundred_are_shown_and_few_more_are_kept(
     assert await count(store, "audit") <= 220 + 100 + 50
 
 
-async def test_of_wake_ups_the_last_hundred_are_kept_though_nobody_claims(
-    store: SqliteStore, clock: SettableClock
-) -> None:
+async def test_the_last_hundred_wakes_are_kept_even_without_claims(store: SqliteStore, clock: SettableClock) -> None:
     await suspended(store, 1, for_message())
 
     for number in range(300):
@@ -66,7 +64,7 @@ async def test_of_wake_ups_the_last_hundred_are_kept_though_nobody_claims(
     assert await count(store, "audit") <= 100 + 50
 
 
-async def test_expired_events_go_away_in_small_bites(store: SqliteStore, clock: SettableClock) -> None:
+async def test_expired_events_are_removed_in_small_batches(store: SqliteStore, clock: SettableClock) -> None:
     await store.apply(EmitEvents(events=[an_event(f"e{number}", topic=f"topic-{number % 7}") for number in range(250)]))
     clock.advance(EVENT_RETENTION)
 
@@ -104,7 +102,7 @@ async def test_an_event_is_not_missed_because_a_clock_ran_back(store: SqliteStor
     lease = await held(store)
     clock.advance(60 * SECOND)
     await store.apply(EmitEvents(events=[an_event("first")]))
-    clock._now -= 30 * SECOND  # what another process may read, whose clock was set right meanwhile
+    clock._now -= 30 * SECOND  # a row of another process whose clock was corrected meanwhile
     await store.apply(EmitEvents(events=[an_event("second")]))
 
     verdict = await write(store, checkpoint_for(lease, Suspend(), waits=(for_event("paid", after=1),)))

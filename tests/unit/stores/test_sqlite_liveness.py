@@ -1,4 +1,4 @@
-"""Liveness: what a killed worker held is taken over at once; what others hold is left to their leases."""
+"""Liveness: the runs of a killed worker are taken over at once; those of other workers keep their leases."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from holdfast.testing.contract.arrange import (
 
 
 def kill(store: SqliteStore) -> None:
-    """What the system does to the locks of a process that is killed."""
+    """Release the locks of a process, as the system does when it is killed."""
     store._locks.abandon()
 
 
 def let_probe(store: SqliteStore) -> None:
-    """As if the last look were a second ago."""
+    """Make the last probe appear a second old."""
     store._locks._probed_at -= PROBE_SECONDS
 
 
@@ -53,7 +53,7 @@ async def test_runs_of_a_killed_worker_are_taken_over_at_once_and_count_a_crash(
     assert (await other.audit(an_id(1)))[-1].data["lost"] == WORKER
 
 
-async def test_a_killed_worker_is_forgotten(store: SqliteStore, other: SqliteStore) -> None:
+async def test_a_killed_worker_is_removed(store: SqliteStore, other: SqliteStore) -> None:
     await renew(store)
     kill(store)
 
@@ -63,7 +63,7 @@ async def test_a_killed_worker_is_forgotten(store: SqliteStore, other: SqliteSto
     assert list(store._files.workers.iterdir()) == []
 
 
-async def test_a_killed_worker_is_seen_to_be_dead_before_anybody_has_claimed(
+async def test_a_killed_worker_is_seen_as_dead_before_any_other_claims(
     store: SqliteStore, other: SqliteStore, clock: SettableClock
 ) -> None:
     await renew(store, holding_of(await held(store)))
@@ -76,20 +76,20 @@ async def test_a_killed_worker_is_seen_to_be_dead_before_anybody_has_claimed(
     assert [(worker.id, worker.is_dead) for worker in before] == [("alive", False), (WORKER, False)]
     assert [(worker.id, worker.is_dead) for worker in after] == [("alive", False), (WORKER, True)]
     assert [is_alive(worker, clock.now()) for worker in after] == [True, False]
-    assert (await the_run(other)).worker == WORKER  # to look changes nothing
+    assert (await the_run(other)).worker == WORKER  # probing changes nothing
 
 
-def test_who_looks_at_a_lock_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_probing_a_lock_does_not_disturb_others(tmp_path: Path) -> None:
     locks, path = WorkerLocks(tmp_path), lock_path(tmp_path, WORKER)
     locks.hold(WORKER)
     locks.abandon()
 
     with path.open() as looking:
-        fcntl.flock(looking, fcntl.LOCK_SH)  # somebody else who looks
+        fcntl.flock(looking, fcntl.LOCK_SH)  # another process that probes
         assert is_free(path)
 
 
-async def test_runs_of_a_living_worker_are_left_alone_and_looked_at_every_second(
+async def test_runs_of_a_living_worker_are_left_alone_and_probed_every_second(
     store: SqliteStore, other: SqliteStore, clock: SettableClock
 ) -> None:
     lease = await held(store)
@@ -102,7 +102,7 @@ async def test_runs_of_a_living_worker_are_left_alone_and_looked_at_every_second
     assert len(await other.workers()) == 1
 
 
-async def test_a_worker_that_never_renewed_is_left_to_its_lease(
+async def test_a_worker_that_never_renewed_keeps_its_lease(
     store: SqliteStore, other: SqliteStore, clock: SettableClock
 ) -> None:
     await held(store)
@@ -114,7 +114,7 @@ async def test_a_worker_that_never_renewed_is_left_to_its_lease(
     assert await claimed_ids(other, worker=OTHER_WORKER) == [an_id(1)]
 
 
-async def test_a_worker_that_retired_is_left_to_its_lease(store: SqliteStore, other: SqliteStore) -> None:
+async def test_a_worker_that_retired_keeps_its_lease(store: SqliteStore, other: SqliteStore) -> None:
     lease = await held(store)
     await renew(store, holding_of(lease))
 
@@ -124,7 +124,7 @@ async def test_a_worker_that_retired_is_left_to_its_lease(store: SqliteStore, ot
     assert list(store._files.workers.iterdir()) == []
 
 
-async def test_a_store_that_is_closed_leaves_its_workers_to_their_leases(
+async def test_workers_of_a_closed_store_keep_their_leases(
     clock: SettableClock, other: SqliteStore, tmp_path: Path
 ) -> None:
     closed = SqliteStore(tmp_path / "runs.db", clock=clock)
@@ -159,7 +159,7 @@ async def test_a_worker_that_starts_again_under_its_old_name_gets_its_runs_back(
     assert [worker.id for worker in await other.workers()] == [WORKER]
 
 
-async def test_a_takeover_that_is_not_committed_is_done_again(
+async def test_a_takeover_that_is_not_committed_is_repeated(
     store: SqliteStore, other: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await renew(store, holding_of(await held(store)))
@@ -174,7 +174,7 @@ async def test_a_takeover_that_is_not_committed_is_done_again(
     assert (await facts_of(other))[-1] == "claimed"
 
 
-async def test_the_check_up_tells_a_killed_worker_from_a_silent_one(
+async def test_the_doctor_distinguishes_a_killed_worker_from_a_silent_one(
     store: SqliteStore, other: SqliteStore, clock: SettableClock
 ) -> None:
     store.renew(a_worker("killed"), [], LEASE)
@@ -190,7 +190,7 @@ async def test_the_check_up_tells_a_killed_worker_from_a_silent_one(
     assert not any("alive" in text for text in texts)
 
 
-def test_any_worker_id_has_a_file_of_its_own(tmp_path: Path) -> None:
+def test_any_worker_id_has_its_own_file(tmp_path: Path) -> None:
     names = ["plain", "a/../b", "sp ace", "ünïcode", "x" * 500, "x" * 501, "."]
     locks = WorkerLocks(tmp_path)
 
@@ -204,7 +204,7 @@ def test_any_worker_id_has_a_file_of_its_own(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_processes_with_one_worker_id_do_not_wait_for_each_other_for_ever(tmp_path: Path) -> None:
+def test_two_processes_with_one_worker_id_do_not_block_each_other_forever(tmp_path: Path) -> None:
     first, second = WorkerLocks(tmp_path), WorkerLocks(tmp_path)
     first.hold("same")
 
@@ -215,7 +215,9 @@ def test_two_processes_with_one_worker_id_do_not_wait_for_each_other_for_ever(tm
     first.release_all()
 
 
-async def test_a_taken_over_run_is_not_listed_as_the_dead_workers(store: SqliteStore, other: SqliteStore) -> None:
+async def test_a_run_that_was_taken_over_is_not_listed_under_the_dead_worker(
+    store: SqliteStore, other: SqliteStore
+) -> None:
     await renew(store, holding_of(await held(store)))
     kill(store)
     await claim(other, worker=OTHER_WORKER)

@@ -1,4 +1,4 @@
-"""Every statement finds its rows through an index, whatever the number of runs that sleep, wait or have ended."""
+"""Every statement finds its rows through an index, however many runs sleep, wait or have ended."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ MODULES = (
     workers,
 )
 
-# What looks at everything there is, and says so.
+# Statements that read everything on purpose.
 READS_EVERYTHING = {
     "_COUNTS",
     "_ORPHANS",
@@ -72,7 +72,7 @@ READS_EVERYTHING = {
     "_STRAY",
     "_RETENTIONS",
     "REGISTERED",
-    "_LAST_EVENT",  # of SQLite's own table, with a row for each of two tables
+    "_LAST_EVENT",  # SQLite's own table, with a row for each of two tables
     "_RAISE",
 }
 
@@ -187,6 +187,6 @@ def test_a_list_by_key_or_id_finds_its_few_rows(connection: apsw.Connection) -> 
             assert plan(connection, listing.statement(conditions, hint, query)[0])[0].endswith(index)
 
 
-def test_statements_are_not_planned_anew_for_each_value(connection: apsw.Connection) -> None:
-    # Beside partial indexes SQLite would look at what is bound, and prepare again whenever it differs.
+def test_statements_are_not_planned_again_for_each_value(connection: apsw.Connection) -> None:
+    # With partial indexes SQLite would inspect bound values, and prepare again whenever they differ.
     assert connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, -1) == 1

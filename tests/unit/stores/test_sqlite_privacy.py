@@ -23,12 +23,12 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def modes(folder: Path) -> dict[str, str]:
-    """The permissions of everything below a folder."""
+    """Return the permissions of everything below a folder."""
     return {str(path.relative_to(folder)): oct(stat.S_IMODE(path.stat().st_mode)) for path in sorted(folder.rglob("*"))}
 
 
 async def used(store: SqliteStore, folder: Path) -> dict[str, str]:
-    """Use a store for everything that makes files, and say which there are while it is open."""
+    """Use a store in all ways that create files, and return the files that exist while it is open."""
     await store.open()
     await store.create([an_intent(payload='{"card":"4711"}')])
     store._locks.hold("worker-1")
@@ -37,7 +37,7 @@ async def used(store: SqliteStore, folder: Path) -> dict[str, str]:
     return found
 
 
-async def test_all_files_are_private_whatever_the_umask_is(tmp_path: Path, umask: int) -> None:
+async def test_all_files_are_private_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     found = await used(SqliteStore(tmp_path / "runs.db"), tmp_path)
 
     assert {"runs.db", "runs.db-wal", "runs.db-holdfast/write.lock", "runs.db-holdfast/hint"} <= found.keys()
@@ -47,7 +47,7 @@ async def test_all_files_are_private_whatever_the_umask_is(tmp_path: Path, umask
     assert {mode for name, mode in found.items() if name not in directories} == {"0o600"}
 
 
-async def test_a_mode_lets_the_group_in_whatever_the_umask_is(tmp_path: Path, umask: int) -> None:
+async def test_a_mode_gives_the_group_access_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     async with Holdfast(f"sqlite:///{tmp_path}/runs.db?mode=0660") as hf:
         store = session_of(hf).store
         assert isinstance(store, SqliteStore)
@@ -95,6 +95,6 @@ async def test_the_doctor_finds_nothing_wrong_with_private_files(tmp_path: Path)
 
 
 @pytest.mark.parametrize("mode", ["", "777", "0700", "0400", "640x", "rw-r-----", "0o640"])
-def test_a_mode_that_makes_no_sense_is_refused(mode: str) -> None:
+def test_an_invalid_mode_is_refused(mode: str) -> None:
     with pytest.raises(InvalidRequest, match=r"mode=.*such as 0600, 0640 or 0660"):
         session_of(Holdfast(f"sqlite:///runs.db?mode={mode}")).store  # noqa: B018 - it is made when it is first looked at

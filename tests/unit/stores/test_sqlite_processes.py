@@ -1,4 +1,4 @@
-"""Several processes on one file: they take turns, hear of each other, and take over from the killed."""
+"""Several processes on one file: they take turns, notify each other, and take over from killed ones."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def hear():
 
 @pytest.fixture
 def clock() -> SystemClock:
-    """The one that other processes have."""
+    """The database file that all processes use."""
     return SystemClock()
 
 
 @contextmanager
 def process(script: str, path: Path, *args: object) -> Iterator[subprocess.Popen[str]]:
-    """Another process on the same file; it is killed if it has not ended by itself."""
+    """Another process on the same file. It is killed if it does not end by itself."""
     started = subprocess.Popen(
         [sys.executable, "-c", PRELUDE + script, str(path), *map(str, args)],
         stdin=subprocess.PIPE,
@@ -112,7 +112,8 @@ async def test_the_runs_of_a_killed_process_are_taken_over_long_before_their_lea
 
     assert before.leases == ()
     assert before.next_ready_at is not None
-    assert before.next_ready_at <= before.now + 1_000_000  # it asks again within a second, though the lease is an hour
+    # The next claim is within a second, although the lease is an hour.
+    assert before.next_ready_at <= before.now + 1_000_000
     assert [(lease.run.id, lease.run.crashes) for lease in leases] == [(an_id(1), 1)]
 
 
@@ -201,7 +202,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_commit_is_heard_of_in_another_process_that_does_not_look_for_it(
+async def test_a_commit_is_noticed_by_another_process_that_does_not_poll(
     path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hint_watcher, "_SLOW_LOOK_SECONDS", 3600.0)
@@ -229,9 +230,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_store_that_nobody_closed_ends_with_the_program_and_says_nothing(
-    path: Path, store: SqliteStore
-) -> None:
+async def test_a_store_that_was_not_closed_ends_with_the_program_silently(path: Path, store: SqliteStore) -> None:
     with process(UNCLOSED, path) as unclosed:
         out, errors = await asyncio.to_thread(unclosed.communicate, None, GUARD_SECONDS)
 
@@ -242,12 +241,12 @@ async def test_a_store_that_nobody_closed_ends_with_the_program_and_says_nothing
 
 
 def forked(attempt: Callable[[], object]) -> str:
-    """What a forked child says of an attempt: the error's text, or that it worked."""
+    """Return the result of an attempt in a forked child: the error text, or that it worked."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads, which is the point here
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking a process with threads is the point here
         child = os.fork()
-    if child == 0:  # no test runs in here: it answers and is gone
+    if child == 0:  # the child runs no test: it answers and exits
         asyncio.events._set_running_loop(None)
         try:
             attempt()
@@ -263,22 +262,22 @@ def forked(attempt: Callable[[], object]) -> str:
     return answer
 
 
-async def test_a_store_that_is_open_cannot_be_used_in_a_forked_child(store: SqliteStore) -> None:
+async def test_an_open_store_cannot_be_used_in_a_forked_child(store: SqliteStore) -> None:
     await start(store, an_intent(1))
 
     answer = await asyncio.to_thread(forked, lambda: asyncio.run(store.get(an_id(1))))
 
     assert "open the store after the fork" in answer
-    await start(store, an_intent(2))  # the parent's goes on
+    await start(store, an_intent(2))  # the parent's store still works
 
 
-async def test_a_database_that_is_open_cannot_be_opened_in_a_forked_child(store: SqliteStore, path: Path) -> None:
+async def test_an_open_database_cannot_be_opened_in_a_forked_child(store: SqliteStore, path: Path) -> None:
     answer = await asyncio.to_thread(forked, lambda: asyncio.run(SqliteStore(path).open()))
 
     assert "was open in the process that this one was forked from" in answer
 
 
-async def test_a_store_that_was_only_made_can_be_opened_in_a_forked_child(path: Path) -> None:
+async def test_a_store_that_was_never_opened_can_be_opened_in_a_forked_child(path: Path) -> None:
     store = SqliteStore(path)
 
     answer = await asyncio.to_thread(forked, lambda: asyncio.run(store.open()))
@@ -287,7 +286,7 @@ async def test_a_store_that_was_only_made_can_be_opened_in_a_forked_child(path: 
     assert SqliteStore(path).schema().current > 0
 
 
-async def test_processes_that_were_forked_before_the_store_was_opened_hear_of_each_other_at_once(
+async def test_processes_forked_before_the_store_was_opened_notify_each_other_at_once(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hint_watcher, "_SLOW_LOOK_SECONDS", 3600.0)
@@ -316,7 +315,7 @@ async def test_processes_that_were_forked_before_the_store_was_opened_hear_of_ea
     await store.close()
 
 
-async def test_a_database_that_was_closed_can_be_opened_in_a_forked_child(path: Path) -> None:
+async def test_a_closed_database_can_be_opened_in_a_forked_child(path: Path) -> None:
     closed = SqliteStore(path)
     await closed.open()
     await closed.close()
@@ -324,7 +323,7 @@ async def test_a_database_that_was_closed_can_be_opened_in_a_forked_child(path: 
     assert await asyncio.to_thread(forked, lambda: asyncio.run(SqliteStore(path).open())) == "it worked"
 
 
-async def test_an_outsider_may_read_while_holdfast_writes(path: Path, store: SqliteStore) -> None:
+async def test_another_program_may_read_while_holdfast_writes(path: Path, store: SqliteStore) -> None:
     await start(store, an_intent(1))
     shell = apsw.Connection(str(path))
 

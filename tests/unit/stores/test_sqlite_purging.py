@@ -1,4 +1,4 @@
-"""Purging on SQLite: what the type says counts at once, and a run with a long history goes a bite at a time."""
+"""Pruning of runs on SQLite: the retention of the type applies at once, and long histories go in batches."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ TABLES = ("run", "intent", "tag", "entry", "audit", "inbox", "wait", "value", "r
 
 
 async def rows(store: SqliteStore, tables: Sequence[str] = TABLES) -> int:
-    """How many rows there are in all."""
+    """Return the total number of rows."""
     counts = " + ".join(f"(select count(*) from {table})" for table in tables)  # noqa: S608 - of this file
     return await store._readers.run(lambda connection: int(connection.execute(f"select {counts}").get))
 
 
 async def keep(store: SqliteStore, type: str, retention: int | None) -> None:
-    """Say how long runs of a type are kept."""
+    """Set the retention of a type."""
     statement = (
         "insert into type (name, runtime, description, is_enabled, retention, seen_by) values (?, '', '', 1, ?, '')"
         " on conflict (name) do update set retention = excluded.retention"
@@ -58,7 +58,7 @@ async def a_long_run(store: SqliteStore, steps: int) -> None:
     await write(store, checkpoint_for(lease, fail(), seen=1, entries=entries))
 
 
-async def test_what_the_type_says_counts_at_once(store: SqliteStore, clock: SettableClock) -> None:
+async def test_the_retention_of_the_type_applies_at_once(store: SqliteStore, clock: SettableClock) -> None:
     await ended(store, 1, type="short")
     await ended(store, 2, type="long")
     await ended(store, 3, type="usual")
@@ -74,7 +74,7 @@ async def test_what_the_type_says_counts_at_once(store: SqliteStore, clock: Sett
     assert await rows(store) == 0
 
 
-async def test_a_child_that_waited_keeps_to_what_its_type_says_by_then(
+async def test_a_child_that_waited_for_its_parent_has_the_retention_of_its_type_by_then(
     store: SqliteStore, clock: SettableClock
 ) -> None:
     parent = await held(store)
@@ -92,7 +92,7 @@ async def test_a_child_that_waited_keeps_to_what_its_type_says_by_then(
     assert await store.prune(10) == Pruned(runs={"child": 1})
 
 
-async def test_a_run_with_a_long_history_goes_a_bite_at_a_time_and_out_of_sight(
+async def test_a_run_with_a_long_history_goes_in_batches_and_is_hidden_at_once(
     store: SqliteStore, clock: SettableClock
 ) -> None:
     await a_long_run(store, steps=5 * ROWS_PER_RUN)
@@ -114,7 +114,7 @@ async def test_a_run_with_a_long_history_goes_a_bite_at_a_time_and_out_of_sight(
     assert await rows(store) == 0
 
 
-async def test_a_long_run_does_not_keep_others_from_going(store: SqliteStore, clock: SettableClock) -> None:
+async def test_a_long_run_does_not_delay_the_pruning_of_others(store: SqliteStore, clock: SettableClock) -> None:
     await ended(store, 2, retention=1)
     await a_long_run(store, steps=3 * ROWS_PER_RUN)
     clock.advance(SECOND)

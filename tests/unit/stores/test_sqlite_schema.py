@@ -1,4 +1,4 @@
-"""The schema: made and recognised; a file of another program or version is left alone."""
+"""The schema: created and recognised; a file of another program or version is left alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_the_status_can_be_read_before_the_file_exists_and_when_it_is_clos
 
 
 @pytest.mark.parametrize("number", [1, WANTED - 1, WANTED + 1, 99])
-async def test_a_store_of_another_number_is_refused_and_left_as_it_is(path: Path, number: int) -> None:
+async def test_a_store_of_another_schema_version_is_refused_and_left_unchanged(path: Path, number: int) -> None:
     await made(path)
     execute(path, "update meta set value = ? where name = 'schema'", str(number))
     before = path.read_bytes()
@@ -67,7 +67,9 @@ async def test_a_database_of_another_program_is_refused_and_left_alone(path: Pat
     connection.close()
 
 
-async def test_a_schema_that_cannot_be_made_leaves_nothing_behind(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_creation_of_the_schema_leaves_nothing_behind(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = schema.script() + FAILS
     monkeypatch.setattr(schema, "script", lambda: script)
 

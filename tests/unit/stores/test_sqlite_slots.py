@@ -1,4 +1,4 @@
-"""Slots of an SQLite store that do not agree with its runs, which never happens, are noticed and set right."""
+"""Slots of an SQLite store that do not match its runs, which never happens, are detected and repaired."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def level(store: SqliteStore) -> str:
     return found.level
 
 
-async def test_all_is_well_as_a_rule(store: SqliteStore) -> None:
+async def test_matching_slots_cause_no_finding(store: SqliteStore) -> None:
     assert await level(store) == "ok"
 
 
@@ -41,15 +41,13 @@ async def test_all_is_well_as_a_rule(store: SqliteStore) -> None:
         "update run set worker = null, ready_at = null, state = 'succeeded', finished_at = 1 where worker is not null",
     ],
 )
-async def test_whatever_does_not_agree_is_a_problem(store: SqliteStore, path: Path, damage: str) -> None:
+async def test_each_mismatch_is_a_problem(store: SqliteStore, path: Path, damage: str) -> None:
     apsw.Connection(str(path)).execute(damage)
 
     assert await level(store) == "problem"
 
 
-async def test_a_run_that_ended_without_giving_its_slot_back_loses_it_when_limits_change(
-    store: SqliteStore, path: Path
-) -> None:
+async def test_a_run_that_ended_with_its_slot_loses_it_when_limits_change(store: SqliteStore, path: Path) -> None:
     apsw.Connection(str(path)).execute(
         "update run set worker = null, ready_at = null, state = 'succeeded', finished_at = 1 where worker is not null"
     )

@@ -1,4 +1,4 @@
-"""The log that is kept allocated, and small operations that are done by their caller."""
+"""The preallocated log, and small operations that the caller executes itself."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def wal_of(path: Path) -> Path:
 async def allocated(path: Path) -> SqliteStore:
     store = await opened(path)
     await write(store, _COMMITS_BEFORE_ALLOCATING + 5)
-    await store._writer.run(lambda _: None)  # the thread has been at it since
+    await store._writer.run(lambda _: None)  # the thread has worked on it since
     await store._writer.run(lambda _: None)
     return store
 
@@ -62,7 +62,7 @@ async def test_a_process_that_writes_more_allocates_the_log_once(tmp_path: Path)
     await store.close()
 
 
-async def test_what_was_committed_into_an_allocated_log_survives_a_power_cut(tmp_path: Path) -> None:
+async def test_commits_in_an_allocated_log_survive_a_power_cut(tmp_path: Path) -> None:
     """The files as they are on disk at some moment, without the shared memory that a running process has."""
     store = await allocated(tmp_path / "a.db")
     await write(store, 20, first=1000)
@@ -76,7 +76,7 @@ async def test_what_was_committed_into_an_allocated_log_survives_a_power_cut(tmp
     copy.close()
 
 
-async def test_a_log_that_is_copied_back_is_written_over_from_its_beginning(tmp_path: Path) -> None:
+async def test_a_log_that_is_copied_back_is_overwritten_from_its_beginning(tmp_path: Path) -> None:
     store = await allocated(tmp_path / "a.db")
     for round_ in range(5):
         await store.create([an_intent(2000 + 1000 * round_ + number) for number in range(1000)])
@@ -96,7 +96,7 @@ def thread_of(transaction: Transaction) -> int:
     return threading.get_ident()
 
 
-async def test_a_small_operation_is_done_by_its_caller_while_commits_are_quick(tmp_path: Path) -> None:
+async def test_a_small_operation_is_executed_by_its_caller_while_commits_are_quick(tmp_path: Path) -> None:
     store = await quick(tmp_path / "a.db")
     assert await store._writer.run_small(thread_of) == threading.get_ident()
     await store.close()
@@ -109,7 +109,7 @@ async def test_a_small_operation_is_left_to_the_thread_when_commits_are_slow(tmp
     await store.close()
 
 
-async def test_of_many_small_operations_at_once_all_but_the_first_share_a_commit(tmp_path: Path) -> None:
+async def test_many_small_operations_at_once_share_a_commit_except_the_first(tmp_path: Path) -> None:
     store = await quick(tmp_path / "a.db")
     threads = await asyncio.gather(*(store._writer.run_small(thread_of) for _ in range(20)))
     assert threads[0] == threading.get_ident()
@@ -117,7 +117,7 @@ async def test_of_many_small_operations_at_once_all_but_the_first_share_a_commit
     await store.close()
 
 
-async def test_what_proves_to_be_large_is_left_to_the_thread(tmp_path: Path) -> None:
+async def test_an_operation_that_turns_out_to_be_large_is_left_to_the_thread(tmp_path: Path) -> None:
     store = await quick(tmp_path / "a.db")
     assert await store._writer.run_small(thread_of, is_small=lambda _: True) == threading.get_ident()
     await asyncio.sleep(0)
@@ -126,7 +126,7 @@ async def test_what_proves_to_be_large_is_left_to_the_thread(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("waiting", "is_few"), [(0, True), (3, True), (4, False)])
-async def test_an_event_reaches_few_if_no_more_wait_for_it(tmp_path: Path, waiting: int, is_few: bool) -> None:
+async def test_an_event_is_small_if_few_runs_wait_for_it(tmp_path: Path, waiting: int, is_few: bool) -> None:
     store = await quick(tmp_path / "a.db")
     for number in range(waiting):
         lease = await held(store, number)
@@ -144,7 +144,7 @@ def reading_thread(connection: apsw.Connection) -> int:
     return threading.get_ident()
 
 
-async def test_a_small_read_is_done_by_its_caller_while_reads_are_quick(tmp_path: Path) -> None:
+async def test_a_small_read_is_executed_by_its_caller_while_reads_are_quick(tmp_path: Path) -> None:
     store = await quick(tmp_path / "a.db")
     assert await store._readers.run_small(reading_thread) != threading.get_ident(), "it is not known yet"
     store._readers._read_seconds = 0.0
@@ -156,7 +156,7 @@ async def test_a_small_read_is_done_by_its_caller_while_reads_are_quick(tmp_path
     await store.close()
 
 
-async def test_a_small_read_that_breaks_is_tried_again_by_a_thread(tmp_path: Path) -> None:
+async def test_a_small_read_that_fails_is_retried_by_a_thread(tmp_path: Path) -> None:
     store = await quick(tmp_path / "a.db")
     store._readers._read_seconds = 0.0
 
@@ -181,7 +181,7 @@ async def test_a_small_operation_never_waits_for_the_turn_of_another_process(tmp
     await store.close()
 
 
-async def test_a_small_operation_never_waits_for_a_stranger_who_writes(tmp_path: Path) -> None:
+async def test_a_small_operation_never_waits_for_another_program_that_writes(tmp_path: Path) -> None:
     store = await quick(tmp_path / "a.db")
     stranger = apsw.Connection(str(tmp_path / "a.db"))
     stranger.execute("begin immediate")
@@ -204,7 +204,7 @@ async def test_a_refusal_of_a_small_operation_reaches_its_caller_and_writes_noth
     await store.close()
 
 
-async def test_a_small_operation_that_breaks_is_tried_again_by_the_thread(tmp_path: Path) -> None:
+async def test_a_small_operation_that_fails_is_retried_by_the_thread(tmp_path: Path) -> None:
     store = await quick(tmp_path / "a.db")
     seen: list[int] = []
 
@@ -219,7 +219,7 @@ async def test_a_small_operation_that_breaks_is_tried_again_by_the_thread(tmp_pa
     await store.close()
 
 
-async def test_the_log_is_not_filled_up_while_a_stranger_writes(path: Path, store: SqliteStore) -> None:
+async def test_the_log_is_not_preallocated_while_another_program_writes(path: Path, store: SqliteStore) -> None:
     await write(store, 1)
     stranger = apsw.Connection(str(path))
     stranger.execute("begin immediate")

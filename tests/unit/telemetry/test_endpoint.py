@@ -1,4 +1,4 @@
-"""The endpoint: what it answers, to whom, and what it makes of nonsense."""
+"""The endpoint: its answers, its access control, and its reaction to invalid requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def an_endpoint(*, is_healthy: Callable[[], bool] = lambda: True, token: str | N
 
 
 async def asked(address: Address, request: bytes) -> str:
-    """What comes back until the other side closes."""
+    """Return the bytes received until the other side closes."""
     reader, writer = await asyncio.open_connection(address.host, address.port)
     writer.write(request)
     await writer.drain()
@@ -53,7 +53,7 @@ async def test_metrics_are_served() -> None:
 
 
 @pytest.mark.parametrize(("is_healthy", "status"), [(True, "200 OK"), (False, "503 Service Unavailable")])
-async def test_health_is_told_without_a_token(is_healthy: bool, status: str) -> None:
+async def test_health_needs_no_token(is_healthy: bool, status: str) -> None:
     async with an_endpoint(is_healthy=lambda: is_healthy, token=TOKEN).serving(HERE) as address:
         assert (await got(address, "/healthz")).startswith(f"HTTP/1.1 {status}\r\n")
 
@@ -68,7 +68,7 @@ async def test_health_is_told_without_a_token(is_healthy: bool, status: str) -> 
         ("X: y", "401"),
     ],
 )
-async def test_metrics_are_for_whoever_presents_the_token(header: str, status: str) -> None:
+async def test_metrics_require_the_token(header: str, status: str) -> None:
     async with an_endpoint(token=TOKEN).serving(HERE) as address:
         assert (await got(address, "/metrics", header)).split(" ")[1] == status
 
@@ -83,12 +83,12 @@ async def test_metrics_are_for_whoever_presents_the_token(header: str, status: s
         ("GET  /metrics  HTTP/1.1", "404"),
     ],
 )
-async def test_whatever_else_is_asked_is_refused(request_line: str, status: str) -> None:
+async def test_any_other_request_is_refused(request_line: str, status: str) -> None:
     async with an_endpoint().serving(HERE) as address:
         assert (await asked(address, f"{request_line}\r\nx\r\n\r\n".encode())).split(" ")[1] == status
 
 
-async def test_only_the_head_is_sent_if_only_that_is_asked_for() -> None:
+async def test_a_head_request_gets_only_the_head() -> None:
     async with an_endpoint().serving(HERE) as address:
         answer = await got(address, "/metrics", method="HEAD")
 
@@ -96,7 +96,7 @@ async def test_only_the_head_is_sent_if_only_that_is_asked_for() -> None:
     assert answer.endswith("\r\n\r\n")
 
 
-async def test_whoever_sends_too_much_or_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_sends_too_much_or_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "_SECONDS", 0.05)
     async with an_endpoint().serving(HERE) as address:
         assert await asked(address, b"GET /metrics HTTP/1.1\r\n") == ""
@@ -104,7 +104,7 @@ async def test_whoever_sends_too_much_or_nothing_is_left(monkeypatch: pytest.Mon
         assert (await got(address, "/healthz")).startswith("HTTP/1.1 200")
 
 
-async def test_metrics_that_cannot_be_told_are_an_error_of_that_request_only(
+async def test_metrics_that_cannot_be_computed_are_an_error_of_that_request_only(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def text() -> str:
@@ -149,12 +149,12 @@ def test_an_address_may_be_short(text: str, address: tuple[str, int], is_local: 
 
 
 @pytest.mark.parametrize("text", ["", "x", "localhost", "1:", "70000", "1:-1", "1:²"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="HOST:PORT"):
         Address.parsed(text)
 
 
-def test_each_process_has_a_port_of_its_own() -> None:
+def test_each_process_has_its_own_port() -> None:
     assert Address("h", 9464).for_process(3) == ("h", 9466)
     assert Address("h", 0).for_process(3) == ("h", 0)
     with pytest.raises(ValueError, match="no port 65536"):

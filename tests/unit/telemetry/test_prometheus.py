@@ -1,4 +1,4 @@
-"""The text format of Prometheus: what a scraper would read."""
+"""The text format of Prometheus, as a scraper reads it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_every_metric_has_its_help_and_type_once_and_before_its_values() -> None
     )
 
 
-def test_names_follow_the_customs_of_prometheus() -> None:
+def test_names_follow_the_conventions_of_prometheus() -> None:
     assert len({metric.name for metric in METRICS}) == len(METRICS)
     for metric in METRICS:
         assert metric.name.startswith("holdfast_")
@@ -58,7 +58,7 @@ def test_labels_are_escaped() -> None:
     assert lines(kept.text(), RUNS_STARTED.name) == [r'holdfast_runs_started_total{type="a\"b\\c\nd"} 1']
 
 
-def test_a_histogram_counts_upwards_and_includes_its_bounds() -> None:
+def test_a_histogram_is_cumulative_and_includes_its_bounds() -> None:
     kept = PrometheusText()
     for size in (1, 2, 3, 501):
         kept.observe(FLUSH_RUNS, (), size)
@@ -91,14 +91,14 @@ def test_a_histogram_with_labels_names_them_in_every_line() -> None:
     ]
 
 
-def test_what_is_looked_up_is_told_as_it_was_found() -> None:
+def test_gauges_are_printed_as_they_were_read() -> None:
     text = PrometheusText().text([(QUEUE_DEPTH, ("shop.v1",), 3)])
 
     assert lines(text, QUEUE_DEPTH.name) == ['holdfast_queue_depth{type="shop.v1"} 3']
     assert lines(text, HOOK_ERRORS.name) == ["holdfast_hook_errors_total 0"]
 
 
-def test_types_without_end_do_not_make_series_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unlimited_types_do_not_make_unlimited_series(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prometheus, "SERIES_LIMIT", 2)
     kept = PrometheusText()
     for number in range(5):
@@ -115,7 +115,7 @@ def test_types_without_end_do_not_make_series_without_end(monkeypatch: pytest.Mo
     assert 'holdfast_step_duration_seconds_count{type="other",outcome="other"} 3' in text
 
 
-def test_what_was_looked_up_of_types_beyond_the_limit_is_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gauges_of_types_beyond_the_limit_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prometheus, "SERIES_LIMIT", 1)
     samples = [(QUEUE_DEPTH, (f"type.{number}",), number) for number in range(1, 5)]
     ages = [(QUEUE_AGE, (f"type.{number}",), 10 - number) for number in range(1, 5)]

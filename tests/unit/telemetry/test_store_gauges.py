@@ -1,4 +1,4 @@
-"""The census: what it finds in a store, and how often it counts."""
+"""The census: its results from a store, and how often it counts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ A = TypeVar("A")
 
 
 class SlowStore(MemoryStore):
-    """Takes three seconds to count."""
+    """A store that takes three seconds to count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ async def opened(store: SlowStore) -> SlowStore:
     return store
 
 
-async def test_what_takes_long_to_count_is_not_counted_again_at_once() -> None:
+async def test_a_slow_count_is_not_repeated_at_once() -> None:
     store = SlowStore()
     census = StoreGauges(lambda: opened(store), now=lambda: store.seconds)
 
@@ -60,7 +60,7 @@ async def test_what_takes_long_to_count_is_not_counted_again_at_once() -> None:
     assert store.counted == 2
 
 
-async def test_a_store_that_does_not_answer_is_told_to_be_down() -> None:
+async def test_a_store_that_does_not_answer_is_reported_down() -> None:
     store = SlowStore()
     store.is_down = True
 
@@ -74,7 +74,7 @@ async def test_a_store_that_cannot_count_its_runs_is_up_all_the_same() -> None:
     assert await StoreGauges(lambda: opened(store)).samples() == [(STORE_UP, (), 1)]
 
 
-async def test_whoever_loses_patience_does_not_make_the_store_count_from_the_beginning(
+async def test_a_caller_that_stops_waiting_does_not_make_the_store_count_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.0)
@@ -82,7 +82,7 @@ async def test_whoever_loses_patience_does_not_make_the_store_count_from_the_beg
     store.gate = asyncio.Event()
     census = StoreGauges(lambda: opened(store), now=lambda: store.seconds)
 
-    for _ in range(5):  # of which each may be given up by whoever asked
+    for _ in range(5):  # each caller may stop waiting
         await census.samples()
         await asyncio.sleep(0)
     assert store.counted == 1

@@ -1,4 +1,4 @@
-"""The package `holdfast.testing`: what it offers, and that it costs nothing before it is used."""
+"""The package `holdfast.testing`: its public names, and its import cost."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from holdfast import testing
 
 
 @pytest.mark.parametrize("name", testing.__all__)
-def test_every_name_is_offered(name: str) -> None:
+def test_every_public_name_can_be_imported(name: str) -> None:
     assert getattr(testing, name).__name__ == name
 
 
-def test_another_name_is_refused() -> None:
+def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Harnes'"):
         testing.__getattr__("Harnes")
 
 
-def test_importing_the_plugin_loads_nothing_of_holdfast_that_a_test_does_not_ask_for() -> None:
+def test_importing_the_plugin_loads_only_the_parts_of_holdfast_that_a_test_needs() -> None:
     script = "import sys, holdfast.testing.plugin; print(*sys.modules)"
     probe = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 

@@ -1,4 +1,4 @@
-"""Waiting in tests: what is waited for is told when the guard ends a hang."""
+"""Waiting in tests: when the guard ends a hang, the error names the awaited condition."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from holdfast.testing.patience import guard, guarded, until, wait_for, wait_unti
 
 @pytest.fixture
 def is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the guard end at once."""
+    """Let the guard end at once."""
     monkeypatch.setattr(patience, "GUARD_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("is_short")
-async def test_the_guard_tells_what_was_waited_for() -> None:
+async def test_the_guard_names_the_awaited_condition() -> None:
     with pytest.raises(AssertionError, match="still waiting until the door opens"):
         await guarded("the door opens", asyncio.Event().wait())
     with pytest.raises(AssertionError, match="still waiting until it rains: 3 clouds"):
@@ -36,7 +36,7 @@ async def test_the_guard_hides_no_other_failure() -> None:
             raise TimeoutError("of its own")
 
 
-async def test_what_comes_is_not_disturbed() -> None:
+async def test_a_condition_that_comes_in_time_is_not_disturbed() -> None:
     answers = [True, False]
 
     async def is_so() -> bool:

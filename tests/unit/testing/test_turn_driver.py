@@ -63,7 +63,7 @@ def test_steps_messages_events_and_time_bring_a_run_to_its_end() -> None:
     assert driver.history == ["charge", "receive:approve", "event:shipped"]
 
 
-def test_an_event_that_comes_before_the_code_waits_for_it_is_kept() -> None:
+def test_an_event_before_the_wait_is_kept() -> None:
     driver = TurnDriver(checkout, "A-1")
     driver.emit("shipped", 1)
     driver.succeed("charge", "paid")
@@ -72,7 +72,7 @@ def test_an_event_that_comes_before_the_code_waits_for_it_is_kept() -> None:
     assert driver.result == ["paid", None, 1]
 
 
-def test_the_retry_policy_decides_what_becomes_of_a_failed_attempt() -> None:
+def test_the_retry_policy_decides_about_a_failed_attempt() -> None:
     driver = TurnDriver(checkout, "A-1")
     driver.fail("charge", OSError("busy"))
     assert (driver.steps, driver.waits) == ([], ["charge"])
@@ -86,14 +86,14 @@ def test_the_retry_policy_decides_what_becomes_of_a_failed_attempt() -> None:
     assert "failed after 2 attempts: OSError: busy" in str(driver.error)
 
 
-def test_a_result_is_checked_as_in_life() -> None:
+def test_a_result_is_checked_as_in_a_worker() -> None:
     driver = TurnDriver(checkout, "A-1")
     driver.succeed("charge", 17)
 
     assert "is declared as str, but this int does not fit" in str(driver.error)
 
 
-def test_timers_ring_in_their_order_and_at_their_times() -> None:
+def test_timers_fire_in_order_and_at_their_times() -> None:
     @Registry().workflow
     async def alarms(ctx: Context) -> list[float]:
         began = ctx.now()
@@ -167,7 +167,7 @@ def test_a_rollback_undoes_steps_one_by_one() -> None:
     assert "no money" in str(driver.error)
 
 
-def test_a_run_that_continues_as_new_goes_on_with_an_empty_history() -> None:
+def test_a_run_that_continues_as_new_has_an_empty_history() -> None:
     @Registry().workflow
     async def counting(ctx: Context, total: int = 0) -> int:
         number = await ctx.receive("number")
@@ -219,7 +219,7 @@ def test_a_replay_at_every_standstill_changes_nothing() -> None:
     assert driver.result == ["paid", None, None]
 
 
-def test_a_replay_tells_that_code_does_not_repeat_itself() -> None:
+def test_a_replay_detects_code_that_is_not_deterministic() -> None:
     @Registry().workflow
     async def other_step(ctx: Context) -> None:
         await ctx.step(f"step{random.random()}", work)
@@ -239,7 +239,7 @@ def test_a_replay_tells_that_code_does_not_repeat_itself() -> None:
         TurnDriver(other_result).replay()
 
 
-async def test_the_history_is_that_of_a_worker() -> None:
+async def test_the_history_equals_that_of_a_worker() -> None:
     driver = TurnDriver(checkout, "A-1")
     driver.fail("charge", OSError("busy"))
     driver.advance(10)
@@ -266,7 +266,7 @@ async def test_the_history_is_that_of_a_worker() -> None:
         assert [entry.location for entry in await run.history()] == driver.history
 
 
-def test_wrong_use_is_told_with_what_would_be_right() -> None:
+def test_wrong_use_is_refused_with_advice() -> None:
     driver = TurnDriver(checkout, "A-1")
     with pytest.raises(InvalidRequest, match="there is no open step 'charg'; open steps: charge; the run is running"):
         driver.succeed("charg")
@@ -285,7 +285,7 @@ def test_wrong_use_is_told_with_what_would_be_right() -> None:
         TurnDriver(work)
 
 
-def test_nothing_reaches_a_run_that_is_over() -> None:
+def test_nothing_reaches_a_finished_run() -> None:
     @Registry().workflow
     async def brief(ctx: Context) -> None: ...
 
@@ -297,6 +297,6 @@ def test_nothing_reaches_a_run_that_is_over() -> None:
         driver.send("hello")
 
 
-def test_a_driver_that_is_dropped_leaves_no_task_behind() -> None:
+def test_a_dropped_driver_leaves_no_task_behind() -> None:
     TurnDriver(checkout, "A-1")
-    gc.collect()  # a task that is destroyed while it is pending would be a warning, and so an error
+    gc.collect()  # a pending task that is destroyed would cause a warning, and so an error

@@ -1,4 +1,4 @@
-"""The claimer: when it asks for work, and when it had better not."""
+"""The claimer: when it asks for runs, and when it waits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from holdfast.worker.claimer import Claimer
 
 
 class Room:
-    """A worker with nothing but room."""
+    """A worker that always has free slots."""
 
     def __init__(self, clock: SettableClock) -> None:
         self.clock = clock
@@ -40,7 +40,7 @@ MILLISECOND: Micros = SECOND // 1_000
 
 
 class Asked(MemoryStore):
-    """A store that counts claims. It may withhold something that is ready, or have a rival who is always quicker."""
+    """A store that counts claims. It may withhold a ready run, or simulate a faster rival."""
 
     claims = 0
     is_withholding = False
@@ -98,7 +98,7 @@ async def let_pass(length: Micros, claimer: Claimer, clock: SettableClock) -> No
         await settled(claimer)
 
 
-async def test_after_a_claim_in_vain_the_news_of_others_wait_a_moment(
+async def test_after_an_empty_claim_hints_of_other_processes_wait_a_moment(
     claimer: Claimer, store: Asked, clock: SettableClock
 ) -> None:
     claimer.wake()
@@ -115,7 +115,7 @@ async def test_after_a_claim_in_vain_the_news_of_others_wait_a_moment(
     assert store.claims == 2
 
 
-async def test_the_news_of_others_do_not_wait_until_a_clock_that_was_set_back_has_caught_up(
+async def test_hints_of_other_processes_do_not_wait_for_a_clock_that_was_set_back(
     claimer: Claimer, store: Asked, clock: SettableClock
 ) -> None:
     claimer.wake()
@@ -128,7 +128,7 @@ async def test_the_news_of_others_do_not_wait_until_a_clock_that_was_set_back_ha
     assert store.claims == 2
 
 
-async def test_who_wins_something_asks_at_once_when_others_have_news(
+async def test_a_worker_that_got_a_run_reacts_to_hints_at_once(
     claimer: Claimer, store: Asked, clock: SettableClock
 ) -> None:
     for number in range(5):
@@ -139,7 +139,7 @@ async def test_who_wins_something_asks_at_once_when_others_have_news(
     assert store.claims == 5
 
 
-async def test_own_news_never_wait(claimer: Claimer, store: Asked) -> None:
+async def test_own_hints_never_wait(claimer: Claimer, store: Asked) -> None:
     for _ in range(5):
         claimer.wake()
         await settled(claimer)
@@ -162,7 +162,7 @@ async def test_a_run_is_claimed_at_the_instant_at_which_it_becomes_ready(
     assert store.claims == 1 + len(delays)
 
 
-async def test_what_is_ready_and_was_not_given_is_asked_for_again_but_not_at_once(
+async def test_a_ready_run_that_was_withheld_is_claimed_again_but_not_at_once(
     claimer: Claimer, store: Asked, clock: SettableClock
 ) -> None:
     store.is_withholding = True
@@ -174,7 +174,7 @@ async def test_what_is_ready_and_was_not_given_is_asked_for_again_but_not_at_onc
     assert store.claims == 1 + 100 * MILLISECOND // module._AGAIN_PAUSE
 
 
-async def test_a_worker_that_another_is_quicker_than_is_not_awake_for_every_timer(
+async def test_a_worker_with_a_faster_rival_does_not_wake_for_every_timer(
     claimer: Claimer, store: Asked, clock: SettableClock
 ) -> None:
     await store.create([an_intent(number, delay=number * MILLISECOND) for number in range(1, 101)])
@@ -187,7 +187,7 @@ async def test_a_worker_that_another_is_quicker_than_is_not_awake_for_every_time
     assert store.claims == 2 + 99 * MILLISECOND // module._AGAIN_PAUSE
 
 
-async def test_a_worker_that_another_was_quicker_than_once_is_in_time_for_what_comes_later(
+async def test_a_worker_that_once_had_a_faster_rival_is_in_time_for_later_runs(
     claimer: Claimer, store: Asked, clock: SettableClock, taken: list[Claimed]
 ) -> None:
     later = 2 * module._AGAIN_PAUSE
@@ -204,7 +204,7 @@ async def test_a_worker_that_another_was_quicker_than_once_is_in_time_for_what_c
 
 
 @pytest.mark.parametrize("trouble", [StoreUnavailable("gone"), RuntimeError("broken")])
-async def test_a_claim_that_fails_is_made_again_after_a_pause_and_told_once(
+async def test_a_failed_claim_is_repeated_after_a_pause_and_logged_once(
     claimer: Claimer, store: Asked, clock: SettableClock, trouble: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.trouble = trouble

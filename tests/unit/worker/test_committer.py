@@ -1,4 +1,4 @@
-"""The committer: what shares a commit, what may be in flight beside it, and what becomes of errors."""
+"""The committer: which checkpoints share a commit, which commits run in parallel, and the handling of errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.worker.committer import BATCH_LIMIT, WORTH_A_COMMIT, WORTH_SHARE, 
 
 
 class ScriptedStore(MemoryStore):
-    """A store that keeps nothing, and answers a batch when the test says so, in any order."""
+    """A store that keeps nothing, and answers batches on command, in any order."""
 
     def __init__(self, flushes: int) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class ScriptedStore(MemoryStore):
         return [runs for runs, _ in self.calls]
 
     async def answer(self, index: int, error: Exception | None = None, *, now: Micros = 1) -> None:
-        """Answer a batch, and let everybody react."""
+        """Answer a batch, and let all waiters react."""
         runs, future = self.calls[index]
         if error is not None:
             future.set_exception(error)
@@ -45,18 +45,18 @@ class ScriptedStore(MemoryStore):
         await rounds()
 
     async def called(self, times: int) -> None:
-        """Wait until there were so many batches."""
+        """Wait until there were this many batches."""
         await until(f"there were {times} batches", lambda: len(self.calls) >= times)
 
 
 async def rounds() -> None:
-    """Let the loop do whatever is ready."""
+    """Let the loop execute whatever is ready."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
 class Run:
-    """A run that always has something to write, and never looks whether the last is written."""
+    """A run that always has something to write, and never checks whether the last checkpoint is written."""
 
     def __init__(self, id: str, rig: Rig) -> None:
         self.id = id
@@ -100,7 +100,7 @@ class Rig:
         await rounds()
 
     async def add_many(self, name: str, number: int) -> list[str]:
-        """So many runs whose names begin alike."""
+        """Return names of runs with a common prefix."""
         ids = [f"{name}{index}" for index in range(number)]
         await self.add(*ids)
         return ids
@@ -112,7 +112,7 @@ class Rig:
 # One at a time
 
 
-async def test_what_is_ready_in_one_round_shares_a_commit() -> None:
+async def test_checkpoints_ready_in_one_round_share_a_commit() -> None:
     rig = Rig(flushes=1)
 
     await rig.add("a", "b")
@@ -121,7 +121,7 @@ async def test_what_is_ready_in_one_round_shares_a_commit() -> None:
     assert not rig.committer.is_idle
 
 
-async def test_one_that_is_alone_is_written_at_once() -> None:
+async def test_a_single_checkpoint_is_written_at_once() -> None:
     rig = Rig(flushes=1)
     rig.is_alone = True
 
@@ -130,7 +130,7 @@ async def test_one_that_is_alone_is_written_at_once() -> None:
     assert rig.store.batches == [["a"]]
 
 
-async def test_with_one_flush_everything_else_waits_for_the_answer() -> None:
+async def test_with_one_flush_all_other_checkpoints_wait_for_the_answer() -> None:
     rig = Rig(flushes=1)
     rig.is_alone = True
     await rig.add("a")
@@ -143,7 +143,7 @@ async def test_with_one_flush_everything_else_waits_for_the_answer() -> None:
     assert rig.written() == ["a"]
 
 
-async def test_what_comes_of_the_answers_shares_the_next_commit() -> None:
+async def test_checkpoints_after_the_answers_share_the_next_commit() -> None:
     rig = Rig(flushes=1)
     await rig.add("a", "b")
     await rig.add("c")
@@ -166,7 +166,7 @@ async def test_a_batch_has_a_limit() -> None:
 # Two at a time
 
 
-async def test_a_second_flush_waits_while_more_is_about_to_come() -> None:
+async def test_a_second_flush_waits_while_more_checkpoints_are_expected() -> None:
     rig = Rig(flushes=2)
     await rig.add("a")
     await rig.add("b", "c")
@@ -177,7 +177,7 @@ async def test_a_second_flush_waits_while_more_is_about_to_come() -> None:
     assert rig.store.batches == [["a"], ["b", "c"]]
 
 
-async def test_a_second_flush_goes_when_nothing_else_will_come() -> None:
+async def test_a_second_flush_starts_when_no_more_checkpoints_are_expected() -> None:
     rig = Rig(flushes=2)
     await rig.add("a")
     await rig.add("b")
@@ -188,7 +188,7 @@ async def test_a_second_flush_goes_when_nothing_else_will_come() -> None:
     assert rig.store.batches == [["a"], ["b", "c"]]
 
 
-async def test_a_second_flush_goes_when_enough_has_gathered() -> None:
+async def test_a_second_flush_starts_when_enough_checkpoints_have_gathered() -> None:
     rig = Rig(flushes=2)
     await rig.add("a")
     few = await rig.add_many("b", WORTH_A_COMMIT - 1)
@@ -200,7 +200,7 @@ async def test_a_second_flush_goes_when_enough_has_gathered() -> None:
 
 
 @pytest.mark.parametrize(("in_flight", "goes"), [(WORTH_SHARE, True), (WORTH_SHARE + 1, False)])
-async def test_a_crumb_waits_for_the_answer_of_a_large_batch(in_flight: int, goes: bool) -> None:
+async def test_a_small_batch_waits_for_the_answer_of_a_large_one(in_flight: int, goes: bool) -> None:
     rig = Rig(flushes=2)
     large = await rig.add_many("a", in_flight)
     rig.is_alone = True
@@ -212,7 +212,7 @@ async def test_a_crumb_waits_for_the_answer_of_a_large_batch(in_flight: int, goe
     assert rig.store.batches == [large, ["crumb"]]
 
 
-async def test_no_more_are_in_flight_than_the_store_can_use() -> None:
+async def test_at_most_as_many_batches_are_in_flight_as_the_store_supports() -> None:
     rig = Rig(flushes=2)
     rig.is_alone = True
     await rig.add("a")
@@ -225,7 +225,7 @@ async def test_no_more_are_in_flight_than_the_store_can_use() -> None:
     assert rig.store.batches == [["a"], ["b"], ["c"]]
 
 
-async def test_what_exceeds_one_batch_goes_with_a_second() -> None:
+async def test_checkpoints_beyond_one_batch_go_in_a_second_one() -> None:
     rig = Rig(flushes=2)
 
     await rig.add_many("a", BATCH_LIMIT * 2)
@@ -283,12 +283,12 @@ async def test_a_run_that_waits_for_its_own_answer_is_not_idle() -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the committer try again at once: it waits in real time."""
+    """Let the committer retry at once, because it waits in real time."""
     monkeypatch.setattr("holdfast.worker.committer.pauses", lambda: repeat(0.0))
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_an_outage_is_told_once_however_many_are_in_flight(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_outage_is_logged_once_however_many_batches_are_in_flight(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "holdfast.worker")
     rig = Rig(flushes=2)
     rig.is_alone = True
@@ -307,7 +307,7 @@ async def test_an_outage_is_told_once_however_many_are_in_flight(caplog: pytest.
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged, without durations."""
+    """Return the log lines, without durations."""
     return [record.getMessage().partition(" after ")[0] for record in caplog.records]
 
 
@@ -337,7 +337,7 @@ async def test_an_outage_that_ends_with_a_refusal_does_not_silence_the_next_one(
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_nothing_else_is_sent_while_a_batch_is_in_trouble() -> None:
+async def test_nothing_else_is_sent_while_a_batch_is_retried() -> None:
     rig = Rig(flushes=2)
     rig.is_alone = True
     await rig.add("a")
@@ -358,7 +358,7 @@ def held_up() -> StoreUnavailable:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_who_is_held_up_keeps_nobody_else_waiting() -> None:
+async def test_a_checkpoint_that_is_held_up_delays_no_other() -> None:
     rig = Rig(flushes=1)
     await rig.add("a", "b", "c")
     await rig.store.answer(0, held_up())
@@ -373,7 +373,7 @@ async def test_who_is_held_up_keeps_nobody_else_waiting() -> None:
     await rig.add("d", "a")
     assert rig.store.batches[4:] == [["b"], ["d", "a"]]
     await rig.store.answer(5)
-    await rig.add("b")  # whose last checkpoint is in flight
+    await rig.add("b")  # its last checkpoint is in flight
     assert not rig.committer.is_idle
     await rig.store.answer(4)
     await rig.store.answer(6)
@@ -384,7 +384,7 @@ async def test_who_is_held_up_keeps_nobody_else_waiting() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_one_that_is_held_up_alone_keeps_nobody_else_waiting() -> None:
+async def test_a_single_checkpoint_that_is_held_up_delays_no_other() -> None:
     rig = Rig(flushes=1)
     await rig.add("a")
     await rig.store.answer(0, held_up())
@@ -394,7 +394,7 @@ async def test_one_that_is_held_up_alone_keeps_nobody_else_waiting() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_batch_that_is_held_up_after_an_outage_is_scattered_too() -> None:
+async def test_a_batch_that_is_held_up_after_an_outage_is_split_too() -> None:
     rig = Rig(flushes=1)
     await rig.add("a", "b")
     await rig.store.answer(0, StoreUnavailable("away"))
@@ -408,7 +408,7 @@ async def test_a_batch_that_is_held_up_after_an_outage_is_scattered_too() -> Non
     assert rig.committer.is_idle
 
 
-async def test_a_refusal_hits_only_its_culprit_also_beside_another_flush() -> None:
+async def test_a_refusal_affects_only_its_own_run_also_beside_another_flush() -> None:
     rig = Rig(flushes=2)
     await rig.add("a", "b")
     rig.is_alone = True
@@ -426,7 +426,7 @@ async def test_a_refusal_hits_only_its_culprit_also_beside_another_flush() -> No
     assert rig.committer.is_idle
 
 
-async def test_a_run_that_cannot_be_told_keeps_no_other_from_its_answer() -> None:
+async def test_a_run_that_fails_to_handle_its_answer_does_not_affect_others() -> None:
     rig, told = Rig(1), []
     asyncio.get_running_loop().set_exception_handler(lambda _, about: told.append(str(about["exception"])))
     rig.broken = ["b"]
@@ -439,7 +439,7 @@ async def test_a_run_that_cannot_be_told_keeps_no_other_from_its_answer() -> Non
     assert rig.written() == ["a", "c", "d"]
 
 
-async def test_a_store_that_refuses_at_once_is_like_one_that_answers_with_an_error() -> None:
+async def test_a_store_that_raises_at_the_call_is_like_one_that_answers_with_an_error() -> None:
     class Refusing(ScriptedStore):
         def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> asyncio.Future[Verdicts]:  # type: ignore[override]
             raise ValueError("no")
@@ -456,7 +456,7 @@ async def test_a_store_that_refuses_at_once_is_like_one_that_answers_with_an_err
 # Closing
 
 
-async def test_closing_leaves_what_is_in_flight_to_its_fate() -> None:
+async def test_closing_abandons_batches_in_flight() -> None:
     rig = Rig(flushes=2)
     rig.is_alone = True
     await rig.add("a")
@@ -471,7 +471,7 @@ async def test_closing_leaves_what_is_in_flight_to_its_fate() -> None:
     assert rig.written() == []
 
 
-async def test_closing_ends_a_batch_in_trouble() -> None:
+async def test_closing_ends_a_batch_that_is_retried() -> None:
     rig = Rig(flushes=2)
     rig.is_alone = True
     await rig.add("a")
@@ -484,7 +484,7 @@ async def test_closing_ends_a_batch_in_trouble() -> None:
     assert rig.store.batches == [["a"], ["b"]]
 
 
-async def test_an_error_that_arrives_while_closing_is_not_insisted_on() -> None:
+async def test_an_error_that_arrives_while_closing_is_not_retried() -> None:
     rig = Rig(flushes=1)
     await rig.add("a")
     rig.store.calls[0][1].set_exception(StoreUnavailable("away"))

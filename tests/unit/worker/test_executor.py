@@ -1,4 +1,4 @@
-"""The executor: bodies of every kind, cut off in every way, reported at most once."""
+"""The executor: bodies of every kind, interrupted in every way, reported at most once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.worker.executor import Body, Executor
 
 
 class Bench:
-    """An executor and what it has reported."""
+    """An executor, and its reports."""
 
     def __init__(self, **limits: int) -> None:
         self.executor = Executor(**{"steps": 100, "threads": 4, **limits})
@@ -82,12 +82,12 @@ async def test_a_body_called_with_wrong_arguments_is_reported_and_not_at_once(
     bench: Bench, function: Callable[..., Any]
 ) -> None:
     body = bench.start(function, 1, 2, 3)
-    assert bench.reported == []  # whoever started it must have it in hand before it is told
+    assert bench.reported == []  # the caller must know the body before its report
     assert await bench.wait_for(1) == [body]
     assert isinstance(body.error, TypeError)
 
 
-async def test_bodies_over_the_limit_take_their_turn_however_many_fail_at_once() -> None:
+async def test_bodies_over_the_limit_wait_even_if_many_fail_at_once() -> None:
     bench = Bench(steps=1)
     for _ in range(3_000):
         bench.start(an_async)
@@ -113,7 +113,7 @@ async def test_an_abandoned_body_is_cancelled_and_not_reported(bench: Bench) -> 
     assert ended == [True]
 
 
-async def test_a_body_that_is_abandoned_before_its_first_step_is_never_begun(bench: Bench) -> None:
+async def test_a_body_that_is_abandoned_before_its_first_step_is_never_started(bench: Bench) -> None:
     begun: list[int] = []
 
     async def body() -> None:
@@ -127,7 +127,7 @@ async def test_a_body_that_is_abandoned_before_its_first_step_is_never_begun(ben
 
 
 @pytest.mark.parametrize("has_begun", [False, True])
-async def test_a_body_that_somebody_else_cancels_is_reported(bench: Bench, has_begun: bool) -> None:
+async def test_a_body_that_is_cancelled_by_other_code_is_reported(bench: Bench, has_begun: bool) -> None:
     known = asyncio.all_tasks()
     bench.start(asyncio.Event().wait)
     if has_begun:
@@ -144,7 +144,7 @@ TENANT: ContextVar[str] = ContextVar("TENANT", default="nobody")
 
 @pytest.mark.parametrize("pause", [False, True])
 @pytest.mark.parametrize("others", [0, 2])
-async def test_a_body_hands_its_variables_to_nobody(bench: Bench, pause: bool, others: int) -> None:
+async def test_a_body_does_not_leak_its_context_variables(bench: Bench, pause: bool, others: int) -> None:
     async def serve(tenant: str) -> str:
         before = TENANT.get()
         TENANT.set(tenant)
@@ -161,14 +161,14 @@ async def test_a_body_hands_its_variables_to_nobody(bench: Bench, pause: bool, o
             bench.start(serve, "the next")
 
     bench._report = report_and_go_on  # type: ignore[method-assign]
-    TENANT.set("who starts it")  # as a request that starts a run which a worker beside it executes
+    TENANT.set("who starts it")  # as a request that starts a run for a worker in the same process
     for number in range(others + 1):
         bench.start(serve, f"tenant {number}")
     reported = await bench.wait_for(2 * (others + 1))
     assert {body.value for body in reported} == {"nobody"}
 
 
-async def test_what_is_told_of_a_start_knows_of_which_step(bench: Bench) -> None:
+async def test_a_report_of_a_start_names_its_step(bench: Bench) -> None:
     call = StepCall("s", an_async, (1,), Codec(Any), StepOptions())
     told: list[str] = []
     bench.executor.start(
@@ -181,7 +181,7 @@ async def test_what_is_told_of_a_start_knows_of_which_step(bench: Bench) -> None
     assert told == [body.info.idempotency_key]
 
 
-async def test_a_result_that_cannot_be_taken_in_does_not_keep_others_from_it(bench: Bench) -> None:
+async def test_a_result_that_cannot_be_handled_does_not_block_others(bench: Bench) -> None:
     loop, troubles = asyncio.get_running_loop(), list[Any]()
     loop.set_exception_handler(lambda _, context: troubles.append(context["exception"]))
     first = bench.start(an_async, 1)
@@ -192,7 +192,7 @@ async def test_a_result_that_cannot_be_taken_in_does_not_keep_others_from_it(ben
     assert [type(trouble) for trouble in troubles] == [ZeroDivisionError]
 
 
-async def test_a_body_that_is_abandoned_while_it_waits_for_a_thread_is_never_begun() -> None:
+async def test_a_body_that_is_abandoned_while_it_waits_for_a_thread_is_never_started() -> None:
     bench, release = Bench(threads=1), threading.Event()
     begun: list[int] = []
     bench.start(release.wait, GUARD_SECONDS)
@@ -205,7 +205,7 @@ async def test_a_body_that_is_abandoned_while_it_waits_for_a_thread_is_never_beg
     bench.executor.close()
 
 
-async def test_the_time_a_body_waits_for_a_thread_does_not_count_as_its_own() -> None:
+async def test_the_time_a_body_waits_for_a_thread_does_not_count_for_its_timeout() -> None:
     bench, release = Bench(threads=1), threading.Event()
     bench.start(release.wait, GUARD_SECONDS)
     patient = bench.start(a_sync, 7, timeout=GUARD_SECONDS)
@@ -243,7 +243,7 @@ async def test_a_body_that_ends_in_time_is_not_timed_out_later(bench: Bench) -> 
     assert all(body.timer is None or body.timer.cancelled() for body in bench.reported)
 
 
-async def test_each_body_has_a_context_of_its_own_and_knows_itself(bench: Bench) -> None:
+async def test_each_body_has_its_own_context_and_identity(bench: Bench) -> None:
     async def who() -> str:
         await asyncio.sleep(0)
         return step_info().location
@@ -255,7 +255,7 @@ async def test_each_body_has_a_context_of_its_own_and_knows_itself(bench: Bench)
     assert sorted(body.value for body in found) == ["a", "a", "b", "b"]
 
 
-async def test_closing_abandons_what_runs_and_what_waits() -> None:
+async def test_closing_abandons_running_and_waiting_bodies() -> None:
     bench = Bench(steps=1)
 
     async def endless() -> None:
@@ -280,7 +280,7 @@ async def test_a_body_for_which_there_is_no_thread_is_a_failed_attempt(
 
     monkeypatch.setattr(bench.executor._threads, "submit", refuse)
     bodies = [bench.start(a_sync, 1, name="a"), bench.start(an_async, 2, name="b")]
-    assert bench.reported == []  # never before whoever started it knows of it
+    assert bench.reported == []  # never before the caller knows the body
     await bench.wait_for(2)
     assert [(str(body.error), body.value) for body in bodies] == [("can't start new thread", None), ("None", 2)]
     assert bench.executor.is_idle

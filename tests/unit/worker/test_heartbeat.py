@@ -1,4 +1,4 @@
-"""The heart: it keeps the leases of a busy worker, from a thread of its own. In real time, as threads have no other."""
+"""The heartbeat keeps the leases of a busy worker, from its own thread. Tests use real time, because threads do."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def application(store: Store) -> Holdfast:
 
 
 class Patient(FaultyStore):
-    """A store whose time goes on only while leases are renewed: by more than half a lease after each beat."""
+    """A store whose time advances only while leases are renewed: by more than half a lease after each heartbeat."""
 
     def __init__(self) -> None:
         self.clock = SettableClock(SystemClock().now())
@@ -52,20 +52,20 @@ class Patient(FaultyStore):
 
     def pass_time(self) -> None:
         self.clock.advance(round(0.6 * LEASE_SECONDS * SECOND))
-        self._wanted = self._beats + 2  # the next one may have begun before
+        self._wanted = self._beats + 2  # the next one may have started before
 
     def has_beaten(self) -> bool:
         return self._beats >= self._wanted
 
     def is_taken(self) -> bool:
-        """Whether somebody else, in another thread, is given the run."""
+        """True if another worker, in another thread, gets the run."""
         with ThreadPoolExecutor(1) as elsewhere:
             claimed = claim(self.inner, worker=OTHER_WORKER, types=("kept.v1",))
             return bool(elsewhere.submit(asyncio.run, claimed).result().leases)
 
 
 @pytest.mark.parametrize("is_blocking", [False, True], ids=["waiting", "blocking the loop"])
-async def test_a_run_is_kept_however_long_its_steps_take_and_whoever_else_would_like_it(
+async def test_a_run_is_kept_however_long_its_steps_take_despite_rivals(
     monkeypatch: pytest.MonkeyPatch, *, is_blocking: bool
 ) -> None:
     monkeypatch.setattr(heartbeat, "SILENT_LEASES", 10_000)
@@ -93,7 +93,7 @@ async def test_a_run_is_kept_however_long_its_steps_take_and_whoever_else_would_
         assert [fact.event for fact in await run.audit()] == ["created", "claimed", "succeeded"]
 
 
-async def test_a_worker_tells_of_types_that_are_registered_while_it_works() -> None:
+async def test_a_worker_announces_types_that_are_registered_while_it_works() -> None:
     hf = application(FaultyStore(MemoryStore()))
     async with hf, hf.worker(lease_seconds=LEASE_SECONDS):
         hf.task("later.v1")(lambda: None)
@@ -101,10 +101,10 @@ async def test_a_worker_tells_of_types_that_are_registered_while_it_works() -> N
         async def is_told() -> bool:
             return "later.v1" in (await session_of(hf).store.workers())[0].types
 
-        await until("a beat tells of the new type", is_told)
+        await until("a heartbeat announces the new type", is_told)
 
 
-async def test_a_worker_is_heard_of_often_however_long_its_leases_are(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_reports_often_however_long_its_leases_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "LONGEST_PAUSE_SECONDS", 0.01)
     hf = application(FaultyStore(MemoryStore()))
     async with hf, hf.worker(lease_seconds=3600):
@@ -116,11 +116,11 @@ async def test_a_worker_is_heard_of_often_however_long_its_leases_are(monkeypatc
         await until("the worker is heard of", is_heard_of)
 
 
-def test_a_worker_is_heard_of_several_times_before_it_is_given_up() -> None:
+def test_a_worker_reports_several_times_before_it_counts_as_dead() -> None:
     assert heartbeat.LONGEST_PAUSE_SECONDS * 3 <= DEAD_AFTER / SECOND
 
 
-async def test_a_heart_that_cannot_reach_the_store_says_so_once_and_goes_on_beating(
+async def test_a_heartbeat_that_cannot_reach_the_store_logs_once_and_continues(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = FaultyStore(MemoryStore())
@@ -134,7 +134,7 @@ async def test_a_heart_that_cannot_reach_the_store_says_so_once_and_goes_on_beat
         assert caplog.text.count("cannot renew leases") == 1
 
 
-async def test_a_run_that_was_cancelled_is_noticed_by_a_beat_even_without_a_hint() -> None:
+async def test_a_heartbeat_notices_a_cancelled_run_even_without_a_hint() -> None:
     store = FaultyStore(MemoryStore())
     hf = application(store)
     async with hf:

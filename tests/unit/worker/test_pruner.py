@@ -1,4 +1,4 @@
-"""The pruner: now and then, bite by bite, and never in the way."""
+"""The pruner: it runs occasionally, in batches, and never blocks other work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVERY = 60 * SECOND
 
 
 class CountingStore(MemoryStore):
-    """A store that has so many bites to prune, and may be out of order."""
+    """A store with a given number of batches to prune, which may fail."""
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__(clock=clock)
@@ -63,7 +63,7 @@ async def pruner(store: CountingStore, clock: VirtualClock, monkeypatch: pytest.
 
 
 async def pass_time(clock: VirtualClock, pruner: Pruner) -> None:
-    """Let the next pruning be due, and over."""
+    """Let the next pruning become due, and finish."""
     due = clock.next_due()
     assert due is not None
     for callback in clock.pass_to(due):
@@ -72,7 +72,7 @@ async def pass_time(clock: VirtualClock, pruner: Pruner) -> None:
         await asyncio.sleep(0)
 
 
-async def test_it_prunes_about_every_so_often(store: CountingStore, clock: VirtualClock, pruner: Pruner) -> None:
+async def test_the_pruner_runs_at_its_interval(store: CountingStore, clock: VirtualClock, pruner: Pruner) -> None:
     began = clock.now()
 
     times = []
@@ -85,7 +85,7 @@ async def test_it_prunes_about_every_so_often(store: CountingStore, clock: Virtu
     assert all(0.9 * EVERY <= after - before <= 1.1 * EVERY for before, after in itertools.pairwise(times))
 
 
-async def test_it_goes_on_until_nothing_is_left_and_tells_of_dead_letters(
+async def test_the_pruner_continues_until_nothing_is_left_and_reports_dead_letters(
     store: CountingStore, clock: VirtualClock, pruner: Pruner, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.left = 4
@@ -93,11 +93,11 @@ async def test_it_goes_on_until_nothing_is_left_and_tells_of_dead_letters(
     await pass_time(clock, pruner)
 
     assert (store.left, store.bites) == (0, 4)
-    assert "2000 events of queues became dead letters" in caplog.text
+    assert "2000 queue events became dead letters" in caplog.text
 
 
 @pytest.mark.parametrize("trouble", [StoreUnavailable("gone"), RuntimeError("broken")])
-async def test_a_pruning_that_fails_is_tried_again_later(
+async def test_a_pruning_that_fails_is_retried_later(
     store: CountingStore, clock: VirtualClock, pruner: Pruner, trouble: Exception
 ) -> None:
     store.trouble = trouble
@@ -110,7 +110,7 @@ async def test_a_pruning_that_fails_is_tried_again_later(
 
 
 @pytest.mark.parametrize("trouble", [StoreUnavailable("gone"), RuntimeError("broken")])
-async def test_a_pruning_that_fails_for_long_is_told_once(
+async def test_a_pruning_that_keeps_failing_is_logged_once(
     store: CountingStore,
     clock: VirtualClock,
     pruner: Pruner,
@@ -130,7 +130,9 @@ async def test_a_pruning_that_fails_for_long_is_told_once(
     ]
 
 
-async def test_it_stops_in_the_middle_of_a_pruning(store: CountingStore, clock: VirtualClock, pruner: Pruner) -> None:
+async def test_the_pruner_stops_in_the_middle_of_a_pruning(
+    store: CountingStore, clock: VirtualClock, pruner: Pruner
+) -> None:
     store.left = 1_000_000
     due = clock.next_due()
     assert due is not None
@@ -144,7 +146,7 @@ async def test_it_stops_in_the_middle_of_a_pruning(store: CountingStore, clock: 
     assert clock.next_due() is None
 
 
-async def test_it_says_how_long_runs_are_kept(store: CountingStore, clock: VirtualClock) -> None:
+async def test_the_pruner_passes_the_retention_to_the_store(store: CountingStore, clock: VirtualClock) -> None:
     pruner = Pruner(store, clock, every=EVERY, retention=17, chance=random.Random(1))
     pruner.start()
     await pass_time(clock, pruner)
@@ -164,5 +166,5 @@ async def test_it_says_how_long_runs_are_kept(store: CountingStore, clock: Virtu
         (GREATEST_BITE, 0.0, GREATEST_BITE),
     ],
 )
-def test_a_bite_is_as_large_as_can_be_removed_in_a_moment(size: int, seconds: float, expected: int) -> None:
+def test_a_batch_is_as_large_as_can_be_removed_in_a_moment(size: int, seconds: float, expected: int) -> None:
     assert next_bite(size, seconds) == expected

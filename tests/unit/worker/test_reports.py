@@ -1,4 +1,4 @@
-"""Reports: nothing that a body says last is lost, and however much it says, little of it is written."""
+"""Reports: the last progress of a body is never lost, and frequent progress causes few writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.worker.reports import BEAT_EVERY, LISTEN_EVERY, Reports
 
 
 class Desk:
-    """A run whose bodies ring: on a clock that the test moves, with what was written."""
+    """A run whose bodies report progress, on a clock that the test moves, with the values written."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
@@ -43,7 +43,7 @@ class Desk:
             callback()
 
 
-def test_the_first_word_is_taken_at_once_and_the_latest_after_a_rest() -> None:
+def test_the_first_value_is_taken_at_once_and_the_latest_after_an_interval() -> None:
     desk = Desk()
     ctx = desk.context()
     for number in range(1000):
@@ -55,17 +55,17 @@ def test_the_first_word_is_taken_at_once_and_the_latest_after_a_rest() -> None:
     assert desk.rings == 1
 
 
-def test_after_a_rest_in_which_nothing_was_said_the_next_word_is_taken_at_once() -> None:
+def test_after_a_silent_interval_the_next_value_is_taken_at_once() -> None:
     desk = Desk()
     ctx = desk.context()
     ctx.progress("a")
     desk.let_pass(LISTEN_EVERY)
-    assert desk.clock.next_due() is None  # a body that says nothing costs nothing
+    assert desk.clock.next_due() is None  # a silent body costs nothing
     ctx.progress("b")
     assert desk.written == ['"a"', '"b"']
 
 
-def test_what_was_said_last_is_there_when_the_body_has_ended() -> None:
+def test_the_last_value_is_written_when_the_body_has_ended() -> None:
     desk = Desk()
     ctx = desk.context()
     ctx.progress(1)
@@ -76,18 +76,18 @@ def test_what_was_said_last_is_there_when_the_body_has_ended() -> None:
     assert desk.clock.next_due() is None
 
 
-def test_null_is_progress_like_any_other() -> None:
+def test_null_is_progress_like_any_other_value() -> None:
     desk = Desk()
     ctx = desk.context()
     ctx.progress(None)
     assert desk.written == ["null"]
 
 
-def test_signs_of_life_are_counted_once_a_minute_from_the_claim_on() -> None:
+def test_heartbeats_are_counted_once_a_minute_from_the_claim_on() -> None:
     desk = Desk()
     ctx = desk.context()
     noted = []
-    for _ in range(7 * 4):  # every quarter of a minute, for seven minutes
+    for _ in range(7 * 4):  # every 15 seconds, for seven minutes
         desk.let_pass(15 * SECOND)
         ctx.heartbeat()
         noted.append(len(desk.beats))
@@ -96,8 +96,8 @@ def test_signs_of_life_are_counted_once_a_minute_from_the_claim_on() -> None:
     assert desk.beats == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_no_last_word_is_lost_between_two_threads() -> None:
-    """The listener takes what there is over and over while a body talks; at last it has heard the last word."""
+def test_no_last_value_is_lost_between_two_threads() -> None:
+    """The listener reads values repeatedly while a body reports; in the end it has the last one."""
     ctx = TaskContext("run", 1, "task.v1", 1, lambda _: rung.set())
     rung, over = threading.Event(), threading.Event()
     heard: list[str] = []
@@ -129,7 +129,7 @@ def test_no_last_word_is_lost_between_two_threads() -> None:
     assert heard == sorted(heard, key=int)
 
 
-def test_a_word_that_rings_and_is_seen_at_once_is_taken_once() -> None:
+def test_a_value_that_is_reported_and_read_at_once_is_taken_once() -> None:
     desk = Desk()
     ctx = desk.context()
     ctx.progress(0)
@@ -137,7 +137,7 @@ def test_a_word_that_rings_and_is_seen_at_once_is_taken_once() -> None:
     desk.let_pass(LISTEN_EVERY - 1)
     ctx.progress(1)
     desk.let_pass(1)
-    desk.hear(info)  # it had rung, too, and that was on its way
+    desk.hear(info)  # its notification was on the way, too
     assert desk.written == ["0", "1"]
     desk.let_pass(2 * LISTEN_EVERY)
     ctx.progress(2)

@@ -1,4 +1,4 @@
-"""The scheduler: fires what is due, sleeps until something is, and leaves to others what it cannot."""
+"""The scheduler: fires due slots, sleeps until the next one, and leaves to others what it cannot fire."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ A = TypeVar("A")
 
 
 class CountingStore(MemoryStore):
-    """A store that counts looks, and may be out of order."""
+    """A store that counts queries, and may fail."""
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__(clock=clock)
@@ -84,7 +84,7 @@ async def made(store: CountingStore, name: str) -> int:
     return len(await store.list(Query(tags={"schedule": name}, limit=1000)))
 
 
-async def test_without_schedules_it_looks_only_when_the_poll_is_due(
+async def test_without_schedules_the_scheduler_queries_only_at_its_poll_interval(
     scheduler: Scheduler, store: CountingStore, clock: VirtualClock
 ) -> None:
     await advance(scheduler, clock, 60 * SECOND)
@@ -93,7 +93,9 @@ async def test_without_schedules_it_looks_only_when_the_poll_is_due(
     assert scheduler.is_idle
 
 
-async def test_it_sleeps_until_the_next_slot(scheduler: Scheduler, store: CountingStore, clock: VirtualClock) -> None:
+async def test_the_scheduler_sleeps_until_the_next_slot(
+    scheduler: Scheduler, store: CountingStore, clock: VirtualClock
+) -> None:
     await store.apply(PutSchedules(schedules=[a_schedule("a", 2 * SECOND)]))
     scheduler.hear(Hint(is_rescheduled=True))
     await settled(scheduler)
@@ -103,7 +105,7 @@ async def test_it_sleeps_until_the_next_slot(scheduler: Scheduler, store: Counti
     assert store.looks == 1 + 1 + 1
 
 
-async def test_hints_from_elsewhere_are_answered_once_in_a_while(scheduler: Scheduler, store: CountingStore) -> None:
+async def test_frequent_hints_from_other_processes_are_combined(scheduler: Scheduler, store: CountingStore) -> None:
     for _ in range(10):
         scheduler.hear(Hint(is_elsewhere=True))
         await settled(scheduler)
@@ -126,7 +128,7 @@ async def test_many_schedules_are_fired_page_by_page(
     assert len(await store.list(Query(limit=1000))) == count
 
 
-async def test_a_schedule_whose_zone_is_not_known_here_is_left_to_others_and_keeps_nobody_up(
+async def test_a_schedule_whose_zone_is_unknown_here_is_left_to_others_and_does_not_keep_the_scheduler_awake(
     scheduler: Scheduler,
     store: CountingStore,
     clock: VirtualClock,
@@ -149,12 +151,12 @@ async def test_a_schedule_whose_zone_is_not_known_here_is_left_to_others_and_kee
 
     assert (await made(store, "strange"), await made(store, "usual")) == (0, 2)
     assert [record.getMessage() for record in caplog.records] == [
-        "schedule strange is left to other workers: there is no time zone 'Europe/Rome'"
+        "this worker cannot fire schedule strange; other workers can: there is no time zone 'Europe/Rome'"
     ]
     assert store.looks - looks < 40
 
 
-async def test_whatever_goes_wrong_is_tried_again_and_said_once(
+async def test_any_failure_is_retried_and_logged_once(
     scheduler: Scheduler, store: CountingStore, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     await store.apply(PutSchedules(schedules=[a_schedule("a", 60 * SECOND)]))
@@ -172,7 +174,9 @@ async def test_whatever_goes_wrong_is_tried_again_and_said_once(
     ]
 
 
-async def test_once_stopped_it_fires_no_more(scheduler: Scheduler, store: CountingStore, clock: VirtualClock) -> None:
+async def test_a_stopped_scheduler_fires_nothing(
+    scheduler: Scheduler, store: CountingStore, clock: VirtualClock
+) -> None:
     await store.apply(PutSchedules(schedules=[a_schedule("a")]))
     await scheduler.stop()
     scheduler.hear(Hint(is_rescheduled=True))

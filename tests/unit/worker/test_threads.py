@@ -1,4 +1,4 @@
-"""The pool of threads: as many as there is work for, up to a limit, and no result is left behind."""
+"""The pool of threads: as many as there is work for, up to a limit, and no result is lost."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_there_is_a_thread_for_each_job_up_to_the_limit() -> None:
 
 
 async def test_a_job_that_waits_for_a_later_one_does_not_keep_it_from_running() -> None:
-    """A thread that has just taken a job is not idle, though it may look so for a moment."""
+    """A thread that has just taken a job is not idle, although it may look idle for a moment."""
     bench = Bench(2)
     for _ in range(300):
         told = threading.Event()
@@ -81,7 +81,7 @@ async def test_a_job_that_waits_for_a_later_one_does_not_keep_it_from_running() 
     bench.threads.close()
 
 
-async def test_idle_threads_end_by_themselves_and_come_back_when_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_threads_end_and_come_back_when_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.worker.threads.IDLE_SECONDS", 0.01)
     bench = Bench(2)
     bench.submit(lambda: 1)
@@ -92,7 +92,7 @@ async def test_idle_threads_end_by_themselves_and_come_back_when_needed(monkeypa
     bench.threads.close()
 
 
-async def test_a_result_that_cannot_be_taken_in_does_not_hold_up_those_behind_it() -> None:
+async def test_a_result_that_cannot_be_handled_does_not_block_later_ones() -> None:
     bench = Bench(1)
     heard: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(str(context["exception"])))
@@ -107,7 +107,7 @@ async def test_a_result_that_cannot_be_taken_in_does_not_hold_up_those_behind_it
     bench.threads.close()
 
 
-async def test_a_pool_that_is_closed_lets_its_threads_end() -> None:
+async def test_a_closed_pool_lets_its_threads_end() -> None:
     before = threading.active_count()
     bench = Bench(5)
     for _ in range(5):
@@ -131,7 +131,7 @@ def test_a_result_that_comes_after_the_loop_is_closed_is_dropped() -> None:
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    """Let the system give no thread, so many times."""
+    """Let the system refuse new threads a given number of times."""
     left, start = iter(range(times)), threading.Thread.start
 
     def refusing(thread: threading.Thread) -> None:
@@ -152,7 +152,7 @@ async def test_without_any_thread_a_job_is_refused_and_the_next_one_is_not(monke
     bench.threads.close()
 
 
-async def test_with_too_few_threads_jobs_wait_for_those_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_with_too_few_threads_jobs_wait_for_existing_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, release = Bench(4), threading.Event()
     bench.submit(lambda: release.wait(GUARD_SECONDS))
     refuse(monkeypatch, 2)

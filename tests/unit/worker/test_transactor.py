@@ -1,4 +1,4 @@
-"""The transactor: transactions are asked for until there is an answer."""
+"""The transactor: transactions are repeated until there is an answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.worker.transactor import Transactor
 
 
 class Away:
-    """A database that cannot be reached until the test says so."""
+    """A database that is unreachable until the test says otherwise."""
 
     is_back = False
     asked = 0
@@ -29,7 +29,7 @@ class Away:
         return Transacted(verdict=Verdict(run_id=checkpoint.run_id), now=1)
 
 
-async def test_an_outage_is_told_once_however_many_transactions_meet_it(
+async def test_an_outage_is_logged_once_however_many_transactions_meet_it(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.core.outage.pauses", lambda: repeat(0.0))
@@ -49,6 +49,6 @@ async def test_an_outage_is_told_once_however_many_transactions_meet_it(
         await until("all are answered", lambda: len(answers) == len(tasks))
 
     assert [record.getMessage().partition(" after ")[0] for record in caplog.records] == [
-        "cannot carry out transactions; trying again: away",
-        "carrying out transactions works again",
+        "cannot execute transactions; trying again: away",
+        "executing transactions works again",
     ]

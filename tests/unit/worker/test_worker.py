@@ -1,4 +1,4 @@
-"""The worker: what it claims, how it makes place, how it hears, how it leaves."""
+"""The worker: which runs it claims, how it frees slots, how it gets news, and how it stops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from holdfast import Context, Holdfast, InvalidRequest, KeyConflict, Registry, Retry, RunHandle, RunState
+from holdfast import Context, Holdfast, InvalidRequest, KeyConflict, Registry, Retry, RunHandle, RunState, step_info
 from holdfast.app import session_of
 from holdfast.core.clock import SECOND, FollowingClock, Micros, Timer
 from holdfast.core.hint import Hint
@@ -42,7 +42,7 @@ def registry() -> Registry:
 
 @pytest_asyncio.fixture
 async def h() -> AsyncIterator[Harness]:
-    """A harness whose worker is gone, so that the test hires its own."""
+    """A harness without a worker, so that the test starts its own."""
     async with Harness(registry(), patience_seconds=0.02) as harness:
         await harness.stop_worker()
         yield harness
@@ -63,7 +63,7 @@ def hire(h: Harness, **options: Any) -> Worker:
         (["elsewhere.v1"], set()),
     ],
 )
-async def test_a_worker_claims_what_is_registered_and_matches_its_patterns(
+async def test_a_worker_claims_registered_types_that_match_its_patterns(
     h: Harness, types: list[str] | None, claimed: set[str]
 ) -> None:
     runs = [
@@ -76,7 +76,7 @@ async def test_a_worker_claims_what_is_registered_and_matches_its_patterns(
     assert {info.type for info in infos if info.state is RunState.SUCCEEDED} == claimed
 
 
-async def test_a_worker_claims_what_is_registered_while_it_works(h: Harness) -> None:
+async def test_a_worker_claims_types_that_are_registered_while_it_works(h: Harness) -> None:
     async with hire(h):
         late = Registry()
 
@@ -88,9 +88,7 @@ async def test_a_worker_claims_what_is_registered_while_it_works(h: Harness) -> 
         assert await h.execute(added) == "in time"
 
 
-async def test_a_run_that_no_hint_tells_of_is_claimed_at_the_next_poll(
-    h: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_run_without_a_hint_is_claimed_at_the_next_poll(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_of(h).store, "listen", lambda _: lambda: None)  # every hint is lost
     async with h._new_worker(clock=h.clock, poll=10 * SECOND, has_heart=False) as worker:
         while not worker.is_idle:
@@ -101,7 +99,7 @@ async def test_a_run_that_no_hint_tells_of_is_claimed_at_the_next_poll(
             await asyncio.sleep(0.001)
 
 
-async def test_a_worker_that_has_nothing_to_do_asks_less_than_once_in_two_seconds() -> None:
+async def test_an_idle_worker_polls_less_than_once_in_two_seconds() -> None:
     clock = VirtualClock()
     store = FaultyStore(MemoryStore(clock=clock))
     async with Harness(registry(), clock=clock, store=store) as h:
@@ -109,7 +107,7 @@ async def test_a_worker_that_has_nothing_to_do_asks_less_than_once_in_two_second
         await h.start("shopping.v1", delay=3600)
         h._worker = h._new_worker(clock=h.clock, has_heart=False)
         await h._worker.start()
-        await h.advance(10)  # so that whatever backs off has done so
+        await h.advance(10)  # so that every backoff has reached its limit
         before = len(store.calls)
 
         await h.advance(600)
@@ -126,18 +124,18 @@ async def test_a_worker_without_types_says_so(h: Harness, caplog: pytest.LogCapt
     "options",
     [{"concurrency": 0}, {"threads": 0}, {"steps": 0}, {"lease_seconds": 0}, {"grace_seconds": -1}],
 )
-async def test_settings_that_cannot_work_are_refused(h: Harness, options: Any) -> None:
+async def test_invalid_settings_are_refused(h: Harness, options: Any) -> None:
     with pytest.raises(InvalidRequest, match=next(iter(options)).removesuffix("_seconds")):
         h.worker(**options)
 
 
 async def test_a_worker_is_started_once(h: Harness) -> None:
     async with hire(h) as worker:
-        with pytest.raises(InvalidRequest, match="started already"):
+        with pytest.raises(InvalidRequest, match="already started"):
             await worker.start()
 
 
-async def test_run_until_idle_ends_when_nothing_is_due_though_runs_sleep_and_wait(h: Harness) -> None:
+async def test_run_until_idle_ends_when_nothing_is_due_even_if_runs_sleep_and_wait(h: Harness) -> None:
     app = Registry()
 
     @app.workflow
@@ -156,7 +154,7 @@ async def test_run_until_idle_ends_when_nothing_is_due_though_runs_sleep_and_wai
     assert states == [RunState.SUSPENDED, RunState.SUSPENDED, RunState.PENDING]
 
 
-async def test_run_until_idle_works_on_what_its_runs_have_woken_though_every_hint_is_lost(
+async def test_run_until_idle_executes_runs_that_its_runs_have_woken_even_if_every_hint_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     app = Registry()
@@ -216,7 +214,7 @@ async def test_a_parent_of_few_children_leaves_memory_while_it_waits(h: Harness)
     assert await claims_of(run) > 3
 
 
-async def test_a_parent_whose_many_children_take_long_leaves_memory_soon_after_the_last_end() -> None:
+async def test_a_parent_whose_children_take_long_leaves_memory_soon_after_the_last_end() -> None:
     app = Registry()
 
     @app.workflow
@@ -235,7 +233,7 @@ async def test_a_parent_whose_many_children_take_long_leaves_memory_soon_after_t
         assert await claims_of(run) > 1
 
 
-async def test_a_run_that_waits_for_something_near_gives_way_to_one_that_is_ready(h: Harness) -> None:
+async def test_a_run_that_waits_for_a_near_timer_gives_way_to_one_that_is_ready(h: Harness) -> None:
     app = Registry()
     order: list[str] = []
 
@@ -283,7 +281,7 @@ async def test_no_more_runs_are_held_than_the_concurrency_allows(h: Harness) -> 
     assert max(peak) == 3
 
 
-async def test_no_more_bodies_run_at_once_than_steps_allows_and_the_rest_take_their_turn(h: Harness) -> None:
+async def test_no_more_bodies_run_at_once_than_steps_allows_and_the_others_wait(h: Harness) -> None:
     app = Registry()
     running: list[int] = []
     peak: list[int] = []
@@ -305,8 +303,8 @@ async def test_no_more_bodies_run_at_once_than_steps_allows_and_the_rest_take_th
     assert max(peak) == 4
 
 
-async def test_a_hint_that_comes_while_the_last_look_ends_is_not_lost() -> None:
-    """T1: the holder learns of an arrival by a hint; the loss of one may only cost latency, this one nothing."""
+async def test_a_hint_that_comes_while_the_last_query_ends_is_not_lost() -> None:
+    """T1: the holder learns of an arrival by a hint. A lost hint may only cost latency; this one costs nothing."""
     app = Registry()
 
     @app.workflow
@@ -334,7 +332,7 @@ async def test_a_hint_that_comes_while_the_last_look_ends_is_not_lost() -> None:
         assert store.calls.count("look") == 2
 
 
-async def test_looking_at_held_runs_does_not_count_as_renewing_their_leases(h: Harness) -> None:
+async def test_reading_held_runs_does_not_count_as_renewing_their_leases(h: Harness) -> None:
     """T8: after an outage a worker renews before it claims, so it never takes a run from itself."""
     app = Registry()
     opened = asyncio.Event()
@@ -350,16 +348,16 @@ async def test_looking_at_held_runs_does_not_count_as_renewing_their_leases(h: H
         while not worker.is_executing:
             await asyncio.sleep(0)
         h.clock.pass_to(h.clock.now() + 29_000_000)
-        await run.send("hello")  # makes it look
+        await run.send("hello")  # causes a read
         await asyncio.sleep(0.01)
         h.clock.pass_to(h.clock.now() + 2_000_000)
-        await h.execute("shopping.v1")  # makes it claim
+        await h.execute("shopping.v1")  # causes a claim
         opened.set()
         assert await run.result() == "done"
         assert [fact.event for fact in await run.audit()].count("claimed") == 1
 
 
-async def test_a_stopping_worker_gives_running_steps_their_grace(h: Harness) -> None:
+async def test_a_stopping_worker_lets_running_steps_finish_within_the_grace(h: Harness) -> None:
     app = Registry()
     opened = asyncio.Event()
 
@@ -409,11 +407,11 @@ async def test_a_stopping_worker_gives_a_run_back_when_the_grace_is_over(h: Harn
     assert list(await run.history()) == []
     async with hire(h) as worker:
         await until("the step is executed again", lambda: worker.is_executing)
-        assert (await run.info()).attempt == 1  # a shutdown is not charged
+        assert (await run.info()).attempt == 1  # a shutdown is not charged as an attempt
         await run.cancel()
 
 
-async def test_a_worker_that_is_told_to_stop_twice_or_before_its_start_does_nothing(h: Harness) -> None:
+async def test_stopping_a_worker_twice_or_before_its_start_does_nothing(h: Harness) -> None:
     worker = hire(h)
     await worker.stop()
     async with hire(h) as worker:
@@ -430,7 +428,7 @@ def held(worker: Worker) -> int:
     return sum(run.is_executing for run in worker._drivers.values())
 
 
-async def test_a_worker_takes_no_more_than_it_may_of_what_is_started_at_once(h: Harness) -> None:
+async def test_a_worker_takes_at_most_its_concurrency_of_runs_started_at_once(h: Harness) -> None:
     app = Registry()
     app.workflow(endless)
     h.include(app)
@@ -446,7 +444,7 @@ async def test_a_worker_takes_no_more_than_it_may_of_what_is_started_at_once(h: 
         assert worker.free() == 0
 
 
-async def test_what_was_ready_while_a_start_was_under_way_is_claimed_if_nothing_came_of_that(h: Harness) -> None:
+async def test_a_run_that_became_ready_during_a_start_is_claimed_if_the_start_created_none(h: Harness) -> None:
     known = await h.start("shopping.v1", key="known")
     async with hire(h, concurrency=1) as worker:
         await known.result()
@@ -458,7 +456,7 @@ async def test_what_was_ready_while_a_start_was_under_way_is_claimed_if_nothing_
         worker._claimer.wake()
         assert worker.free() == 0
         is_asking = [worker._claimer.is_asking]
-        worker.accept([], h.clock.now())  # the key was known: no run was made
+        worker.accept([], h.clock.now())  # the key was known: no run was created
         is_asking.append(worker._claimer.is_asking)
         assert is_asking == [False, True]
         assert await h.run("somebody's").result() == "bought"
@@ -481,13 +479,13 @@ async def test_a_worker_whose_caller_is_cancelled_stops_all_the_same(h: Harness,
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
-    await worker.stop()  # which waits for the end of it
+    await worker.stop()  # waits until the worker has stopped
     info = await run.info()
     assert (info.state, info.worker) == (RunState.PENDING, None)
     assert list(await session_of(h).store.workers()) == []
 
 
-async def test_a_step_that_cannot_be_begun_blocks_its_run_and_no_other(
+async def test_a_step_that_cannot_be_started_blocks_its_run_and_no_other(
     h: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = Registry()
@@ -521,7 +519,7 @@ async def test_a_worker_registers_and_retires(h: Harness) -> None:
     assert list(await session_of(h).store.workers()) == []
 
 
-async def test_the_audit_tells_who_held_a_run_when_that_worker_is_gone(h: Harness) -> None:
+async def test_the_audit_names_the_holder_of_a_run_after_that_worker_is_gone(h: Harness) -> None:
     run = await h.start("shopping.v1")
     first, second = hire(h, name="billing-1"), hire(h, name="billing-1")
     async with first:
@@ -543,10 +541,10 @@ async def test_a_slow_workflow_is_named_in_the_log(h: Harness, caplog: pytest.Lo
     with caplog.at_level(logging.WARNING):
         async with hire(h):
             await h.execute(busy)
-    assert "(busy) kept the worker's loop for" in caplog.text
+    assert "(busy) blocked the worker's loop for" in caplog.text
 
 
-async def test_a_start_that_is_refused_leaves_the_clock_of_a_worker_that_would_have_taken_the_run_alone() -> None:
+async def test_a_start_that_is_refused_leaves_the_clock_of_the_worker_alone() -> None:
     hf = Holdfast(store=MemoryStore())
     hf.include(registry())
     async with hf, hf.worker() as worker:
@@ -561,7 +559,7 @@ async def test_a_start_that_is_refused_leaves_the_clock_of_a_worker_that_would_h
 
 
 class CountingClock(FollowingClock):
-    """A clock that counts the timers that were set on it."""
+    """A clock that counts its timers."""
 
     timers = 0
 
@@ -571,27 +569,30 @@ class CountingClock(FollowingClock):
 
 
 @pytest.mark.parametrize("why", ["it is to pause", "its lease is over"])
-async def test_a_retry_that_is_due_and_may_not_begin_is_not_looked_at_over_and_over(why: str) -> None:
+async def test_a_due_retry_that_may_not_start_is_not_checked_repeatedly(why: str) -> None:
     hf, clock, is_over = Holdfast(store=MemoryStore()), CountingClock(), asyncio.Event()
     attempts: list[int] = []
+    is_to_pause = why == "it is to pause"
 
     async def failing() -> None:
         attempts.append(len(attempts))
+        if is_to_pause:
+            await hf.run(step_info().run_id).pause()  # before the next attempt can be due
         raise ValueError
 
     @hf.workflow("busy.v1")
     async def busy(ctx: Context) -> None:
-        retry = Retry(initial=0.05, jitter=0)
+        # In the other case the retry becomes due when the clock jumps, and not before.
+        retry = Retry(initial=0.05 if is_to_pause else 60, jitter=0)
         await asyncio.gather(ctx.step("long", is_over.wait), ctx.step("failing", failing, retry=retry))
 
     async with hf, hf._new_worker(clock=clock, poll=None):
-        run = await hf.start(busy)
+        await hf.start(busy)
         await until("the step has failed", lambda: bool(attempts))
-        if why == "it is to pause":
-            await run.pause()
-        else:
-            clock.told(clock.now() + 3600 * SECOND)
         await asyncio.sleep(0.2)
+        if not is_to_pause:
+            clock.told(clock.now() + 3600 * SECOND)
+            await asyncio.sleep(0.2)
 
         before = clock.timers
         for _ in range(100):

@@ -1,1 +1,1 @@
-"""The measurements of `holdfast bench`: what is measured, and the empty store it is measured on."""
+"""The measurements of `holdfast bench`, and the empty store on which they run."""

@@ -1,6 +1,6 @@
-"""Measures: the work by which a store is measured on this machine and disk.
+"""Measures: workloads that measure a store on this machine and disk.
 
-Each kind of work gives samples; how many of them are taken, and what is said of them, is the caller's affair.
+Each workload returns samples. The caller decides how many samples to take and how to report them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def wait_for_message(ctx: Context) -> None:
 
 @dataclass(frozen=True)
 class Measure:
-    """Something that can be measured: in seconds, or if it is a rate, in so many a second."""
+    """A measurement: in seconds, or for a rate in units per second."""
 
     name: str
     what: str
@@ -67,13 +67,13 @@ class Measure:
         return "a second" if self.is_rate else "ms"
 
     def said(self, value: float) -> str:
-        """A figure for people, in that unit."""
+        """Format a figure in that unit."""
         return f"{value:,.0f}" if self.is_rate else f"{value * 1e3:,.2f}"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What came out: the middle of all samples, and the best and the worst of them."""
+    """The result of a measurement: the median, the best and the worst of all samples."""
 
     measure: Measure
     samples: Sequence[float]
@@ -92,7 +92,7 @@ class Figure:
 
 
 async def steps_at_once(hf: Holdfast) -> list[float]:
-    """Many workflows of five steps each, from the first start to the last result."""
+    """Measure the steps per second of many workflows of five steps, from the first start to the last result."""
     started = time.perf_counter()
     runs = await hf.start_many(many_steps, [(FIVE,) for _ in range(_AT_ONCE)])
     await asyncio.gather(*(run.result() for run in runs))
@@ -100,17 +100,17 @@ async def steps_at_once(hf: Holdfast) -> list[float]:
 
 
 async def steps_in_a_row(hf: Holdfast) -> list[float]:
-    """One step after another in one run."""
+    """Measure one step after another in one run."""
     return [await seconds(hf.execute(many_steps, _IN_A_ROW)) / _IN_A_ROW]
 
 
 async def starts(hf: Holdfast) -> list[float]:
-    """From the start of a run of one step to its result."""
+    """Measure the time from the start of a one-step run to its result."""
     return [await seconds(hf.execute(one_step)) for _ in range(_WAITING)]
 
 
 async def messages(hf: Holdfast) -> list[float]:
-    """From sending a message to the result of the suspended run that waited for it."""
+    """Measure the time from a message to the result of the suspended run that waited for it."""
     runs = await hf.start_many(wait_for_message, [() for _ in range(_WAITING)])
     await all_suspended(hf, wait_for_message.type)
 
@@ -122,22 +122,22 @@ async def messages(hf: Holdfast) -> list[float]:
 
 
 async def starts_in_bulk(hf: Holdfast) -> list[float]:
-    """Runs that one call starts."""
+    """Measure the number of runs per second that one call starts."""
     took = await seconds(hf.start_many(one_step, [() for _ in range(_IN_BULK)], delay=_LATER))
     return [_IN_BULK / took]
 
 
 MEASURES = (
-    Measure("steps_per_second", "steps, of many workflows at once", steps_at_once, is_rate=True),
+    Measure("steps_per_second", "steps of many workflows at once", steps_at_once, is_rate=True),
     Measure("step_seconds", "one step after another", steps_in_a_row),
-    Measure("start_seconds", "start to result of one step", starts),
+    Measure("start_seconds", "start to result of a one-step run", starts),
     Measure("message_seconds", "message to result of a waiting run", messages),
-    Measure("starts_per_second", "starts, a thousand in a call", starts_in_bulk, is_rate=True),
+    Measure("starts_per_second", "starts, a thousand per call", starts_in_bulk, is_rate=True),
 )
 
 
 async def measured(hf: Holdfast, measure: Measure, length: float) -> Figure:
-    """Do it again and again for about so many seconds, after once that does not count."""
+    """Take samples for about `length` seconds, after one round of warm-up."""
     await measure.work(hf)
     samples: list[float] = []
     for _ in until(time.perf_counter() + length):
@@ -146,21 +146,21 @@ async def measured(hf: Holdfast, measure: Measure, length: float) -> Figure:
 
 
 def until(end: float) -> Iterator[None]:
-    """Once, and then until the time has come."""
+    """Yield once, and then until the time is over."""
     yield
     while time.perf_counter() < end:
         yield
 
 
 async def seconds(work: Awaitable[object]) -> float:
-    """How long something takes."""
+    """Return the duration of an awaitable, in seconds."""
     started = time.perf_counter()
     await work
     return time.perf_counter() - started
 
 
 async def all_suspended(hf: Holdfast, type: str) -> None:
-    """Wait until no run of a type is on its way any more."""
-    # As anybody would have to: there is nothing that tells of it.
+    """Wait until all runs of a type are suspended."""
+    # Poll, because nothing reports it.
     while [run async for run in hf.list(type=type, state=["pending", "running"], limit=1)]:  # noqa: ASYNC110
         await asyncio.sleep(_LOOK_SECONDS)

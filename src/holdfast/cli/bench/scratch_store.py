@@ -1,4 +1,4 @@
-"""A scratch store: empty, beside that of the settings, on the same disk or server, and deleted at the end."""
+"""A scratch store: empty, on the same disk or server as the store of the settings, and deleted at the end."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from holdfast.cli.settings import Settings
 
 @asynccontextmanager
 async def scratch_store(settings: Settings) -> AsyncIterator[Holdfast]:
-    """The engine on such a store: for SQLite a file in a folder of its own, for Postgres a schema of its own."""
+    """Yield an engine on a scratch store: for SQLite a file in a folder of its own, for Postgres a schema."""
     url = session_of(engine_for(settings)).url
     if url.startswith("sqlite:"):
         folder = Path(unquote(urlsplit(url).path[1:])).parent
         if not folder.is_dir():
-            raise Refusal(f"there is no directory {folder}; make it, or name another with --url", ExitCode.UNREACHABLE)
+            raise Refusal(
+                f"there is no directory {folder}; create it, or name another with --url", ExitCode.UNREACHABLE
+            )
         with tempfile.TemporaryDirectory(prefix=".holdfast-bench-", dir=folder) as own:
             async with Holdfast(f"sqlite:///{quote(own)}/bench.db") as hf:
                 yield hf

@@ -1,1 +1,1 @@
-"""One module for each command, under its name; each defines `command`."""
+"""One module for each command, with the name of the command; each defines `command`."""

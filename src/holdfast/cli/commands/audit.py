@@ -28,7 +28,7 @@ from holdfast.engine.info import AuditInfo
 @click.argument("run", shell_complete=completing.runs)
 @pass_output
 def command(out: Output, run: str) -> None:
-    """List the facts of a run's life: claimed, suspended, woken, retried, ended."""
+    """List the audit log of a run: when and by whom it was claimed, suspended, woken, retried, ended."""
 
     async def work(hf: Holdfast) -> None:
         facts = await hf.run(await find_run(hf, run)).audit()

@@ -30,9 +30,9 @@ _AT_ONCE = 500
 def command(out: Output, *, seconds: float) -> None:
     """Measure how fast a store is, on this machine and its disk or server.
 
-    It works in a place of its own beside the store (for SQLite another file in the same directory, for Postgres another
-    schema), which is removed at the end; what is in the store is not touched. On a server that others use it takes its
-    share for as long as it lasts.
+    It works in a temporary store beside the real one: for SQLite in another file in the same directory, for Postgres in
+    another schema. The temporary store is removed at the end, and the real store does not change. On a shared server,
+    the benchmark uses capacity while it runs.
     """
     tune_for_runs()
     figures = run_tidily(_measure(out, seconds / len(MEASURES)))
@@ -41,11 +41,11 @@ def command(out: Output, *, seconds: float) -> None:
 
 
 async def _measure(out: Output, seconds: float) -> list[Figure]:
-    """Measure one thing after another, and tell of each as soon as it is known."""
+    """Take one measurement after another, and print each figure as soon as it is known."""
     figures: list[Figure] = []
     width = max(len(measure.what) for measure in MEASURES)
     async with scratch_store(out.settings) as hf:
-        out.talk(f"measuring in {scrubbed(session_of(hf).url)}, which is removed afterwards")
+        out.talk(f"measuring in {scrubbed(session_of(hf).url)}, a temporary store that is removed at the end")
         hf.include(registry)
         async with hf.worker(concurrency=_AT_ONCE):
             for measure in MEASURES:

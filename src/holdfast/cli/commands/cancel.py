@@ -22,16 +22,18 @@ VERB = RunAction("cancel", "cancelling", "cancelled", is_destructive=True)
     'holdfast cancel --filter "tag.shop:x since:2h" --yes',
 )
 @choosing(VERB)
-@click.option("--reason", default="", help="Kept with the run, and told to its parent.")
-@click.option("--force", is_flag=True, help="Undo nothing of what the run has done.")
+@click.option("--reason", default="", help="Stored with the run, and passed to its parent.")
+@click.option("--force", is_flag=True, help="Do not roll back: run no undo functions.")
 @pass_output
 def command(
     out: Output, runs: Sequence[str], words: Sequence[str], reason: str, *, force: bool, dry_run: bool, yes: bool
 ) -> ExitCode:
-    """End runs as cancelled, after they have undone what they did. Whatever else they still do is not recorded.
+    """Cancel runs. Each run rolls back (undoes its finished steps) and then ends as cancelled.
 
-    RUN is an id, the beginning of one, or key:KEY. On a terminal it asks once; elsewhere it needs --yes.
-    The exit code is 6 if a run that was named had ended already.
+    Anything else that a cancelled run still does is not recorded.
+
+    RUN is an id, the beginning of an id, or key:KEY. On a terminal, the command asks once for confirmation; elsewhere
+    it needs --yes. The exit code is 6 if a named run had already ended.
     """
     choice = RunChoice(runs, words, dry_run, yes)
     return do_to_runs(out, VERB, choice, lambda runs, how: runs.cancel(reason, force=force, **how))

@@ -62,29 +62,30 @@ _WORDS = {
     shell_complete=completing.types,
     help="Only runs of this type, such as 'billing.*'.",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="Only so many runs, the newest.  [default: all]")
-@click.option("--allow-undecided", is_flag=True, help="Exit with 0 if the worst is that a run cannot be decided.")
+@click.option("--limit", type=click.IntRange(min=1), help="Only the newest N runs.  [default: all]")
+@click.option("--allow-undecided", is_flag=True, help="Exit with 0 if the worst result is an undecided run.")
 @pass_output
 def command(
     out: Output, target: str | None, type_: str | None, limit: int | None, *, allow_undecided: bool
 ) -> ExitCode:
     """Replay all live runs against this code, before a deploy.
 
-    MODULE:ATTR names the Holdfast object, as for a worker; by default it is the one that is configured. No step is
-    executed and nothing is written: each run's code is played against its history, to see whether it still fits. Runs
-    that do are only counted; -v lists them. For those that do not, what differs comes first: the recorded operation,
-    what the code requests instead, and the line to paste if the change is wanted. -v adds history and code side by
-    side.
+    MODULE:ATTR names the Holdfast object, as for a worker; the default is the configured one. The check executes no
+    step and writes nothing. It replays the history of each run with the current code, to see whether they still fit.
 
-    The exit code is 1 if the code does not fit a run, fails or does what only a step may. It is also 1 if that cannot
-    be decided, because the code asks for what is recorded in another order (as one that begins to gather steps does),
-    or because a workflow with strict=False does something new first. Runs of types that the application does not have
-    are listed apart.
+    Runs that fit are only counted; -v lists them. For the others, the differences come first: the recorded operation,
+    the operation that the code requests instead, and a line to paste into the code if the change is intended. -v adds
+    history and code side by side.
+
+    The exit code is 1 if the code does not fit a run, fails, or does what only a step may do. It is also 1 if the check
+    cannot decide. That happens if the code requests recorded operations in another order (as code that begins to gather
+    steps does), or if a workflow with strict=False first does something new. Runs of types that the application does
+    not have are listed apart.
     """
     name, directory = named_application(target, out.settings)
     hf = load_application(name, out.settings.url, directory)
     if session_of(hf).url.partition(":")[0] == "memory":
-        raise Refusal(f"{name} has its store in memory, where no run outlives its process; there is nothing to check")
+        raise Refusal(f"{name} uses a memory store, where no run outlives its process; there is nothing to check")
     check_exists(hf)
     check_schema(hf)
     found, undeclared = asyncio.run(_check(out, hf, type_, limit))
@@ -94,13 +95,13 @@ def command(
         _write(out, found, name)
     if undeclared:
         names = ", ".join(map(cleaned, undeclared))
-        out.talk(f"schedules that code has set and {name} no longer has: {names}; `holdfast schedules rm` ends them")
+        out.talk(f"schedules that code declared, but {name} no longer has: {names}; `holdfast schedules rm` ends them")
     is_fine = all(one.is_good or (allow_undecided and one.fit is Fit.UNDECIDED) for one in found)
     return ExitCode.OK if is_fine else ExitCode.FAILED
 
 
 async def _check(out: Output, hf: Holdfast, type: str | None, limit: int | None) -> tuple[list[RunCheck], list[str]]:
-    """The runs, each with how the code fits it, and the schedules that the code has no longer."""
+    """Return the check of each run, and the schedules that the code no longer declares."""
     async with hf:
         total = await _count(hf, type)
         with out.counted("checking", total if limit is None else min(limit, total)) as count:
@@ -110,7 +111,7 @@ async def _check(out: Output, hf: Holdfast, type: str | None, limit: int | None)
                 count(1)
         declared = {schedule.name for schedule in session_of(hf).registry.schedules()}
         known = [schedule async for schedule in hf.schedules.list(type=type) if schedule.is_declared]
-        # Those of other types may stand in the code of another application.
+        # Schedules of other types may be declared in another application.
         own = [schedule.name for schedule in known if session_of(hf).registry.get(schedule.type) is not None]
         return found, [name for name in own if name not in declared]
 
@@ -143,12 +144,12 @@ def _write(out: Output, found: Sequence[RunCheck], target: str) -> None:
     unknown = Counter(one.type for one in found if one.fit is Fit.UNKNOWN)
     if unknown:
         rows = [{"type": cleaned(type), "live runs": str(number)} for type, number in sorted(unknown.items())]
-        out.talk(f"not in {target}, hence not checked:")
+        out.talk(f"not checked, because {target} does not have these types:")
         out.table(Table((Column("type"), Column("live runs", is_number=True)), list(rows)))
 
 
 def _differences(found: Sequence[RunCheck]) -> Iterator[Line]:
-    """What differs, once for all runs in which the same does, with the lines to paste."""
+    """Yield each difference once, with the number of affected runs and the lines to paste."""
     differences = Counter(
         (one.type, one.recorded, one.requested, one.hints) for one in found if one.recorded or one.requested
     )

@@ -19,13 +19,13 @@ _VARIABLE = "_HOLDFAST_COMPLETE"
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
-    """Print the script that lets a shell complete commands, options, runs, types and topics after TAB.
+    """Print a script with which a shell completes commands, options, runs, types and topics after TAB.
 
-    Save it where the examples say, and open another shell. For zsh that directory has to be in `fpath` before
-    `compinit` is called in ~/.zshrc. To try it at once: eval "$(holdfast completion bash)".
+    Save it where the examples say, and open another shell. For zsh, that directory must be in `fpath` before
+    ~/.zshrc calls `compinit`. To try it at once: eval "$(holdfast completion bash)".
     """
     complete = get_completion_class(shell)
     if complete is None:
-        raise Refusal(f"this version of click knows no completion for {shell}; upgrade it")
+        raise Refusal(f"this version of click has no completion for {shell}; upgrade click")
     root = click.get_current_context().find_root()
     click.echo(complete(root.command, {}, "holdfast", _VARIABLE).source())

@@ -14,13 +14,14 @@ from holdfast.config.settings import SETTINGS
 
 
 @holdfast_command("config", "holdfast config", "holdfast config --origin", "holdfast config --json")
-@click.option("--origin", is_flag=True, help="Show where each value comes from. JSON always tells it.")
+@click.option("--origin", is_flag=True, help="Show where each value comes from. JSON output always has it.")
 @pass_output
 def command(out: Output, *, origin: bool) -> None:
-    """Show the settings as they count here, without secrets.
+    """Show the effective settings in this directory, without secrets.
 
-    A flag wins over the variable HOLDFAST_…, which wins over [tool.holdfast] in pyproject.toml or holdfast.toml, of
-    this directory or the nearest above it that has one, which wins over the default.
+    Each setting comes from the first of these that has it: a flag, the variable HOLDFAST_…, the settings file, the
+    default. The settings file is [tool.holdfast] in pyproject.toml, or holdfast.toml, in this directory or the nearest
+    parent directory that has one.
     """
     found = {setting: out.settings.configuration.origin(setting) for setting in SETTINGS.values()}
     if out.is_json:

@@ -23,18 +23,18 @@ VERB = RunAction("delete", "deleting", "deleted", states=frozenset(RunState), of
     "holdfast delete key:order-17 --force --yes",
 )
 @choosing(VERB)
-@click.option("--force", is_flag=True, help="Also a run that a worker holds, which is taken away from it.")
+@click.option("--force", is_flag=True, help="Also delete a run that a worker holds; the worker loses it.")
 @pass_output
 def command(
     out: Output, runs: Sequence[str], words: Sequence[str], *, force: bool, dry_run: bool, yes: bool
 ) -> ExitCode:
-    """Take runs out of sight at once, for good; a day later they are removed.
+    """Delete runs. They disappear at once, and their data is removed a day later. There is no way back.
 
-    A run that has not ended is cancelled, and nothing of what it did is undone; its children follow their close policy.
-    Its key is free. `holdfast ls deleted:true` still lists it until it is removed.
+    A run that has not ended is cancelled without a rollback; its children follow their close policy. The key of the run
+    becomes free. `holdfast ls deleted:true` lists the run until it is removed.
 
-    RUN is an id, the beginning of one, or key:KEY. On a terminal it asks once; elsewhere it needs --yes.
-    The exit code is 6 if a run that was named was left because a worker holds it.
+    RUN is an id, the beginning of an id, or key:KEY. On a terminal, the command asks once for confirmation; elsewhere
+    it needs --yes. The exit code is 6 if a named run was not deleted because a worker holds it.
     """
     choice = RunChoice(runs, words, dry_run, yes)
     return do_to_runs(out, VERB, choice, lambda runs, how: runs.delete(force=force, **how))

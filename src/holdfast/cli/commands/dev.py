@@ -23,21 +23,23 @@ from holdfast.config import settings
 @click.argument("target", metavar="[MODULE:ATTR]", required=False)
 @pass_output
 def command(out: Output, target: str | None) -> ExitCode:
-    """Execute runs like a worker, and again with the new code whenever a file changes.
+    """Execute runs like a worker, and restart with the new code whenever a file changes. For development.
 
-    For development. MODULE:ATTR names the Holdfast object, as for a worker; by default it is the one that is
-    configured, and so is everything else. Python files and settings below the current directory, or that of the file
-    of settings, are watched. A change lets running steps end within their grace; ^C too.
+    MODULE:ATTR names the Holdfast object, as for a worker; the default is the configured one. All other settings come
+    from the configuration. The command watches Python files and settings files below the current directory, or below
+    the directory of the settings file if that names the application. On a change, and on ^C, running steps may finish
+    within their grace period.
     """
     name, configured = named_application(target, out.settings)
     directory = configured or Path.cwd()
     log_to_stderr(out.settings.verbosity, out.settings.configuration[settings.LOG_FORMAT])
     if out.settings.url is not None:
-        os.environ[settings.URL.variable] = out.settings.url  # not among the words, which everybody here can read
-    # Python trusts a compiled file whose source has the same size and second: it would miss a word that was replaced by
-    # another of the same length right after a start.
+        # Not on the command line, which every user of this machine can read: the URL may contain a password.
+        os.environ[settings.URL.variable] = out.settings.url
+    # Python trusts a compiled file whose source has the same size and the same second of modification. It would miss a
+    # change that keeps the length of the file, right after a start.
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    out.talk(f"{name} is executed, and again with each change in {directory}, until ^C")
+    out.talk(f"running {name} until ^C, with a restart after each change in {directory}")
 
     async def reload() -> ExitCode:
         return await Reloader(

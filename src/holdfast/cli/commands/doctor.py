@@ -23,10 +23,10 @@ _MARKS = {"ok": ("✓", "good"), "warning": ("!", "wait"), "problem": ("✗", "b
 
 
 @holdfast_command("doctor", "holdfast doctor", "holdfast doctor --strict --json")
-@click.option("--strict", is_flag=True, help="Warnings count as problems.")
+@click.option("--strict", is_flag=True, help="Treat warnings as problems.")
 @pass_output
 def command(out: Output, *, strict: bool) -> ExitCode:
-    """Check that everything is in order: the store, the clock, the workers, and every live run.
+    """Check the store, the clock, the workers, the schedules and all live runs.
 
     The exit code is 1 if there is a problem, with --strict also if there is a warning.
     """
@@ -44,7 +44,7 @@ async def _examine(settings: Settings) -> list[Finding]:
     hf = engine_for(settings)
     check_exists(hf)
     if (trouble := schema_number.trouble(session_of(hf).store.schema())) is not None:
-        # Looking at the rest would need the schema of this version.
+        # The other checks need the schema of this version.
         return [Finding.problem("schema", trouble)]
     async with opened(settings) as hf, hf:
         return await findings(hf)

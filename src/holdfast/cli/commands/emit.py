@@ -27,10 +27,10 @@ from holdfast.cli.streams import despite
 @click.argument("payload", nargs=-1)
 @pass_output
 def command(out: Output, topic: str, payload: Sequence[str]) -> None:
-    """Publish an event to all runs that wait for it; on a topic that is a queue, to one.
+    """Publish an event to all runs that wait for it; on a queue topic, to exactly one run.
 
-    PAYLOAD is JSON, @file, - for stdin, or pairs such as name=text count:=3. Runs that exist and begin to
-    wait later get the event too.
+    PAYLOAD is JSON, @file, - for stdin, or pairs such as name=text count:=3. Runs that already exist and begin to wait
+    later get the event too.
     """
     value = parse_payload(payload)
 

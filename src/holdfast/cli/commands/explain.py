@@ -23,7 +23,7 @@ from holdfast.cli.view import divergence_lines
 def command(out: Output, run: str) -> None:
     """Say in one sentence why a run is not moving.
 
-    With -v, a run that is blocked because its history does not fit the code shows both side by side.
+    If a run is blocked because its history does not fit the code, -v shows both side by side.
     """
 
     async def work(hf: Holdfast) -> None:

@@ -35,26 +35,32 @@ _SHOWN = 10
 )
 @click.argument("words", metavar="[FILTER]...", nargs=-1)
 @filter_options
-@click.option("--no-live", is_flag=True, help="Only runs that have ended; nothing is paused.")
-@click.option("--timeout", type=LENGTH, default="60s", show_default=True, help="How long to wait for busy runs.")
-@click.option("--reason", default="exported", show_default=True, help="Why runs are paused; `explain` tells it.")
-@click.option("--dry-run", is_flag=True, help="Only say how many runs it would be; nothing is paused.")
+@click.option("--no-live", is_flag=True, help="Export only runs that have ended; pause nothing.")
+@click.option(
+    "--timeout", type=LENGTH, default="60s", show_default=True, help="Maximum time to wait for runs that workers hold."
+)
+@click.option(
+    "--reason", default="exported", show_default=True, help="Why the live runs are paused; `explain` shows it."
+)
+@click.option("--dry-run", is_flag=True, help="Only print the number of runs; pause nothing.")
 @pass_output
 def command(
     out: Output, words: Sequence[str], timeout: timedelta, reason: str, *, no_live: bool, dry_run: bool, **options: Any
 ) -> ExitCode:
-    """Write runs to stdout as lines of JSON, for `import` into another store.
+    """Write runs to stdout as JSON lines, for `import` into another store.
 
-    FILTER is as for `ls`; without one everything goes: runs, rules of topics, events that somebody may still get, dead
-    letters. Live runs are paused first, and stay paused in this store, so that they never go on in both. Live parents
-    and children of a chosen run go too. The exit code is 1 if a run had to be left because a worker did not let go of
-    it in time, or because its row cannot be read; the file names the latter.
+    FILTER is as for `ls`. Without a filter, the export contains everything: runs, rules of topics, events that runs may
+    still receive, dead letters.
+
+    Live runs are paused first, and stay paused in this store, so that they never run in both stores. The export
+    includes live parents and children of a selected run. The exit code is 1 if a run was left out: because a worker
+    did not release it in time, or because its row cannot be read. The file names the unreadable runs.
     """
     chosen = parse_filter([*words, *words_of_options(options)])
     if chosen.deleted:
-        raise Refusal("runs that were deleted do not go to another store; leave out deleted:true")
+        raise Refusal("deleted runs cannot be exported; remove deleted:true")
     if not dry_run and sys.stdout.isatty():
-        raise Refusal("the lines are for a file, not for a terminal: holdfast export > runs.jsonl")
+        raise Refusal("stdout is a terminal; write the export to a file: holdfast export > runs.jsonl")
 
     async def work(hf: Holdfast) -> ExitCode:
         wanted = chosen
@@ -96,8 +102,8 @@ async def _preview(out: Output, hf: Holdfast, chosen: RunFilter, *, is_live: boo
         out.item({"ended": ended, "live": live, "held": held, "unreadable": odd})
         return
     out.line(f"{ended:>9,}  runs that have ended")
-    out.line(f"{live:>9,}  live runs, which would be paused, and with them those they belong to")
-    out.line(f"{held:>9,}  of them are being worked on, and would have to let go first")
+    out.line(f"{live:>9,}  live runs, which would be paused together with their live parents and children")
+    out.line(f"{held:>9,}  of them are held by workers, which would have to release them first")
     if odd:
         out.line(f"{odd:>9,}  runs that cannot be read, and would stay here")
     out.talk("nothing was changed")
@@ -108,16 +114,19 @@ def _tell(out: Output, export: Export) -> None:
     counts = ", ".join(f"{count:,} {kind}{'' if count == 1 else 's'}" for kind, count in kinds.items())
     out.talk(f"exported {counts or 'nothing'} (export {export.id})")
     if export.counts["schedule"]:
-        out.talk("schedules go on here as long as a worker runs; stop the workers of this store before you import")
+        out.talk("schedules still fire here while a worker runs; stop the workers of this store before you import")
     if export.taken_along:
-        out.talk(f"{len(export.taken_along):,} of these runs matched no filter, but belong to live ones that did")
+        out.talk(
+            f"{len(export.taken_along):,} of these runs did not match the filter, but are parents or children of live "
+            "runs that did"
+        )
     for run in export.unreadable[:_SHOWN]:
         out.talk(f"run {run.id} stays here, because it cannot be read: {cleaned(run.why)}")
     if len(export.unreadable) > _SHOWN:
         out.talk(f"… and {len(export.unreadable) - _SHOWN:,} more")
     for run in export.left[:_SHOWN]:
-        out.talk(f"left run {run.id}: {run.why}")
+        out.talk(f"left out run {run.id}: {run.why}")
     if len(export.left) > _SHOWN:
         out.talk(f"… and {len(export.left) - _SHOWN:,} more")
     if export.left:
-        out.talk("those are paused here, or about to be; export again later, or let them go on with `holdfast resume`")
+        out.talk("these runs are paused here, or about to be; export again later, or use `holdfast resume` on them")

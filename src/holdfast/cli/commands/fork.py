@@ -31,11 +31,13 @@ from holdfast.engine.planned_rewind import read_run
 )
 @click.argument("run", shell_complete=completing.runs)
 @click.argument("location")
-@click.option("--patch", "patches", metavar="LOCATION=JSON", multiple=True, help="Another result; may be repeated.")
+@click.option(
+    "--patch", "patches", metavar="LOCATION=JSON", multiple=True, help="Replace a recorded result; may be repeated."
+)
 @click.option("--id", "new_id", metavar="ID", help="The id of the new run.")
-@click.option("--force", is_flag=True, help="Also while a worker holds the run, which goes on with it.")
-@click.option("--dry-run", is_flag=True, help="Only show what the new run would begin with.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="Fork even while a worker holds the run; the worker keeps it.")
+@click.option("--dry-run", is_flag=True, help="Only show the entries with which the new run would begin.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @pass_output
 def command(
     out: Output,
@@ -48,10 +50,10 @@ def command(
     dry_run: bool,
     yes: bool,
 ) -> ExitCode:
-    """Make a new run with what a run recorded before LOCATION, and print its id. The run itself does not change.
+    """Create a new run from the entries that a run recorded before LOCATION, and print the id of the new run.
 
-    The steps before LOCATION are not executed again; with --patch they gave another result. The exit code is 6 if a
-    worker holds the run.
+    The original run does not change. The new run does not execute the steps before LOCATION again; --patch replaces
+    their recorded results. The exit code is 6 if a worker holds the run.
     """
     check_can_ask("fork", dry_run=dry_run, yes=yes)
 
@@ -71,19 +73,19 @@ def command(
                 out.item({"of": run_id, "location": location, "kept": [*map(entry_json, kept)], "patched": [*patch]})
             else:
                 show_entries(out, kept)
-                out.talk(f"{words}; nothing was made")
+                out.talk(f"{words}; nothing was created")
             return ExitCode.OK
         if not yes and not is_agreed(out, f"Fork run {run_id}?", kept, words):
-            out.talk("nothing was made")
+            out.talk("nothing was created")
             return ExitCode.FAILED
         fork = await hf.run(run_id).fork(location, patch=patch, force=force, id=new_id, by=actor())
-        with despite(f"run {fork.id} was made" if fork.created else f"there is run {fork.id} already"):
+        with despite(f"run {fork.id} was created" if fork.created else f"run {fork.id} already exists"):
             if out.is_json:
                 out.item({"id": fork.id, "created": fork.created, "of": run_id})
             else:
                 out.line(fork.id)
         if not fork.created:
-            out.talk(f"there is a run {fork.id} already; it was left as it is")
+            out.talk(f"run {fork.id} already exists; it did not change")
         return ExitCode.OK if fork.created else ExitCode.CONFLICT
 
     return in_session(out.settings, work)

@@ -28,7 +28,7 @@ from holdfast.engine.info import EntryInfo
 @click.argument("run", shell_complete=completing.runs)
 @pass_output
 def command(out: Output, run: str) -> None:
-    """List what a run has recorded, in the order it was committed."""
+    """List the recorded entries of a run, in the order in which they were committed."""
 
     async def work(hf: Holdfast) -> None:
         entries = await hf.run(await find_run(hf, run)).history()

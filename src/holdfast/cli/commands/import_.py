@@ -33,14 +33,15 @@ _SHOWN = 10
     "zcat archive.jsonl.gz | holdfast import -",
 )
 @click.argument("file", metavar="FILE")
-@click.option("--dry-run", is_flag=True, help="Only check the file, and say what is in it.")
+@click.option("--dry-run", is_flag=True, help="Only check the file, and show its contents.")
 @pass_output
 def command(out: Output, file: str, *, dry_run: bool) -> ExitCode:
-    """Take in the runs that `export` wrote to FILE, or to stdin if that is `-`.
+    """Import the runs that `export` wrote to FILE. FILE - means stdin.
 
-    The whole file is checked first: one that was cut off or changed imports nothing. Runs that are there already are
-    left as they are, so it may be repeated. When all are there, those that the export paused go on here; those that a
-    person had paused stay so. The exit code is 6 if a run was refused, such as one whose key belongs to another run.
+    The command checks the whole file first: it imports nothing from a file that was cut off or changed. Runs that
+    already exist do not change, so the import can be repeated. When all runs are imported, those that the export paused
+    continue here; those that were paused before stay paused. The exit code is 6 if a run was refused, for example
+    because its key belongs to another run.
     """
     with _opened(file) as stream:
 
@@ -59,7 +60,7 @@ def command(out: Output, file: str, *, dry_run: bool) -> ExitCode:
 
 @contextmanager
 def _opened(file: str) -> Iterator[BinaryIO]:
-    """A file that can be read twice; what comes from elsewhere is put aside first."""
+    """Yield a file that can be read twice. Input from a pipe is copied to a temporary file first."""
     if file != "-":
         try:
             stream = Path(file).open("rb")  # noqa: SIM115 - closed below
@@ -68,7 +69,7 @@ def _opened(file: str) -> Iterator[BinaryIO]:
         with stream:
             if stream.seekable():
                 yield stream
-            else:  # a pipe by another name, as of `import <(zcat runs.jsonl.gz)`
+            else:  # a pipe with a file name, as in `import <(zcat runs.jsonl.gz)`
                 with _copied(stream) as copy:
                     yield copy
         return
@@ -89,7 +90,7 @@ def _preview(out: Output, summary: FileSummary) -> None:
     if out.is_json:
         out.item({"export_id": header.export_id, "store": header.store, "counts": counts, "states": summary.states})
         return
-    out.talk(f"a whole file: export {header.export_id} of a {header.store} store, by holdfast {header.version}")
+    out.talk(f"a complete file: export {header.export_id} of a {header.store} store, by holdfast {header.version}")
     for kind, count in counts.items():
         out.line(f"{count:>9,}  {kind}{'' if count == 1 else 's'}")
     for state, count in sorted(summary.states.items()):
@@ -100,15 +101,15 @@ def _preview(out: Output, summary: FileSummary) -> None:
 def _tell(out: Output, report: ImportReport, url: str) -> None:
     counts = {
         "runs": report.restored,
-        "runs that were there already": report.known,
-        "runs go on": report.resumed,
+        "runs that already existed": report.known,
+        "runs resumed": report.resumed,
         "rules of topics": report.topics,
         "rules of types": report.types,
         "schedules": report.schedules,
         "events": report.events,
-        "events were passed over, as their numbers are other events' here": report.skipped,
+        "events skipped, because other events have their numbers here": report.skipped,
         "dead letters": report.letters,
-        "runs were refused": len(report.refused),
+        "runs refused": len(report.refused),
     }
     if out.is_json:
         refused = [{"id": run.id, "why": run.why} for run in report.refused]
@@ -129,7 +130,7 @@ def _tell(out: Output, report: ImportReport, url: str) -> None:
         )
         out.item({**{name: getattr(report, name) for name in names}, "refused": refused, "unreadable": odd})
     elif report.was_finished:
-        out.talk(f"all of export {report.export_id} was imported into {url} before; nothing was changed")
+        out.talk(f"export {report.export_id} was already imported completely into {url}; nothing was changed")
     else:
         for what, count in counts.items():
             if count or what == "runs":
@@ -139,6 +140,6 @@ def _tell(out: Output, report: ImportReport, url: str) -> None:
     if len(report.refused) > _SHOWN:
         out.talk(f"… and {len(report.refused) - _SHOWN:,} more")
     for run in report.unreadable[:_SHOWN]:
-        out.talk(f"run {run.id} was left out: it could not be read where it was exported ({cleaned(run.why)})")
+        out.talk(f"run {run.id} is not in the file: the export could not read it ({cleaned(run.why)})")
     if report.left:
-        out.talk(f"{report.left:,} runs were left where they are by the export; export again to bring them")
+        out.talk(f"the export left out {report.left:,} runs; export again to get them")

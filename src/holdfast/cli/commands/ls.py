@@ -46,19 +46,21 @@ _COLUMNS = (
 )
 @click.argument("words", metavar="[FILTER]...", nargs=-1)
 @filter_options
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many runs.")
-@click.option("--after", metavar="RUN", shell_complete=completing.runs, help="The next page: what follows this run.")
-@click.option("--watch", is_flag=True, help="Keep looking; end with ^C. As JSON, one line for each change.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Maximum number of runs.")
+@click.option(
+    "--after", metavar="RUN", shell_complete=completing.runs, help="The next page: runs that follow this run."
+)
+@click.option("--watch", is_flag=True, help="Refresh until ^C. As JSON, print one line for each change.")
 @pass_output
 def command(out: Output, words: Sequence[str], limit: int, after: str | None, *, watch: bool, **options: Any) -> None:
     """List runs, newest first.
 
     A FILTER is state:failed, type:billing.*, tag.shop:x, key:order-17, parent:ID, since:2h, until:2030-01-31 or
-    deleted:true; the options say the same. All of them must hold; of several states one.
+    deleted:true; the options mean the same. A run must match all filters; several states mean any of them.
     """
     chosen = parse_filter([*words, *words_of_options(options)])
     if watch and after is not None:
-        raise Refusal("--watch shows the newest runs as they change, so --after has no meaning")
+        raise Refusal("--watch shows the newest runs as they change, so it does not work with --after; remove one")
 
     async def work(hf: Holdfast) -> None:
         parent = None if chosen.parent_id is None else await find_run(hf, chosen.parent_id)
@@ -66,7 +68,7 @@ def command(out: Output, words: Sequence[str], limit: int, after: str | None, *,
         if watch:
             await _watch(hf, out, wanted, limit)
         else:
-            # Of deleted runs only the whole id is known.
+            # The lookup by the beginning of an id does not find deleted runs, so they need the whole id.
             last = after if after is None or chosen.deleted else await find_run(hf, after)
             _write(out, await _read(hf, wanted, limit, last), wanted, limit)
 
@@ -74,7 +76,7 @@ def command(out: Output, words: Sequence[str], limit: int, after: str | None, *,
 
 
 class _Listing:
-    """Runs as they were read at one moment."""
+    """Runs and workers, read at one moment."""
 
     def __init__(self, runs: Sequence[RunInfo], workers: dict[str, str], now: datetime) -> None:
         self.runs = runs
@@ -96,7 +98,7 @@ def _write(out: Output, listing: _Listing, chosen: RunFilter, limit: int) -> Non
     if not listing.runs:
         out.talk("no runs yet" if chosen.is_empty else "no run matches")
     elif len(listing.runs) == limit:
-        out.talk(f"there may be more: --limit shows more at once, --after {listing.runs[-1].id} the next {limit}")
+        out.talk(f"there may be more: --limit N shows more runs, --after {listing.runs[-1].id} shows the next {limit}")
 
 
 def _table(listing: _Listing, *, is_short: bool) -> Table:
@@ -118,7 +120,7 @@ def _table(listing: _Listing, *, is_short: bool) -> Table:
 
 
 async def _watch(hf: Holdfast, out: Output, chosen: RunFilter, limit: int) -> None:
-    """Look again and again: a table that moves, or a line for each run that has changed."""
+    """Poll the runs: on a terminal refresh a table, elsewhere write a line for each changed run."""
     listing = await _read(hf, chosen, limit)
     if out.is_rich:
         with out.terminal.live(lambda: _table(listing, is_short=True)) as refresh:

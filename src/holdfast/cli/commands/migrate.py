@@ -21,12 +21,12 @@ from holdfast.config.secret import scrubbed
     "holdfast migrate --plan",
     "holdfast --url sqlite:///shop.db migrate",
 )
-@click.option("--plan", is_flag=True, help="Only show what would be done.")
+@click.option("--plan", is_flag=True, help="Only show the plan; change nothing.")
 @pass_output
 def command(out: Output, *, plan: bool) -> None:
-    """Make the schema of an empty store, and refuse a store of another version of holdfast.
+    """Create the schema of an empty store. Refuse a store of another version of holdfast.
 
-    A refused store is left as it is. The message says how its runs get into a store of this version.
+    A refused store does not change. The message says how to move its runs to a store of this version.
     """
     hf = engine_for(out.settings)
     check_schema(hf)
@@ -40,7 +40,7 @@ def command(out: Output, *, plan: bool) -> None:
     found = f"schema number {after.current}" if after.current else "no schema yet"
     out.line(f"{scrubbed(session_of(hf).url)}: {found}, this version needs number {after.wanted}")
     if is_empty:
-        out.line(f"  {'would make' if plan else 'made'} schema number {after.wanted}")
+        out.line(f"  {'would create' if plan else 'created'} schema number {after.wanted}")
     else:
         out.talk("nothing to do")
 

@@ -22,14 +22,14 @@ VERB = RunAction("pause", "pausing", "paused", states=LIVE - {RunState.PAUSED})
     "holdfast pause --filter type:shop.* --yes",
 )
 @choosing(VERB)
-@click.option("--reason", default="", help="Kept with the run; `explain` tells it.")
+@click.option("--reason", default="", help="Stored with the run; `explain` shows it.")
 @pass_output
 def command(
     out: Output, runs: Sequence[str], words: Sequence[str], reason: str, *, dry_run: bool, yes: bool
 ) -> ExitCode:
-    """Keep runs from going on until they are resumed. What reaches them meanwhile waits for them.
+    """Pause runs until they are resumed. Messages and events that arrive meanwhile wait for them.
 
-    A step that executes right now is not interrupted: its run pauses when it is done.
-    The exit code is 6 if a run that was named had ended, or was paused already.
+    A step that is executing is not interrupted: its run pauses when the step is done.
+    The exit code is 6 if a named run had ended or was already paused.
     """
     return do_to_runs(out, VERB, RunChoice(runs, words, dry_run, yes), lambda runs, how: runs.pause(reason, **how))

@@ -22,17 +22,17 @@ _MANY = 100_000
 
 
 @holdfast_command("prune", "holdfast prune --dry-run", "holdfast prune", "holdfast prune --retention 7d")
-@click.option("--dry-run", is_flag=True, help="Only say how much it would be.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 @setting_option(settings.RETENTION)
 @pass_output
 def command(out: Output, *, dry_run: bool) -> None:
-    """Remove what nobody needs any more. Workers do it by themselves, about every minute.
+    """Remove expired runs and events. Workers do this themselves, about once a minute.
 
-    Runs go some time after their end: as long after it as they were started with (retention=), as their type says, or
-    30 days; children not before their parent has ended. Runs that were deleted go after a day.
+    A run is removed when its retention after its end is over: the retention= of its start, that of its type, or 30
+    days. A child is not removed before its parent has ended. Deleted runs are removed after a day.
 
-    Events beyond the retention or limit of their topic go; those of a queue become dead letters. What was taken from
-    queues, ids of messages that were received, and replies are forgotten after a day.
+    Events beyond the retention or limit of their topic are removed; those of a queue become dead letters. Records of
+    taken queue events, ids of received messages and replies are removed after a day.
     """
     kept = micros(out.settings.configuration[settings.RETENTION])
 
@@ -50,7 +50,7 @@ def command(out: Output, *, dry_run: bool) -> None:
 
 
 async def _prune(out: Output, hf: Holdfast, kept: Micros) -> Pruned:
-    """Prune bite by bite; a person who waits for many runs sees how far it is."""
+    """Prune bite by bite, with a progress bar on a terminal."""
     total = Pruned()
     expected = (
         await session_of(hf).store.prune(1, retention=kept, is_dry_run=True) if out.is_rich_for(sys.stderr) else total
@@ -66,8 +66,8 @@ def _tell(out: Output, pruned: Pruned, *, is_dry_run: bool) -> None:
     counts = {
         **{f"runs of {cleaned(type)}": count for type, count in pruned.runs.items()},
         "expired or surplus events": pruned.events,
-        "events of queues, now dead letters": pruned.dead_letters,
-        "events of queues that were taken": pruned.taken,
+        "queue events, now dead letters": pruned.dead_letters,
+        "queue events that were taken": pruned.taken,
         "ids of received messages": pruned.receipts,
         "replies": pruned.replies,
     }

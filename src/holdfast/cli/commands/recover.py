@@ -30,9 +30,10 @@ VERB = RunAction(
 @choosing(VERB)
 @pass_output
 def command(out: Output, runs: Sequence[str], words: Sequence[str], *, dry_run: bool, yes: bool) -> ExitCode:
-    """Give runs that failed, were cancelled or are blocked another chance at what they failed at.
+    """Retry runs that failed, were cancelled or are blocked, from the point where they failed.
 
-    What succeeded is kept; what was undone is done again. Children that failed are recovered with their parent, so
-    parents and children may be named in any order. The exit code is 6 if the one run that was named is no such run.
+    Results of successful steps are kept; steps that were undone are executed again. Failed children are recovered with
+    their parent, so parents and children may be named in any order. The exit code is 6 if only one run is named and it
+    is not failed, cancelled or blocked.
     """
     return do_to_runs(out, VERB, RunChoice(runs, words, dry_run, yes), lambda runs, how: runs.recover(**how))

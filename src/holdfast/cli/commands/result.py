@@ -25,17 +25,17 @@ from holdfast.cli.times import LENGTH
     "holdfast result key:order-17 --wait --timeout 60",
 )
 @click.argument("run", shell_complete=completing.runs)
-@click.option("--wait", is_flag=True, help="Wait for the end.")
-@click.option("--timeout", type=LENGTH, help="With --wait: give up waiting after this time.")
+@click.option("--wait", is_flag=True, help="Wait for the end of the run.")
+@click.option("--timeout", type=LENGTH, help="With --wait: stop waiting after this time.")
 @pass_output
 def command(out: Output, run: str, *, wait: bool, timeout: timedelta | None) -> ExitCode:
     """Print the result of a run as JSON.
 
     The exit code follows the outcome: 0 succeeded, 10 failed, 11 cancelled, 12 not ended yet.
-    With --json the outcome is printed whole: id, state, result and error.
+    With --json it prints the whole outcome: id, state, result and error.
     """
     if timeout is not None and not wait:
-        raise Refusal("--timeout only limits --wait; add --wait")
+        raise Refusal("--timeout works only with --wait; add --wait")
 
     async def work(hf: Holdfast) -> ExitCode:
         run_id = await find_run(hf, run)

@@ -22,8 +22,8 @@ VERB = RunAction("resume", "resuming", "resumed", states=frozenset({RunState.PAU
 @choosing(VERB)
 @pass_output
 def command(out: Output, runs: Sequence[str], words: Sequence[str], *, dry_run: bool, yes: bool) -> ExitCode:
-    """Let paused runs go on.
+    """Resume paused runs.
 
-    The exit code is 6 if a run that was named was not paused.
+    The exit code is 6 if a named run was not paused.
     """
     return do_to_runs(out, VERB, RunChoice(runs, words, dry_run, yes), lambda runs, how: runs.resume(**how))

@@ -33,21 +33,22 @@ VERB = RunAction("rewind", "rewinding", "rewound", states=frozenset(RunState), o
 )
 @click.argument("targets", nargs=-1, required=True, metavar="[RUN]... LOCATION", shell_complete=completing.runs)
 @choosing(VERB, has_runs=False)
-@click.option("--force", is_flag=True, help="Take a run away from the worker that holds it.")
+@click.option("--force", is_flag=True, help="Also rewind a run that a worker holds; the worker loses it.")
 @pass_output
 def command(
     out: Output, targets: Sequence[str], words: Sequence[str], *, force: bool, dry_run: bool, yes: bool
 ) -> ExitCode:
-    """Drop what runs recorded at LOCATION and everything later, and have them go on from there.
+    """Take runs back to LOCATION: drop the entry there and all later entries, and continue from there.
 
-    Messages that were received there become unread, children that were started there are cancelled; a run that has
-    ended is reopened. `holdfast history` lists the locations. Of one run, what would be dropped is shown first. With
-    --filter, runs that have nothing at LOCATION are skipped. The exit code is 6 if a run that was named was left as it
-    is, because a worker holds it or it has nothing at LOCATION.
+    Messages received in the dropped part become unread, and children started in it are cancelled. A run that has ended
+    is reopened. `holdfast history` lists the locations. For a single run, the command first shows the entries that
+    would be dropped. With --filter, it skips runs that have nothing at LOCATION.
+
+    The exit code is 6 if a named run did not change, because a worker holds it or it has nothing at LOCATION.
     """
     *runs, location = targets
     if not runs and not words:
-        raise Refusal(f"only one of RUN and LOCATION is given: {location!r}; name a run before it, or use --filter")
+        raise Refusal(f"{location!r} is taken as LOCATION, but no RUN is given; name a run before it, or use --filter")
     if len(runs) == 1 and not words:
         return _rewind_one(out, runs[0], location, force=force, dry_run=dry_run, yes=yes)
     choice = RunChoice(runs, words, dry_run, yes)
@@ -55,7 +56,7 @@ def command(
 
 
 def _rewind_one(out: Output, run: str, location: str, *, force: bool, dry_run: bool, yes: bool) -> ExitCode:
-    """Rewind one run, of which every entry that would be dropped is shown."""
+    """Rewind one run. Show every entry that would be dropped."""
     check_can_ask("rewind", dry_run=dry_run, yes=yes)
 
     async def work(hf: Holdfast) -> ExitCode:

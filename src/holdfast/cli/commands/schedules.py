@@ -29,12 +29,14 @@ from holdfast.engine.store_info import ScheduleInfo
 
 @group("schedules")
 def command() -> None:
-    """Rules that make runs over time: at the times of a cron expression, or every so often."""
+    """Rules that start runs over time: at the times of a cron expression, or at a fixed interval."""
 
 
 @holdfast_command("ls", "holdfast schedules ls", "holdfast schedules ls --type 'billing.*' --json")
-@click.option("--type", help="Only those of this type, or of a family such as 'billing.*'.")
-@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="At most so many.")
+@click.option("--type", help="Only schedules of this type, or of a family such as 'billing.*'.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Maximum number of schedules."
+)
 @pass_output
 def ls(out: Output, *, type: str | None, limit: int) -> None:
     """List the schedules by name, with the time at which each fires next."""
@@ -47,7 +49,7 @@ def ls(out: Output, *, type: str | None, limit: int) -> None:
         now = await store_now(hf)
         out.table(_table(schedules, now))
         if not schedules:
-            out.talk("there are no schedules; `holdfast schedules add` makes one, or `@hf.schedule` in your code")
+            out.talk("there are no schedules; create one with `holdfast schedules add`, or with `@hf.schedule` in code")
 
     in_session(out.settings, work)
 
@@ -56,7 +58,7 @@ def ls(out: Output, *, type: str | None, limit: int) -> None:
 @click.argument("name")
 @pass_output
 def show(out: Output, name: str) -> None:
-    """Show a schedule: what it does, how it stands, and the next five times at which it fires."""
+    """Show a schedule: its rule, its state, and the next five times at which it fires."""
 
     async def work(hf: Holdfast) -> None:
         schedule = await _named(hf, name)
@@ -92,34 +94,34 @@ def next_times(out: Output, name: str) -> None:
 @click.argument("name")
 @click.argument("type")
 @click.option("--cron", metavar="EXPR", help="Five fields: minute, hour, day of the month, month, day of the week.")
-@click.option("--every", type=LENGTH, help="Every so often, such as 90s or 1h, from now on.")
+@click.option("--every", type=LENGTH, help="A fixed interval from now on, such as 90s or 1h.")
 @click.option("--zone", metavar="ZONE", help="The time zone of --cron, such as Europe/Rome.  [default: UTC]")
-@click.option("--payload", metavar="JSON", default="{}", help="What the runs are started with: JSON, @file or -.")
+@click.option("--payload", metavar="JSON", default="{}", help="The payload of the runs: JSON, @file or - for stdin.")
 @click.option(
     "--catch-up",
     type=click.Choice(["skip", "one", "all"]),
     default="one",
     show_default=True,
-    help="Of times at which no worker was there: none, the last one, or each is made up for.",
+    help="After a time without workers: fire none, the last one, or all of the missed times.",
 )
 @click.option(
     "--overlap",
     type=click.Choice(["allow", "skip"]),
     default="allow",
     show_default=True,
-    help="Whether it fires while an earlier run of it has not ended.",
+    help="Fire or skip a time while an earlier run of the schedule has not ended.",
 )
 @click.option("--jitter", type=LENGTH, help="Spread the starts over this time.")
 @click.option("--priority", type=int, default=DEFAULT_PRIORITY, show_default=True, help="0 to 255, lower first.")
-@click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="Of the runs; may be repeated.")
+@click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="A tag of the runs; may be repeated.")
 @pass_output
 def add(
     out: Output, name: str, type: str, *, payload: str, jitter: timedelta | None, tags: Sequence[str], **rule: Any
 ) -> None:
-    """Set a schedule, by --cron or --every, and show the next five times at which it fires.
+    """Create or change a schedule, by --cron or --every, and show the next five times at which it fires.
 
-    TYPE is that of a workflow or task; no worker need know it yet. A schedule of the same NAME is changed to this one.
-    One that stands in code is set as the code says whenever a worker starts.
+    TYPE is the type of a workflow or task; no worker needs to know it yet. A schedule with the same NAME is replaced.
+    A schedule that is declared in code is reset to the code whenever a worker starts.
     """
     arguments = parse_object([payload])
     options: dict[str, Any] = {"jitter": jitter or timedelta(), "tags": dict(parse_pair(tag, "--tag") for tag in tags)}
@@ -131,7 +133,7 @@ def add(
             return
         _show_times(out, schedule, await store_now(hf))
         if schedule.is_paused:
-            out.talk(f"{cleaned(name)} is paused; `holdfast schedules resume` has it fire again")
+            out.talk(f"{cleaned(name)} is paused; `holdfast schedules resume` resumes it")
         await _tell_of_workers(out, hf)
 
     in_session(out.settings, work, may_create=True)
@@ -141,7 +143,7 @@ def add(
 @click.argument("name")
 @pass_output
 def pause(out: Output, name: str) -> ExitCode:
-    """Have a schedule fire no more until it is resumed. The exit code is 6 if it was paused already."""
+    """Pause a schedule until it is resumed. The exit code is 6 if it was already paused."""
 
     async def work(hf: Holdfast) -> ExitCode:
         await _named(hf, name)
@@ -154,7 +156,7 @@ def pause(out: Output, name: str) -> ExitCode:
 @click.argument("name")
 @pass_output
 def resume(out: Output, name: str) -> ExitCode:
-    """Have a paused schedule fire again, from its next time on. The exit code is 6 if it was not paused."""
+    """Resume a paused schedule. It fires again from its next time on. The exit code is 6 if it was not paused."""
 
     async def work(hf: Holdfast) -> ExitCode:
         await _named(hf, name)
@@ -167,7 +169,7 @@ def resume(out: Output, name: str) -> ExitCode:
 @click.argument("name")
 @pass_output
 def trigger(out: Output, name: str) -> None:
-    """Start a run of a schedule now, also if it is paused, and print its id. Its times stay as they are."""
+    """Start a run of a schedule now, even if it is paused, and print its id. The times of the schedule stay."""
 
     async def work(hf: Holdfast) -> None:
         await _named(hf, name)
@@ -183,15 +185,15 @@ def trigger(out: Output, name: str) -> None:
 
 @holdfast_command("rm", "holdfast schedules rm nightly", "holdfast schedules rm nightly --yes")
 @click.argument("name")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @pass_output
 def remove(out: Output, name: str, *, yes: bool) -> ExitCode:
-    """Forget a schedule; the runs it made stay. One that stands in code comes back when a worker starts.
+    """Remove a schedule; its runs stay. A schedule that is declared in code comes back when a worker starts.
 
-    On a terminal it asks once; elsewhere it needs --yes.
+    On a terminal, the command asks once for confirmation; elsewhere it needs --yes.
     """
     if not (yes or sys.stdin.isatty()):
-        raise Refusal("nobody can be asked here whether to remove it; add --yes")
+        raise Refusal("stdin is not a terminal, so `schedules rm` cannot ask for confirmation; add --yes")
 
     async def work(hf: Holdfast) -> ExitCode:
         schedule = await _named(hf, name)
@@ -201,7 +203,7 @@ def remove(out: Output, name: str, *, yes: bool) -> ExitCode:
                 out.talk("nothing was removed")
                 return ExitCode.FAILED
         if schedule.is_declared:
-            out.talk(f"{cleaned(name)} was set by code; remove it there too, or the next worker brings it back")
+            out.talk(f"{cleaned(name)} is declared in code; remove it there too, or the next worker restores it")
         return _done(out, name, "removed", await hf.schedules.remove(name))
 
     return in_session(out.settings, work)
@@ -212,24 +214,24 @@ for one in (ls, show, next_times, add, pause, resume, trigger, remove):
 
 
 async def _named(hf: Holdfast, name: str) -> ScheduleInfo:
-    """The schedule of a name; `ScheduleNotFound` if there is none."""
+    """Return the schedule with a name. Raises `ScheduleNotFound`."""
     return await hf.schedules.get(name)
 
 
-def _done(out: Output, name: str, word: str, is_done: bool) -> ExitCode:  # noqa: FBT001 - what it says
+def _done(out: Output, name: str, word: str, is_done: bool) -> ExitCode:  # noqa: FBT001 - the name says it
     if out.is_json:
         out.item({"name": name, word: is_done})
     elif is_done:
         out.line(f"{word} {cleaned(name)}")
     if not is_done:
-        out.talk(f"{cleaned(name)} is as it was: it need not be {word}")
+        out.talk(f"{cleaned(name)} is already {word}; nothing was changed")
     return ExitCode.OK if is_done else ExitCode.CONFLICT
 
 
 async def _tell_of_workers(out: Output, hf: Holdfast) -> None:
     now = await session_of(hf).store.now()
     if not alive(await session_of(hf).store.workers(), now):
-        out.talk("no worker is running yet; schedules are fired by workers (`holdfast worker MODULE:ATTR`)")
+        out.talk("no worker is running yet; workers fire schedules (`holdfast worker MODULE:ATTR`)")
 
 
 def _rule(schedule: ScheduleInfo) -> str:
@@ -269,7 +271,7 @@ def _show(out: Output, schedule: ScheduleInfo, now: datetime) -> None:
         "jitter": spoken(schedule.jitter) if schedule.jitter else "",
         "priority": str(schedule.priority) if schedule.priority != DEFAULT_PRIORITY else "",
         "tags": " ".join(f"{name}={value}" for name, value in schedule.tags.items()),
-        "set": f"{stamp(schedule.created_at)}{', by code' if schedule.is_declared else ''}",
+        "created": f"{stamp(schedule.created_at)}{', by code' if schedule.is_declared else ''}",
         "last slot": "" if schedule.last_slot is None else stamp(schedule.last_slot),
         "last run": schedule.last_run_id or "",
         "skipped": _skipped(schedule),
@@ -285,7 +287,7 @@ def _show(out: Output, schedule: ScheduleInfo, now: datetime) -> None:
 def _skipped(schedule: ScheduleInfo) -> str:
     if schedule.last_skipped_slot is None:
         return ""
-    return f"{schedule.skipped}, because an earlier run had not ended; the last one {stamp(schedule.last_skipped_slot)}"
+    return f"{schedule.skipped}, because an earlier run had not ended; last: {stamp(schedule.last_skipped_slot)}"
 
 
 def _show_times(out: Output, schedule: ScheduleInfo, now: datetime) -> None:

@@ -33,9 +33,9 @@ from holdfast.engine.handle import RunHandle
 @click.argument("run", shell_complete=completing.runs)
 @click.argument("name")
 @click.argument("payload", nargs=-1)
-@click.option("--id", "message_id", metavar="ID", help="The same id twice is one message.")
+@click.option("--id", "message_id", metavar="ID", help="The id of the message; a repeated id is delivered once.")
 @click.option("--wait", is_flag=True, help="Wait for the reply of the run, and print it.")
-@click.option("--timeout", type=LENGTH, help="With --wait: give up waiting after this time (exit code 12).")
+@click.option("--timeout", type=LENGTH, help="With --wait: stop waiting after this time (exit code 12).")
 @pass_output
 def command(
     out: Output,
@@ -47,13 +47,13 @@ def command(
     wait: bool,
     timeout: timedelta | None,
 ) -> ExitCode:
-    """Send a message to a run, which keeps it until it asks for it.
+    """Send a message (a signal) to a run. The run keeps it until its code asks for it.
 
-    RUN is an id, the beginning of one, or key:KEY. PAYLOAD is JSON, @file, - for stdin, or pairs such as
+    RUN is an id, the beginning of an id, or key:KEY. PAYLOAD is JSON, @file, - for stdin, or pairs such as
     name=text count:=3.
     """
     if timeout is not None and not wait:
-        raise Refusal("--timeout only limits --wait; add --wait")
+        raise Refusal("--timeout works only with --wait; add --wait")
     value = parse_payload(payload)
 
     async def work(hf: Holdfast) -> ExitCode:
@@ -79,9 +79,9 @@ async def _request(
     try:
         reply = await run.request(name, value, id=sent_id, timeout=seconds, by=actor())
     except TimeoutError:
-        out.talk(f"no reply yet; --id {sent_id} with the same command goes on waiting for it")
+        out.talk(f"no reply yet; repeat the command with --id {sent_id} to wait for it again")
         return ExitCode.STILL_GOING
-    with despite(f"message {sent_id} was sent and has its reply"):
+    with despite(f"message {sent_id} was sent and answered"):
         if out.is_json:
             out.item({"run_id": run.id, "name": name, "id": sent_id, "reply": reply})
         else:

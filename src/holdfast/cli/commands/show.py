@@ -24,10 +24,10 @@ from holdfast.cli.view import run_lines
 @click.argument("run", shell_complete=completing.runs)
 @pass_output
 def command(out: Output, run: str) -> None:
-    """Show one run: its state, why it waits, what it did.
+    """Show one run: its state, why it waits, its history.
 
-    RUN is an id, the beginning of one, or key:KEY. Each entry of the history has a line: a bar for a step,
-    a thin line for a wait, how long it took, how often it was tried. -v shows tracebacks.
+    RUN is an id, the beginning of an id, or key:KEY. Each entry of the history has a line: a bar for a step, a thin
+    line for a wait, its duration and its attempts. -v shows tracebacks.
     """
 
     async def work(hf: Holdfast) -> None:

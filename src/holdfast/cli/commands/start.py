@@ -34,14 +34,14 @@ from holdfast.engine.liveness import alive, is_handled
 )
 @click.argument("type", shell_complete=completing.types)
 @click.argument("payload", nargs=-1)
-@click.option("--key", metavar="KEY", help="The same key with the same payload is the same run, however often started.")
+@click.option("--key", metavar="KEY", help="Idempotency key: the same key and payload return the same run.")
 @click.option("--priority", type=int, default=DEFAULT_PRIORITY, show_default=True, help="0 to 255, lower first.")
 @click.option("--delay", type=LENGTH, help="Start after this time, such as 30s or 2h.")
 @click.option("--at", type=MOMENT, help="Start at this moment, such as 2030-01-31T09:00 (local time) or …Z.")
-@click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="To search for; may be repeated.")
+@click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="A tag for searches; may be repeated.")
 @click.option("--retention", type=LENGTH, help="Keep the run for this long after its end, such as 7d.")
-@click.option("--wait", is_flag=True, help="Wait for the end and print the result; the exit code follows it.")
-@click.option("--timeout", type=LENGTH, help="With --wait: give up waiting after this time (exit code 12).")
+@click.option("--wait", is_flag=True, help="Wait for the end and print the result; it decides the exit code.")
+@click.option("--timeout", type=LENGTH, help="With --wait: stop waiting after this time (exit code 12).")
 @pass_output
 def command(
     out: Output,
@@ -60,12 +60,12 @@ def command(
     """Start a run of a workflow or task, by its type, and print its id.
 
     PAYLOAD holds the parameters by name: JSON, @file, - for stdin, or pairs such as name=text count:=3.
-    The run is durable when this returns; no worker need exist yet.
+    The run is durable when the command returns; no worker needs to exist yet.
     """
     if delay is not None and at is not None:
         raise Refusal("--delay and --at contradict each other; give one of them")
     if timeout is not None and not wait:
-        raise Refusal("--timeout only limits --wait; add --wait")
+        raise Refusal("--timeout works only with --wait; add --wait")
     arguments = parse_object(payload)
     options: dict[str, Any] = {
         "key": key,
@@ -79,7 +79,7 @@ def command(
     async def work(hf: Holdfast) -> ExitCode:
         run = await hf.start(type, arguments, **options)
         await _tell(out, hf, run, type, at)
-        with despite(f"run {run.id} was started" if run.created else f"there is run {run.id} already"):
+        with despite(f"run {run.id} was started" if run.created else f"run {run.id} already exists"):
             if not wait:
                 if out.is_json:
                     out.item({"id": run.id, "created": run.created})
@@ -95,9 +95,9 @@ def command(
 
 
 async def _tell(out: Output, hf: Holdfast, run: RunHandle[Any], type: str, at: datetime | None) -> None:
-    """Say what a newcomer would ask next."""
+    """Print hints: the key exists already, the start is delayed, or no worker handles the type."""
     if not run.created:
-        out.talk(f"the key is known: this is the run that was started with it before, {run.id}")
+        out.talk(f"a run with this key already exists: {run.id}; no new run was started")
         return
     if at is not None:
         out.talk(f"starts at {stamp(at)}")

@@ -27,13 +27,13 @@ from holdfast.engine.store_info import DeadLetterInfo, TopicInfo
 
 @group("topics")
 def command() -> None:
-    """How events of topics are delivered and kept, and what could not be delivered."""
+    """Delivery rules and retention of topics, and dead letters: what could not be delivered."""
 
 
 @holdfast_command("ls", "holdfast topics ls", "holdfast topics ls --json")
 @pass_output
 def ls(out: Output) -> None:
-    """List the topics that have rules of their own. All others go to every run that waits."""
+    """List the topics that have rules. Events of all other topics go to every run that waits for them."""
 
     async def work(hf: Holdfast) -> None:
         topics = await hf.topics.list()
@@ -42,7 +42,7 @@ def ls(out: Output) -> None:
         else:
             out.table(_topic_table(topics))
             if not topics:
-                out.talk("no topic has rules of its own; `holdfast topics set NAME` gives it some")
+                out.talk("no topic has rules; `holdfast topics set NAME` sets them")
 
     in_session(out.settings, work)
 
@@ -53,18 +53,20 @@ def ls(out: Output) -> None:
     "holdfast topics set 'orders.*' --retention 30d --max-pending 100000",
 )
 @click.argument("name", shell_complete=completing.topics)
-@click.option("--mode", type=click.Choice(["fanout", "queue"]), help="To every run that waits, or to exactly one.")
-@click.option("--retention", type=LENGTH, help="How long an event is kept, such as 12h or 30d.")
-@click.option("--max-pending", type=int, metavar="N", help="How many are kept.")
+@click.option(
+    "--mode", type=click.Choice(["fanout", "queue"]), help="Deliver to every run that waits, or to exactly one."
+)
+@click.option("--retention", type=LENGTH, help="Keep events for this time, such as 12h or 30d.")
+@click.option("--max-pending", type=int, metavar="N", help="Maximum number of events that are kept.")
 @pass_output
 def set_rules(out: Output, name: str, *, mode: Any, retention: timedelta | None, max_pending: int | None) -> None:
-    """Set how events of a topic are delivered and kept; what is not said stays as it is.
+    """Set how events of a topic are delivered and kept. Options that are not given do not change.
 
-    NAME is a topic, or a family such as 'orders.*'. The mode counts for events emitted from now on, the limits for
-    all; they are applied when the store is pruned.
+    NAME is a topic, or a family such as 'orders.*'. The mode applies to events emitted from now on. The limits apply to
+    all events, whenever the store is pruned.
     """
     if mode is None and retention is None and max_pending is None:
-        raise Refusal("say what to set: --mode, --retention or --max-pending")
+        raise Refusal("nothing to set; give --mode, --retention or --max-pending")
 
     async def work(hf: Holdfast) -> None:
         topic = await hf.topics.set(name, mode=mode, retention=retention, max_pending=max_pending)
@@ -83,10 +85,12 @@ def set_rules(out: Output, name: str, *, mode: Any, retention: timedelta | None,
     "holdfast topics dead-letters 'orders.*' --limit 10 --json",
 )
 @click.argument("topic", required=False, shell_complete=completing.topics)
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Maximum number of dead letters."
+)
 @pass_output
 def dead_letters(out: Output, topic: str | None, *, limit: int) -> None:
-    """List what could not be delivered, oldest first: events of queues, and messages to runs that ended."""
+    """List the dead letters, oldest first: queue events and messages to ended runs that could not be delivered."""
 
     async def work(hf: Holdfast) -> None:
         letters = [letter async for letter in hf.dead_letters.list(topic, limit=limit)]
@@ -107,15 +111,20 @@ def dead_letters(out: Output, topic: str | None, *, limit: int) -> None:
     "holdfast topics replay --topic 'orders.*' --yes",
 )
 @click.argument("numbers", nargs=-1, type=int, metavar="[NUMBER]...")
-@click.option("--topic", shell_complete=completing.topics, help="All of this topic, or of a family such as 'orders.*'.")
-@click.option("--dry-run", is_flag=True, help="Only show which they would be.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option(
+    "--topic",
+    shell_complete=completing.topics,
+    help="All dead letters of this topic, or of a family such as 'orders.*'.",
+)
+@click.option("--dry-run", is_flag=True, help="Only show the dead letters that would change.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @pass_output
 def replay(out: Output, numbers: Sequence[int], topic: str | None, *, dry_run: bool, yes: bool) -> ExitCode:
-    """Deliver dead letters after all, by their numbers or by topic.
+    """Deliver dead letters again, by their numbers or by topic.
 
-    An event goes to a run that waits, or is pending again. A message is sent again if its run is alive, else it stays.
-    On a terminal it asks once; elsewhere it needs --yes. The exit code is 6 if one that was named stays.
+    An event goes to a run that waits for it, or becomes pending again. A message is sent again if its run has not
+    ended; otherwise it stays a dead letter. On a terminal, the command asks once for confirmation; elsewhere it needs
+    --yes. The exit code is 6 if a named dead letter was not delivered.
     """
 
     async def act(hf: Holdfast, chosen: Sequence[int]) -> int:
@@ -130,14 +139,19 @@ def replay(out: Output, numbers: Sequence[int], topic: str | None, *, dry_run: b
     "holdfast topics purge --topic jobs --dry-run",
 )
 @click.argument("numbers", nargs=-1, type=int, metavar="[NUMBER]...")
-@click.option("--topic", shell_complete=completing.topics, help="All of this topic, or of a family such as 'orders.*'.")
-@click.option("--dry-run", is_flag=True, help="Only show which they would be.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option(
+    "--topic",
+    shell_complete=completing.topics,
+    help="All dead letters of this topic, or of a family such as 'orders.*'.",
+)
+@click.option("--dry-run", is_flag=True, help="Only show the dead letters that would change.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @pass_output
 def purge(out: Output, numbers: Sequence[int], topic: str | None, *, dry_run: bool, yes: bool) -> ExitCode:
-    """Forget dead letters, by their numbers or by topic.
+    """Remove dead letters, by their numbers or by topic.
 
-    On a terminal it asks once; elsewhere it needs --yes. The exit code is 6 if one that was named is not there.
+    On a terminal, the command asks once for confirmation; elsewhere it needs --yes. The exit code is 6 if a named dead
+    letter does not exist.
     """
 
     async def act(hf: Holdfast, chosen: Sequence[int]) -> int:
@@ -160,11 +174,14 @@ def _act(
     yes: bool,
     act: Any,
 ) -> ExitCode:
-    """Do something with chosen letters, after asking."""
+    """Apply an action to selected dead letters, after a confirmation."""
     if bool(numbers) == (topic is not None):
-        raise Refusal(f"name the dead letters to {verb} by their numbers, or choose them with --topic")
+        raise Refusal(f"name the dead letters to {verb} by their numbers, or select them with --topic")
     if not (yes or dry_run or sys.stdin.isatty()):
-        raise Refusal(f"nobody can be asked here whether to {verb}; add --yes (or --dry-run to see which)")
+        raise Refusal(
+            f"stdin is not a terminal, so `topics {verb}` cannot ask for confirmation; add --yes "
+            "(or --dry-run to see which dead letters)"
+        )
     done_word = f"{verb}ed" if verb == "replay" else f"{verb}d"
 
     async def work(hf: Holdfast) -> ExitCode:

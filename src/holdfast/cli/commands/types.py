@@ -24,19 +24,19 @@ from holdfast.core.length import parse_length
 from holdfast.engine.store_info import TypeInfo
 
 NONE = "none"
-"""What takes back a limit."""
+"""The word that removes a limit."""
 
 
 @group("types")
 def command() -> None:
-    """The types of runs: their limits, who works on them, and whether they are switched on."""
+    """The types of runs: their limits, their last worker, and whether they are enabled."""
 
 
 @holdfast_command("ls", "holdfast types ls", "holdfast types ls 'billing.*' --json")
 @click.argument("pattern", required=False)
 @pass_output
 def ls(out: Output, pattern: str | None) -> None:
-    """List the types that were spoken of, have runs, or have a worker."""
+    """List the types that have rules, runs or a worker."""
 
     async def work(hf: Holdfast) -> None:
         types = [one for one in await hf.types.list() if pattern is None or matches_type(one.name, pattern)]
@@ -45,7 +45,7 @@ def ls(out: Output, pattern: str | None) -> None:
         else:
             out.table(_table(types, await store_now(hf)))
             if not types:
-                out.talk("there are none yet; a worker brings its types along when it starts")
+                out.talk("there are no types yet; a worker registers its types when it starts")
 
     in_session(out.settings, work)
 
@@ -54,7 +54,7 @@ def ls(out: Output, pattern: str | None) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="TYPE...")
 @pass_output
 def enable(out: Output, names: Sequence[str]) -> ExitCode:
-    """Have workers take runs of these types again. TYPE may be a family such as 'billing.*'."""
+    """Let workers claim runs of these types again. TYPE may be a family such as 'billing.*'."""
     return _switch(out, names, enabled=True)
 
 
@@ -62,9 +62,9 @@ def enable(out: Output, names: Sequence[str]) -> ExitCode:
 @click.argument("names", nargs=-1, required=True, metavar="TYPE...")
 @pass_output
 def disable(out: Output, names: Sequence[str]) -> ExitCode:
-    """Keep all workers from taking runs of these types. What they work on right now goes on; starts are accepted.
+    """Stop all workers from claiming runs of these types. Runs that workers hold continue; new starts are accepted.
 
-    TYPE may be a family such as 'billing.*', which stands for all types of it that are known now.
+    TYPE may be a family such as 'billing.*', which means all types of the family that are known now.
     """
     return _switch(out, names, enabled=False)
 
@@ -76,23 +76,27 @@ def disable(out: Output, names: Sequence[str]) -> ExitCode:
     "holdfast types set notify.email.v1 --rate none",
 )
 @click.argument("name", metavar="TYPE")
-@click.option("--concurrency", metavar="N|none", help="So many runs are worked on at once.")
+@click.option("--concurrency", metavar="N|none", help="Maximum number of runs at once.")
 @click.option(
-    "--per-key", multiple=True, metavar="TAG=N|none", help="So many with the same value of a tag; may be repeated."
+    "--per-key",
+    multiple=True,
+    metavar="TAG=N|none",
+    help="Maximum number of runs at once with the same value of a tag; may be repeated.",
 )
-@click.option("--rate", metavar="N/TIME|none", help="So many begin in any such time: 100/60s, 5000/1h.")
-@click.option("--retention", metavar="TIME|none", help="How long runs are kept after their end, such as 30d.")
-@click.option("--description", help="What it is for.")
-@click.option("--runtime", help="What works on it: python, go, …")
+@click.option("--rate", metavar="N/TIME|none", help="Maximum number of runs that begin in any such time: 100/60s.")
+@click.option("--retention", metavar="TIME|none", help="Keep runs for this time after their end, such as 30d.")
+@click.option("--description", help="What the type is for.")
+@click.option("--runtime", help="The language of its workers: python, go, …")
 @pass_output
 def set_rules(out: Output, name: str, **said: Any) -> None:
-    """Limit or describe a type, for all workers and at once; what is not said stays as it is, `none` lifts a limit.
+    """Limit or describe a type. The change applies to all workers at once.
 
-    With --per-key all limits by tags are set anew. Runs beyond a limit are parked, and go on in their order.
+    Options that are not given do not change; `none` removes a limit. --per-key replaces all limits by tag. Runs beyond
+    a limit are parked, and continue in their order.
     """
     change = _change(**said)
     if not change:
-        raise Refusal("say what to set: --concurrency, --per-key, --rate, --retention, --description or --runtime")
+        raise Refusal("nothing to set; give --concurrency, --per-key, --rate, --retention, --description or --runtime")
 
     async def work(hf: Holdfast) -> None:
         await hf.types.set(name, **change)
@@ -117,7 +121,7 @@ def _switch(out: Output, names: Sequence[str], *, enabled: bool) -> ExitCode:
         for name in names:
             found = [one for one in known if matches_type(one, name)] if name.endswith(".*") else [name]
             if not found:
-                raise Refusal(f"no known type is one of {name}; `holdfast types ls` lists them", ExitCode.NOT_FOUND)
+                raise Refusal(f"no known type matches {name}; `holdfast types ls` lists the types", ExitCode.NOT_FOUND)
             chosen |= dict.fromkeys(found)
         for name in chosen:
             await hf.types.set(name, enabled=enabled)
@@ -128,7 +132,7 @@ def _switch(out: Output, names: Sequence[str], *, enabled: bool) -> ExitCode:
         for one in after:
             waiting = sum(count for state, count in one.counts.items() if not state.is_end)
             live = f"; {waiting:,} of its runs have not ended" if waiting and not enabled else ""
-            out.line(f"{cleaned(one.name)} is switched {'on' if enabled else 'off'}{live}")
+            out.line(f"{cleaned(one.name)} is {'enabled' if enabled else 'disabled'}{live}")
             _say_if_unseen(out, one)
         return ExitCode.OK
 
@@ -136,12 +140,12 @@ def _switch(out: Output, names: Sequence[str], *, enabled: bool) -> ExitCode:
 
 
 def _say_if_unseen(out: Output, known: TypeInfo) -> None:
-    """A name that nobody knows may be a typing mistake, or of a worker to come."""
+    """Warn about an unknown type: it may be a typo, or the type of a future worker."""
     if known.last_seen_at is None and not known.counts:
-        out.talk(f"nobody has seen type {cleaned(known.name)} so far: no run, no worker")
+        out.talk(f"type {cleaned(known.name)} is unknown so far: it has no run and no worker")
 
 
-# What was said
+# Parsing
 
 
 def _change(
@@ -153,7 +157,7 @@ def _change(
     description: str | None,
     runtime: str | None,
 ) -> dict[str, Any]:
-    """What is to be set, as the engine wants it."""
+    """Return the given options as keyword arguments of `types.set`."""
     change: dict[str, Any] = {}
     if concurrency is not None:
         change["concurrency"] = _number(concurrency, "--concurrency")
@@ -201,11 +205,11 @@ def _length(text: str, option: str) -> timedelta:
         raise Refusal(f"{option}: {error}") from None
 
 
-# What is shown
+# Output
 
 
 def _limits(known: TypeInfo) -> str:
-    """The limits of a type in a few words."""
+    """Describe the limits of a type in a few words."""
     words = [] if known.concurrency is None else [f"{known.concurrency:,} at once"]
     words += [f"{count:,} per {cleaned(tag)}" for tag, count in sorted(known.per_key.items())]
     if known.rate is not None:

@@ -23,8 +23,8 @@ VERB = RunAction("wake", "waking", "woken", states=_STATES, of="waiting ")
 @choosing(VERB)
 @pass_output
 def command(out: Output, runs: Sequence[str], words: Sequence[str], *, dry_run: bool, yes: bool) -> ExitCode:
-    """Have runs that wait look again, now: blocked ones are tried at once. No sleep and no pause gets shorter.
+    """Wake waiting runs now; blocked runs are tried again at once. Sleeps and retry delays do not get shorter.
 
-    The exit code is 6 if a run that was named cannot be woken: it is held, ready, paused or ended.
+    The exit code is 6 if a named run cannot be woken, because it is held, ready, paused or ended.
     """
     return do_to_runs(out, VERB, RunChoice(runs, words, dry_run, yes), lambda runs, how: runs.wake(**how))

@@ -32,7 +32,7 @@ from holdfast.cli.times import LENGTH
 def command(out: Output, run: str, timeout: timedelta | None) -> ExitCode:
     """Follow a run until it ends.
 
-    On a terminal its timeline moves; otherwise each change is one line, with --json one line of JSON.
+    On a terminal it shows a live timeline. Elsewhere it prints one line for each change, with --json one line of JSON.
     The exit code follows the outcome: 0 succeeded, 10 failed, 11 cancelled.
     """
 

@@ -57,14 +57,16 @@ _log = logging.getLogger("holdfast.cli")
 @setting_option(settings.NAME)
 @setting_option(settings.METRICS)
 @setting_option(settings.LOG_FORMAT)
-@click.option("--until-idle", is_flag=True, help="Stop when nothing is left to do right now.")
+@click.option("--until-idle", is_flag=True, help="Stop as soon as no run is due.")
 @pass_output
 def command(out: Output, target: str | None, *, until_idle: bool) -> ExitCode:
     """Execute runs of the application's workflows and tasks until SIGTERM or ^C.
 
-    MODULE:ATTR names the Holdfast object, as in shop:hf for `hf` in shop.py; the current directory is searched
-    first. By default it is the one that is configured. At the end running steps get their grace, and every run is
-    given back for others to continue. A second ^C ends the grace at once. Logs go to stderr; -v shows more of them.
+    MODULE:ATTR names the Holdfast object, as in shop:hf for `hf` in shop.py; the import starts in the current
+    directory. The default is the configured object.
+
+    At the end, running steps may finish within their grace period, and the worker gives every run back, so that other
+    workers continue it. A second ^C ends the grace period at once. Logs go to stderr; -v shows more of them.
     """
     spare_stdout()
     if out.settings.configuration[settings.PROCESSES] > 1:
@@ -73,10 +75,11 @@ def command(out: Output, target: str | None, *, until_idle: bool) -> ExitCode:
 
 
 def _supervise(out: Output, target: str | None, *, until_idle: bool) -> ExitCode:
-    """Have other processes execute runs."""
+    """Supervise several worker processes."""
     log_to_stderr(out.settings.verbosity, out.settings.configuration[settings.LOG_FORMAT])
     if out.settings.url is not None:
-        os.environ[settings.URL.variable] = out.settings.url  # not among the words, which everybody here can read
+        # Not on the command line, which every user of this machine can read: the URL may contain a password.
+        os.environ[settings.URL.variable] = out.settings.url
     configured = out.settings.configuration
     processes = configured[settings.PROCESSES]
     if (address := configured[settings.METRICS]) is not None:
@@ -97,7 +100,7 @@ def _supervise(out: Output, target: str | None, *, until_idle: bool) -> ExitCode
 
 
 def _say(out: Output, message: str) -> None:
-    """Say something to whoever typed the command; where logs are JSON, to whoever reads them, who gets nothing else."""
+    """Write a message to stderr; if logs are JSON, write it as a log record, so that every line stays JSON."""
     if out.settings.configuration[settings.LOG_FORMAT] == "json":
         _log.info(message)
     else:
@@ -105,7 +108,7 @@ def _say(out: Output, message: str) -> None:
 
 
 def _check_ports(address: Address, processes: int) -> None:
-    """Refuse at once what the last process could not do."""
+    """Refuse at once if the last process would have no valid port."""
     try:
         address.for_process(processes)
     except ValueError as error:
@@ -113,7 +116,7 @@ def _check_ports(address: Address, processes: int) -> None:
 
 
 def words_for(given: Settings, target: str | None, number: int, *, until_idle: bool = False) -> list[str]:
-    """What to type for one of several processes. Each setting that has a value is given, so that nothing differs."""
+    """Return the command line of one of several processes. It contains every setting that has a value."""
     flags = {flag for parameter in command.params for flag in parameter.opts}
     words = [sys.executable, "-m", "holdfast", "worker", "--color", given.color]
     if target is not None:
@@ -146,7 +149,7 @@ def _execute(out: Output, target: str | None, lifeline: Lifeline | None, *, unti
     name, directory = named_application(target, out.settings)
     hf = load_application(name, out.settings.url, directory)
     if lifeline is not None and _is_in_memory(hf):
-        raise Refusal("the store of the application is in memory, which several processes cannot share: --processes 1")
+        raise Refusal("the application uses a memory store, which processes cannot share; use --processes 1")
     worker = hf.worker(
         _checked(configured[settings.TYPES], session_of(hf).registry.types()),
         concurrency=configured[settings.CONCURRENCY],
@@ -179,7 +182,7 @@ async def _work(
 
 @asynccontextmanager
 async def _serving(out: Output, hf: Holdfast, worker: Worker) -> AsyncIterator[None]:
-    """Serve metrics while the worker works, if that is wished."""
+    """Serve metrics while the worker works, if an address is set."""
     configured = out.settings.configuration
     if (address := configured[settings.METRICS]) is None:
         yield
@@ -194,7 +197,7 @@ async def _serving(out: Output, hf: Holdfast, worker: Worker) -> AsyncIterator[N
 async def _work_on(out: Output, hf: Holdfast, worker: Worker, lifeline: Lifeline | None, *, until_idle: bool) -> None:
     _say(out, _greeting(hf, worker, until_idle=until_idle))
     if _is_in_memory(hf):
-        _say(out, "its store is in memory: no other process can start runs there, and none outlives this one")
+        _say(out, "its store is in memory: no other process can start runs in it, and no run outlives this process")
     if lifeline is not None:
         await _work_as_ordered(worker, lifeline, until_idle=until_idle)
     elif until_idle:
@@ -223,7 +226,7 @@ async def _work_as_ordered(worker: Worker, lifeline: Lifeline, *, until_idle: bo
 
 
 def _ignore_signals() -> None:
-    """Let nothing interrupt the exit of this process: a second order that comes late would end in a traceback."""
+    """Ignore further signals during the exit of this process. A late signal would end in a traceback."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)
@@ -231,19 +234,19 @@ def _ignore_signals() -> None:
 
 
 async def _run_until_idle(worker: Worker) -> None:
-    """As `worker.run()` does it: SIGTERM lets running steps end and gives every run back."""
+    """Work until idle. As in `worker.run()`, SIGTERM lets running steps finish and gives every run back."""
     work = asyncio.create_task(worker.run_until_idle())
     with suppress(NotImplementedError):
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
     try:
         await work
     except asyncio.CancelledError:
-        if asyncio.current_task().cancelling():  # type: ignore[union-attr]  # inside a task there is one
+        if asyncio.current_task().cancelling():  # type: ignore[union-attr]  # this code runs inside a task
             raise
 
 
 def _checked(patterns: Sequence[str] | None, registered: Iterable[str]) -> Sequence[str] | None:
-    """The patterns, if there is something to do. One that nothing registered matches is a typing mistake."""
+    """Return the patterns, or refuse an application without types and a pattern that matches no type (a typo)."""
     known = sorted(registered)
     if not known:
         raise Refusal("the application has no workflow or task; decorate one with @hf.workflow or @hf.task")
@@ -258,5 +261,5 @@ def _checked(patterns: Sequence[str] | None, registered: Iterable[str]) -> Seque
 def _greeting(hf: Holdfast, worker: Worker, *, until_idle: bool) -> str:
     names = worker.types()
     shown = ", ".join(names[:_TYPES_SHOWN]) + (f" and {len(names) - _TYPES_SHOWN} more" if names[_TYPES_SHOWN:] else "")
-    ending = "until nothing is left to do" if until_idle else "until ^C"
+    ending = "until no run is due" if until_idle else "until ^C"
     return f"worker {worker.name} on {scrubbed(session_of(hf).url)} executes {shown} {ending}"

@@ -28,12 +28,12 @@ from holdfast.engine.liveness import is_alive
 @click.argument("verb", type=click.Choice(["ls"]), default="ls", metavar="[ls]")
 @pass_output
 def command(out: Output, verb: str) -> None:
-    """List the workers: alive ones, and those that died without a word.
+    """List the workers that are alive, and those that died without a shutdown.
 
-    SLOTS is how many runs a worker takes at once, HELD how many it has now. A dead one keeps what it held until
-    another worker takes it over.
+    SLOTS is the maximum number of runs of a worker, HELD the number that it holds now. A dead worker keeps its runs
+    until other workers take them over.
     """
-    del verb  # only one so far
+    del verb  # there is only one
 
     async def work(hf: Holdfast) -> None:
         workers = await session_of(hf).store.workers()

@@ -1,1 +1,1 @@
-"""The demo of `holdfast demo`: an application, its worker processes, and what happens to them."""
+"""The demo of `holdfast demo`: an application, its worker processes, and the two acts of the demo."""

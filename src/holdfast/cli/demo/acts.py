@@ -1,4 +1,4 @@
-"""The two acts of the demo: an order that takes its time, and one whose worker is killed."""
+"""The two acts of the demo: an order that sleeps and waits, and an order whose worker is killed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FIRST_WORKER, _SECOND_WORKER = "demo-1", "demo-2"
 
 
 class Acts:
-    """Plays both acts and judges them."""
+    """Plays both acts and checks their outcome."""
 
     def __init__(self, out: Output, stage: DemoProcesses, hf: Holdfast, *, pace: float, is_kept: bool) -> None:
         self._out = out
@@ -40,7 +40,7 @@ class Acts:
         self._killed = 0
 
     async def perform(self) -> ExitCode:
-        """Both acts, and what is to be learned from them."""
+        """Play both acts and print the summary."""
         self._introduce()
         worker = self._stage.hire(_FIRST_WORKER)
         first = await self._play_first(worker)
@@ -54,14 +54,16 @@ class Acts:
     # The acts
 
     async def _play_first(self, worker: subprocess.Popen[bytes]) -> Snapshot:
-        self._title("Act 1: an order that takes its time")
-        self._say(f"A worker process is started ({_FIRST_WORKER}, process {worker.pid}), then order {_FIRST}.")
+        self._title("Act 1: an order with a retry, a sleep and a wait")
+        self._say(f"The demo starts a worker process ({_FIRST_WORKER}, process {worker.pid}), then order {_FIRST}.")
         run = await self._start(_FIRST)
         return await self._watch(run, _FIRST, self._approve(run))
 
     async def _play_second(self, worker: subprocess.Popen[bytes]) -> Snapshot:
         self._title("Act 2: the worker is killed")
-        self._say(f"Order {_SECOND} is started. Its approval is sent at once: a message waits until it is asked for.")
+        self._say(
+            f"The demo starts order {_SECOND} and approves it at once: a run keeps a message until it asks for it."
+        )
         run = await self._start(_SECOND)
         await run.send("approve", {"by": "bob"})
         return await self._watch(run, _SECOND, self._kill_and_replace(run, worker))
@@ -74,7 +76,7 @@ class Acts:
         async for snapshot in follow(self._hf, run.id):
             if any(wait.kind is WaitKind.MESSAGE for wait in snapshot.info.waits):
                 break
-        self._say("It waits for a person now. It could do so for a month: nothing of it is left in any process.")
+        self._say("The order now waits for a person. It could wait for a month: no process holds it in memory.")
         await asyncio.sleep(1.2 * self._pace)
         self._say("The person approves:", f"holdfast send key:order-{_FIRST} approve by=ann")
         await run.send("approve", {"by": "ann"})
@@ -87,13 +89,13 @@ class Acts:
         await asyncio.to_thread(worker.wait)
         self._killed = worker.pid
         self._recorded = await self._recorded_steps(run)
-        self._say("In the middle of packing the worker dies:", f"kill -9 {worker.pid}")
+        self._say("The worker is killed in the middle of packing:", f"kill -9 {worker.pid}")
         await asyncio.sleep(1.0 * self._pace)
         successor = self._stage.hire(_SECOND_WORKER)
-        self._say(f"Another worker is started ({_SECOND_WORKER}, process {successor.pid}). It takes the order over.")
+        self._say(f"Another worker starts ({_SECOND_WORKER}, process {successor.pid}) and takes over the order.")
 
     async def _recorded_steps(self, run: RunHandle[Any]) -> set[str]:
-        """The steps whose results are in the store, those of children included: they must never run again."""
+        """Return the steps with recorded results, including those of children. They must never run again."""
         recorded = set()
         for entry in await run.history():
             if entry.kind is EntryKind.STEP and entry.finished_at is not None:
@@ -103,7 +105,7 @@ class Acts:
         return recorded
 
     async def _watch(self, run: RunHandle[Any], order: str, action: Coroutine[Any, Any, None]) -> Snapshot:
-        """Show a run until it ends, while something is done to it."""
+        """Show a run until it ends, while `action` runs."""
         snapshot = await read(self._hf, run.id)
         acting = asyncio.create_task(action)
         try:
@@ -114,7 +116,7 @@ class Acts:
                             progress.show(snapshot)
                 await acting
         except TimeoutError:
-            pass  # the snapshot tells how far it came
+            pass  # the snapshot shows how far the run came
         finally:
             acting.cancel()
         return snapshot
@@ -125,16 +127,16 @@ class Acts:
             return [*lines, [(f"■ order {order} {snapshot.info.state.value}", "good")]]
         holder = snapshot.workers.get(snapshot.info.worker or "")
         if self._killed and holder == _FIRST_WORKER:
-            return [*lines, [(f"▸ order {order}: its worker is dead, and nobody else works on it yet.", "bad")]]
+            return [*lines, [(f"▸ order {order}: its worker is dead, and no other worker has it yet.", "bad")]]
         return [*lines, [(f"▸ order {order}: {snapshot.explanation}", "busy")]]
 
     # What is said
 
     def _introduce(self) -> None:
         self._title("holdfast demo")
-        self._say("An order goes through a checkout, a plain Python function whose every finished step is recorded:")
+        self._say("An order goes through a checkout, a plain Python function. holdfast records every finished step:")
         self._say("  reserve > charge > sleep > wait for approval > print label (a child run) > pack > ship > notify")
-        self._say(f"Its runs are kept in one SQLite file, {self._stage.directory / 'demo.db'}.")
+        self._say(f"The runs are stored in one SQLite file, {self._stage.directory / 'demo.db'}.")
 
     def _title(self, text: str) -> None:
         if not self._out.is_json:
@@ -168,14 +170,14 @@ class Acts:
         return ExitCode.FAILED if repeated else ExitCode.OK
 
     def _is_repeated(self, step: str) -> bool:
-        """Whether a step was executed again although its result was recorded."""
+        """Return True if a step was executed again although its result was recorded."""
         ledger = self._stage.ledger
         after_kill = ledger.begun(_SECOND, step) - ledger.begun(_SECOND, step, self._killed)
         wanted = 2 if step == "charge" else 1  # its first attempt fails
         return (step in self._recorded and after_kill > 0) or ledger.begun(_FIRST, step) > wanted
 
     def _sum_up(self, repeated: Sequence[str]) -> None:
-        self._title("What really was executed, by the ledger that the steps write")
+        self._title("Executions of each step, from a ledger that the steps themselves write")
         columns = (Column("step"), Column(_FIRST, is_number=True), Column(_SECOND, is_number=True), Column("remark"))
         table = Table(columns)
         for step in STEPS:
@@ -185,28 +187,26 @@ class Acts:
         self._out.table(table)
         self._out.line("")
         if repeated:
-            self._out.line((f"Repeated although recorded: {', '.join(repeated)}. This is a bug of holdfast.", "bad"))
+            self._out.line((f"Repeated although recorded: {', '.join(repeated)}. This is a bug in holdfast.", "bad"))
         else:
-            self._out.line(
-                ("Both orders are on their way. No finished step ran again, though its worker died.", "good")
-            )
+            self._out.line(("Both orders are shipped. No finished step ran again, although a worker died.", "good"))
 
     def _remark(self, step: str, repeated: Sequence[str]) -> Cell:
         ledger = self._stage.ledger
         if step in repeated:
-            return "was recorded, and ran again", "bad"
+            return "was recorded, but ran again", "bad"
         if step in self._recorded:
             more = "fails once and is retried; " if step == "charge" else ""
             return f"{more}recorded before the kill, not repeated", "good"
         if ledger.begun(_SECOND, step, self._killed):
-            return "cut off by the kill, so begun again", "wait"
+            return "interrupted by the kill, so started again", "wait"
         return "done by the new worker", ""
 
     def _take_leave(self) -> None:
         if not self._is_kept:
-            self._say("Everything the demo made is removed; `holdfast demo --keep` lets you look around.")
+            self._say("The demo has removed its files; `holdfast demo --keep` keeps them, so that you can look around.")
             return
-        self._say("Look around, it is all still there:")
+        self._say("The files of the demo are still there. Look around:")
         for words in ("ls", f"show key:order-{_SECOND}", f"audit key:order-{_SECOND}", "doctor"):
             self._say("", f"holdfast --url {self._stage.url} {words}")
         self._say(f"Remove it with: rm -r {self._stage.directory}")

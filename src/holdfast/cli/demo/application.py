@@ -1,6 +1,6 @@
 """The application of `holdfast demo`: an order on its way from the cart to the customer.
 
-Each step writes to a ledger when it begins and when it ends, so that one can see what really was executed.
+Each step writes to a ledger when it begins and when it ends. So the ledger proves which steps were executed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PACE_VARIABLE = "HOLDFAST_DEMO_PACE"
 CHECKOUT = "demo.checkout.v1"
 LABEL = "demo.label.v1"
 STEPS = ("reserve", "charge", "print", "pack", "ship", "notify")
-"""What one order takes, in order; `print` is the step of the child run."""
+"""The steps of one order, in order; `print` is the step of the child run."""
 
 _RETRY = Retry(initial=0.3, jitter=0)
 
@@ -26,7 +26,7 @@ hf = Holdfast()
 
 
 async def _labour(step: str, order: str, seconds: float) -> None:
-    """Do something that takes a while, and leave a trace of it."""
+    """Simulate work that takes a while, and write it to the ledger."""
     ledger = StepLog(Path(os.environ[LEDGER_VARIABLE]))
     ledger.write(order, step, "begin")
     await asyncio.sleep(seconds * float(os.environ.get(PACE_VARIABLE, "1")))
@@ -66,14 +66,14 @@ async def notify(order: str) -> None:
 
 @hf.workflow(LABEL)
 async def label(ctx: Context, order: str) -> str:
-    """A child run: it has a history of its own."""
+    """Print the label in a child run, which has a history of its own."""
     await ctx.step("print", _labour, "print", order, 0.6)
     return f"label for {order}"
 
 
 @hf.workflow(CHECKOUT)
 async def checkout(ctx: Context, order: str, cooling_seconds: float) -> str:
-    """Everything an order takes. Between its steps it may sleep and wait for as long as it likes."""
+    """Process an order. Between its steps the workflow may sleep and wait for any time."""
     await reserve(order)
     await charge(order)
     await ctx.sleep(cooling_seconds)

@@ -1,4 +1,4 @@
-"""The processes of the demo: workers on a directory with a database and a step log, which end with the demo."""
+"""The processes of the demo: workers, and a directory with a database and a step log. They end with the demo."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _END_SECONDS = 5.0
 
 
 class DemoProcesses:
-    """Everything the demo makes. Leaving it ends the workers and, unless it is to be kept, removes the directory."""
+    """The workers and the directory of the demo. Exit ends the workers and, unless `is_kept`, removes the directory."""
 
     def __init__(self, *, pace: float, is_kept: bool) -> None:
         self._pace = pace
@@ -34,7 +34,7 @@ class DemoProcesses:
         self.url = f"sqlite:///{self.directory / 'demo.db'}"
         self.ledger = StepLog(self.directory / "ledger.jsonl")
         self.log = self.directory / "worker.log"
-        (self.directory / OWN_NAME).touch()  # so that no file further up counts
+        (self.directory / OWN_NAME).touch()  # so that no settings file in a parent directory applies
         return self
 
     def __exit__(
@@ -45,7 +45,7 @@ class DemoProcesses:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def hire(self, name: str) -> subprocess.Popen[bytes]:
-        """Start a worker process: the command a user would type."""
+        """Start a worker process with the command that a user would type."""
         command = [
             sys.executable,
             "-m",
@@ -76,7 +76,7 @@ class DemoProcesses:
         return worker
 
     def _end_workers(self) -> None:
-        """Ask them to stop, and kill what does not."""
+        """Terminate the workers, and kill those that do not stop."""
         for worker in self._workers:
             if worker.poll() is None:
                 worker.terminate()
@@ -89,6 +89,6 @@ class DemoProcesses:
 
 
 def _surroundings() -> dict[str, str]:
-    """The environment without settings: the demo is the same for everybody."""
+    """Return the environment without holdfast settings, so that the demo is the same on every machine."""
     settings = {setting.variable for setting in SETTINGS.values()}
     return {name: value for name, value in os.environ.items() if name not in settings}

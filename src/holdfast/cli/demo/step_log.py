@@ -13,7 +13,7 @@ What = Literal["begin", "end"]
 
 
 class StepLine(msgspec.Struct, frozen=True):
-    """A trace of something that was executed."""
+    """One line of the step log: a step of an order began or ended."""
 
     order: str
     step: str
@@ -22,7 +22,7 @@ class StepLine(msgspec.Struct, frozen=True):
 
 
 class StepLog:
-    """What really happened, whatever the store says."""
+    """The record of what was executed, independent of the store."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -33,7 +33,7 @@ class StepLog:
             file.write(line)
 
     def lines(self, order: str) -> Iterator[StepLine]:
-        """The traces of an order. A last line that is cut off, by a kill, does not count."""
+        """Yield the lines of an order. A last line that a kill cut off does not count."""
         text = self._path.read_bytes() if self._path.exists() else b""
         for raw in text.split(b"\n")[:-1]:
             line = msgspec.json.decode(raw, type=StepLine)
@@ -41,5 +41,5 @@ class StepLog:
                 yield line
 
     def begun(self, order: str, step: str, pid: int | None = None) -> int:
-        """How often a step was begun, by anybody or by one process."""
+        """Return the number of times that a step began, in all processes or in one."""
         return sum(line.step == step and line.what == "begin" and pid in (None, line.pid) for line in self.lines(order))

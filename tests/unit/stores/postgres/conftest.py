@@ -1,4 +1,4 @@
-"""What the tests of the Postgres store have: a schema for each, and for those of the ground below it none."""
+"""Fixtures of the Postgres store tests: a schema for each, or an empty place for the lower layers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def empty(postgres_url: str) -> Iterator[Place]:
 
 @pytest.fixture
 def place(empty: Place) -> Place:
-    """A place with the schema of this version, and nothing in it."""
+    """A place with the schema of this version, without rows."""
     return empty.prepared()
 
 
@@ -38,7 +38,7 @@ def address(postgres_url: str) -> PostgresAddress:
 
 @pytest.fixture
 def proxy(postgres_url: str) -> Iterator[PostgresProxy]:
-    """A proxy in front of the test's database, which breaks connections as it is told to."""
+    """A proxy in front of the test's database that breaks connections on command."""
     with PostgresProxy(postgres_url) as proxy:
         yield proxy
 
@@ -65,7 +65,7 @@ def sessions(far: PostgresAddress, connector: Connector) -> Iterator[Sessions]:
 
 @pytest.fixture
 def observer(address: PostgresAddress) -> Iterator[Connection]:
-    """A connection of somebody else to the test's database."""
+    """An independent connection to the test's database."""
     connection = connect(address)
     yield connection
     connection.close()
@@ -73,7 +73,7 @@ def observer(address: PostgresAddress) -> Iterator[Connection]:
 
 @pytest_asyncio.fixture
 async def store(postgres_store_url: str) -> AsyncIterator[PostgresStore]:
-    """A store that is open, and empty."""
+    """An open, empty store."""
     store = PostgresStore(postgres_store_url)
     await store.open()
     yield store
@@ -82,7 +82,7 @@ async def store(postgres_store_url: str) -> AsyncIterator[PostgresStore]:
 
 @pytest.fixture
 def outsider(postgres_store_url: str) -> Iterator[psycopg.Connection[Any]]:
-    """Somebody else, with a transaction of his own in the store's database."""
+    """An independent connection with its own transaction in the store's database."""
     with psycopg.connect(postgres_store_url) as connection:
         yield connection
         connection.rollback()

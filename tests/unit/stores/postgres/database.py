@@ -1,4 +1,4 @@
-"""A place for a test of the Postgres store: a schema in a database of its own, and a connection to it."""
+"""A place for a test of the Postgres store: a schema in its own database, and a connection to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Place:
         return self.connection.execute(qualified(text, self.schema), values or None)
 
     def all(self, text: str, *values: object) -> list[Any]:
-        """What a statement finds, without tuples around single values."""
+        """Return the rows of a statement, without tuples around single values."""
         return [row[0] if len(row) == 1 else row for row in self.execute(text, *values).fetchall()]
 
     def many(self, text: str, rows: Sequence[Sequence[object]]) -> None:
@@ -37,7 +37,7 @@ class Place:
 
     @contextmanager
     def again(self) -> Iterator[Place]:
-        """The same on a connection of its own."""
+        """Return the same place with its own connection."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             yield Place(connection, self.schema, self.url)
 

@@ -1,4 +1,4 @@
-"""What a Postgres URL means, and that nobody gets to see its password."""
+"""The meaning of a Postgres URL, and the protection of its password."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from psycopg.conninfo import conninfo_to_dict
 from holdfast.core.errors import InvalidRequest
 from holdfast.stores.postgres.address import CONNECT_SECONDS, PostgresAddress
 
-PASSWORD = "tr0ub4dor"  # noqa: S105 - nobody's
+PASSWORD = "tr0ub4dor"  # noqa: S105 - not a real password
 
 
 def test_a_plain_url_uses_the_schema_holdfast_with_hints_and_prepared_statements() -> None:
@@ -19,7 +19,7 @@ def test_a_plain_url_uses_the_schema_holdfast_with_hints_and_prepared_statements
     assert address.shown == "postgresql://ann@db.example:5433/shop"
 
 
-def test_options_of_ours_are_read_and_not_handed_to_the_driver() -> None:
+def test_options_of_holdfast_are_read_and_not_passed_to_the_driver() -> None:
     address = PostgresAddress.of("postgres://db/shop?schema=jobs&sslmode=require&prepare=off&hints=off")
 
     assert (address.schema, address.is_prepared, address.has_hints) == ("jobs", False, False)
@@ -28,7 +28,7 @@ def test_options_of_ours_are_read_and_not_handed_to_the_driver() -> None:
     assert not {"schema", "prepare", "hints"}.intersection(given)
 
 
-def test_only_a_server_that_can_be_written_is_used_unless_the_url_says_otherwise() -> None:
+def test_only_a_writable_server_is_used_unless_the_url_says_otherwise() -> None:
     usual = PostgresAddress.of("postgresql://one,two/shop")
     other = PostgresAddress.of("postgresql://one,two/shop?target_session_attrs=any&connect_timeout=9")
 
@@ -38,7 +38,7 @@ def test_only_a_server_that_can_be_written_is_used_unless_the_url_says_otherwise
     assert other.connect_timeout == 9
 
 
-def test_an_option_of_libpq_may_hold_any_character() -> None:
+def test_an_option_of_libpq_may_contain_any_character() -> None:
     address = PostgresAddress.of("postgresql:///shop?host=/run/pg&options=-c%20search_path%3Da%26b&schema=jobs")
 
     assert conninfo_to_dict(address.conninfo)["options"] == "-c search_path=a&b"
@@ -66,7 +66,7 @@ def test_a_schema_that_would_need_quoting_is_refused(schema: str) -> None:
         ("postgresql://[::1/shop", "lacks a bracket around the host; write an IPv6 address like [::1]"),
     ],
 )
-def test_what_is_not_known_is_refused_by_name(url: str, told: str) -> None:
+def test_an_unknown_option_is_refused_by_name(url: str, told: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         PostgresAddress.of(url)
 
@@ -88,7 +88,7 @@ def test_what_is_not_known_is_refused_by_name(url: str, told: str) -> None:
         f"postgresql://ann:{PASSWORD}@db:abc/shop",
     ],
 )
-def test_a_url_that_is_refused_does_not_give_its_password_away(url: str) -> None:
+def test_a_url_that_is_refused_does_not_reveal_its_password(url: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         PostgresAddress.of(url)
 
@@ -101,7 +101,7 @@ def test_ports_of_all_hosts_and_brackets_in_a_password_are_read() -> None:
     assert PostgresAddress.of(f"postgresql://ann:[{PASSWORD}]]@[::1]:5433/shop").secrets == (f"[{PASSWORD}]]",)
 
 
-def test_an_address_that_is_shown_does_not_give_its_password_away() -> None:
+def test_an_address_that_is_shown_does_not_reveal_its_password() -> None:
     address = PostgresAddress.of(f"postgresql://ann:{PASSWORD}@db/shop")
 
     assert PASSWORD in address.conninfo

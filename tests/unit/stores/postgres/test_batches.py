@@ -1,4 +1,4 @@
-"""What a batch of checkpoints is made of on its way to the server."""
+"""Encoding of a batch of checkpoints for the server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def read(place: Place, kind: str, array: str) -> object:
     return row[0]
 
 
-def test_an_array_is_read_as_it_was_meant(empty: Place) -> None:
+def test_an_encoded_array_is_decoded_to_the_same_values(empty: Place) -> None:
     @settings(max_examples=amount(short=30, long=300), deadline=None)
     @given(st.lists(TEXTS, max_size=20))
     def is_read(texts: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Requests of SQL producers are carried out whatever the workers are busy with: all slots taken, blocked, draining."""
+"""Requests of SQL producers are executed even if all slots are taken, or the workers are blocked or draining."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HINTS = {"hints": "", "no hints": "hints=off"}
 
 @pytest.fixture(params=HINTS)
 def url(request: pytest.FixtureRequest, place: Place, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The store of a worker, which hears of requests by hints or has to look for them."""
+    """The URL of a store whose worker learns of requests by hints or by polling."""
     monkeypatch.setattr(request_thread, "POLL_SECONDS", 0.2)
     monkeypatch.setattr(request_thread, "POLL_WITHOUT_HINTS_SECONDS", 0.2)
     option = HINTS[request.param]
@@ -46,7 +46,7 @@ def ask(place: Place, call: str, *values: object) -> Any:
 
 
 class Shop:
-    """An application with one slot for runs: `busy` keeps it until the gate is opened, `letters` wait for messages."""
+    """An application with one slot: `busy` keeps it until the gate is opened, `letters` wait for messages."""
 
     def __init__(self, url: str) -> None:
         self.hf = hf = Holdfast(url)
@@ -84,7 +84,7 @@ class Shop:
         assert self.thread_gate.wait(GUARD_SECONDS)
 
     async def begin(self, workflow: Any) -> str:
-        """Start a run that takes the only slot, and wait until it has."""
+        """Start a run that takes the only slot, and wait until it has it."""
         self.hf_loop = asyncio.get_running_loop()
         run = await self.hf.start(workflow)
         async with asyncio.timeout(GUARD_SECONDS):
@@ -119,7 +119,7 @@ async def test_a_message_and_an_event_arrive_while_no_slot_is_free(place: Place,
         assert await other.result(timeout=GUARD_SECONDS) == 1
 
 
-async def test_a_cancel_is_heard_while_a_body_blocks_its_thread(place: Place, url: str) -> None:
+async def test_a_cancel_takes_effect_while_a_body_blocks_its_thread(place: Place, url: str) -> None:
     shop = Shop(url)
     async with shop.hf, shop.hf.worker(concurrency=1, threads=1):
         run_id = await shop.begin(shop.blocking)
@@ -131,8 +131,8 @@ async def test_a_cancel_is_heard_while_a_body_blocks_its_thread(place: Place, ur
     assert state(place, run_id) == "cancelled"
 
 
-async def test_a_cancel_is_heard_while_a_body_blocks_the_event_loop(place: Place, url: str) -> None:
-    """So the run cannot end as succeeded the moment the body is through."""
+async def test_a_cancel_takes_effect_while_a_body_blocks_the_event_loop(place: Place, url: str) -> None:
+    """The run must not end as succeeded when the body returns."""
     hf = Holdfast(url)
     seen: list[str] = []
 
@@ -147,7 +147,7 @@ async def test_a_cancel_is_heard_while_a_body_blocks_the_event_loop(place: Place
     async def block(run_id: str) -> None:
         producer = threading.Thread(target=cancel_meanwhile, args=(run_id,))
         producer.start()
-        producer.join()  # nothing else happens on this loop meanwhile
+        producer.join()  # this loop does nothing else meanwhile
 
     @hf.workflow("rude")
     async def rude(ctx: Context) -> str:
@@ -163,9 +163,7 @@ async def test_a_cancel_is_heard_while_a_body_blocks_the_event_loop(place: Place
 
 
 @pytest.mark.parametrize("types", [["letters"], ["unknown.*"]])
-async def test_a_worker_carries_out_requests_for_types_it_does_not_have(
-    place: Place, url: str, types: list[str]
-) -> None:
+async def test_a_worker_executes_requests_for_types_it_does_not_have(place: Place, url: str, types: list[str]) -> None:
     shop = Shop(url)
     place.execute("insert into {schema}.intent (id, type) values ('r', 'elsewhere')")
     place.execute("update {schema}.runs set token = 1, state = 'suspended', ready_at = null")
@@ -175,7 +173,7 @@ async def test_a_worker_carries_out_requests_for_types_it_does_not_have(
         await until(lambda: state(place, "r") == "cancelled")
 
 
-async def test_a_cancel_is_heard_while_a_worker_drains(place: Place, url: str) -> None:
+async def test_a_cancel_takes_effect_while_a_worker_drains(place: Place, url: str) -> None:
     shop = Shop(url)
     async with shop.hf:
         worker = shop.hf.worker(concurrency=1, grace_seconds=GUARD_SECONDS)
@@ -192,7 +190,7 @@ async def test_a_cancel_is_heard_while_a_worker_drains(place: Place, url: str) -
     assert shop.was_cut_off
 
 
-async def test_a_busy_worker_finds_a_request_of_which_no_hint_came(place: Place, url: str) -> None:
+async def test_a_busy_worker_finds_a_request_without_a_hint(place: Place, url: str) -> None:
     shop = Shop(url)
     async with shop.hf, shop.hf.worker(concurrency=1):
         await shop.begin(shop.busy)
@@ -206,7 +204,7 @@ async def test_a_busy_worker_finds_a_request_of_which_no_hint_came(place: Place,
         shop.gate.set()
 
 
-async def test_what_fails_for_a_while_is_tried_again_by_a_busy_worker(
+async def test_a_busy_worker_retries_a_request_that_fails_for_a_while(
     place: Place, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     shop = Shop(url)
@@ -223,11 +221,11 @@ async def test_what_fails_for_a_while_is_tried_again_by_a_busy_worker(
         shop.gate.set()
 
 
-async def test_requests_stay_when_no_worker_runs(place: Place, url: str) -> None:
+async def test_requests_stay_while_no_worker_runs(place: Place, url: str) -> None:
     shop = Shop(url)
     async with shop.hf:
         async with shop.hf.worker():
             pass
         ask(place, "emit('t', '1', 'e')")
-        assert [run async for run in shop.hf.list()] == []  # the store is open, and does work
+        assert [run async for run in shop.hf.list()] == []  # the store is open and works
         assert place.all("select count(*) from {schema}.requests") == [1]

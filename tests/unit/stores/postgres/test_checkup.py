@@ -1,4 +1,4 @@
-"""The check-up: a healthy server has nothing to tell, and what is wrong is named with what to do."""
+"""The checks of the doctor: a healthy server has no findings, and each problem is named with advice."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def findings(place: Place, subject: str) -> list[Finding]:
 
 
 def told(place: Place, subject: str) -> str:
-    """What is said of a subject that is not well."""
+    """Return the findings about a subject that has problems."""
     return "\n".join(f"{one.level}: {one.text}" for one in findings(place, subject) if one.level != "ok")
 
 
-def test_a_healthy_server_has_nothing_to_complain_of(place: Place) -> None:
+def test_a_healthy_server_has_no_findings(place: Place) -> None:
     found = checkup.findings(place.connection, place.schema)
 
     assert [one for one in found if one.level != "ok"] == []
@@ -36,7 +36,7 @@ def test_a_healthy_server_has_nothing_to_complain_of(place: Place) -> None:
     ]
 
 
-def test_a_transaction_that_is_left_open_is_named(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_idle_transaction_is_named(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkup, "LONG_TRANSACTION_SECONDS", 0)
 
     with place.again() as other, other.connection.transaction():
@@ -48,13 +48,13 @@ def test_a_transaction_that_is_left_open_is_named(place: Place, monkeypatch: pyt
     assert text.endswith("end it")
 
 
-def test_a_session_that_does_not_wait_for_the_disk_is_warned_of(place: Place) -> None:
+def test_a_session_that_does_not_wait_for_the_disk_is_a_warning(place: Place) -> None:
     place.execute("set synchronous_commit = off")
 
     assert told(place, "durability").startswith("warning: synchronous_commit is off")
 
 
-def test_too_many_connections_are_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_connections_are_reported(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkup, "FULL_SHARE", 0.0)
 
     assert "connections are in use; raise max_connections" in told(place, "connections")
@@ -66,7 +66,7 @@ def test_a_schema_of_another_version_is_a_problem(place: Place) -> None:
     assert "problem: schema number 1, made by an older version" in told(place, "schema")
 
 
-def test_a_schema_without_what_came_later_is_told_of_all_the_same(place: Place) -> None:
+def test_a_schema_without_later_additions_is_reported_all_the_same(place: Place) -> None:
     place.execute("drop table {schema}.slots cascade")
     place.execute("update {schema}.meta set value = '5' where name = 'schema'")
 
@@ -83,7 +83,7 @@ def test_a_schema_without_what_came_later_is_told_of_all_the_same(place: Place) 
         "update {schema}.runs set worker = null, ready_at = null, state = 'succeeded', finished_at = 1",
     ],
 )
-def test_slots_that_do_not_agree_with_runs_are_a_problem(place: Place, damage: str) -> None:
+def test_slots_that_do_not_match_the_runs_are_a_problem(place: Place, damage: str) -> None:
     place.execute(
         "insert into {schema}.runs (id, type, state, worker, slots) values ('r', 'x', 'running', 'w', '[\"type:y\"]')"
     )
@@ -95,21 +95,21 @@ def test_slots_that_do_not_agree_with_runs_are_a_problem(place: Place, damage: s
     assert "problem: 1 slots do not agree" in told(place, "slots")
 
 
-def test_a_request_that_nobody_carries_out_is_told(place: Place) -> None:
+def test_a_request_that_no_worker_executes_is_reported(place: Place) -> None:
     place.execute("select {schema}.emit('orders')")
     place.execute("update {schema}.requests set at = at - 3600000000")
 
     assert "1 requests of SQL producers are not carried out yet, the oldest for 3,6" in told(place, "requests")
 
 
-def test_a_table_full_of_dead_rows_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_full_of_dead_rows_is_reported(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkup, "DEAD_ROWS", 10)
     place.execute("alter table {schema}.runs set (autovacuum_enabled = off)")
     with place.again() as other:
         other.execute("insert into {schema}.runs (type) select 'shop' from generate_series(1, 50)")
         other.execute("delete from {schema}.runs")
         pid = other.connection.info.backend_pid
-    # A session reports its counts a second late, or when it ends. After `analyze` they would be added to the result.
+    # A session reports its counts a second late, or at its end. After `analyze` they would be added to the result.
     wait_until("the session has ended", lambda: not place.all("select 1 from pg_stat_activity where pid = %s", pid))
     place.execute("analyze {schema}.runs")
 

@@ -1,4 +1,4 @@
-"""Claim order on Postgres: a claim of many lanes gives the runs that the rule gives, in the same order."""
+"""Claim order on Postgres: a claim over many lanes returns the runs of the rule, in the same order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.stores.postgres.database import Place
 SEEDS = amount(short=60, long=600)
 NOW: Micros = START + 100 * SECOND
 TYPES = ("B", "a", "a.b", "b", "b ", "c", "Ö", "ä", "☃", "🦊")
-"""Upper case, marks and letters of other alphabets: the order of a language differs from that of code points."""
+"""Upper case, accents and other alphabets: the order of a language differs from that of code points."""
 
 INSERT = """
     insert into {schema}.runs (id, type, state, priority, start_at, ready_at, worker, token, crashes, parent_id)
@@ -42,7 +42,7 @@ Row = dict[str, Any]
 
 
 def a_row(chance: random.Random, types: Sequence[str], priorities: Sequence[int]) -> Row:
-    """A run that is ready or not, which somebody holds or not. Many are ready at the same time."""
+    """A run that is ready or not, held or not. Many have the same ready time."""
     token = chance.choice([0, 0, 1, 4])
     worker = chance.choice([None, None, None, "w1", "w2"]) if token else None
     ready_at = chance.choice([*[NOW - chance.randrange(4) * SECOND] * 8, NOW + SECOND, NOW + 2 * SECOND])
@@ -77,7 +77,7 @@ def runs_of(place: Place) -> list[Run]:
 
 
 def expected(runs: Sequence[Run], request: ClaimRequest) -> tuple[list[str], Micros | None]:
-    """The runs that the rule gives, and when the next one of the others may be claimed."""
+    """Return the runs that the rule gives, and when the next of the others may be claimed."""
     offered = [run for run in runs if run.type in request.types and run.ready_at is not None]
     chosen, _ = choose(queue_of(run for run in offered if rules.is_due(run, NOW)), request, lambda run: run)
     ids = [run.id for run in chosen]
@@ -88,8 +88,8 @@ def expected(runs: Sequence[Run], request: ClaimRequest) -> tuple[list[str], Mic
 
 @pytest.mark.both_tiers
 @lasting(SEEDS / 10)
-def test_a_claim_gives_the_runs_that_the_rule_gives(place: Place) -> None:
-    """S4, however many lanes there are, with ties, suspects and expired leases among them."""
+def test_a_claim_returns_the_runs_that_the_rule_gives(place: Place) -> None:
+    """S4 for any number of lanes, with ties, suspects and expired leases among them."""
     calls = Calls(place.schema)
     for seed in range(SEEDS):
         chance = random.Random(seed)
@@ -108,7 +108,7 @@ def test_a_claim_gives_the_runs_that_the_rule_gives(place: Place) -> None:
 
 
 def firsts(runs: Sequence[Run], wanted: int, group: Callable[[Run], object]) -> set[str]:
-    """The first few runs of each group, by priority, ready time and id."""
+    """Return the first few runs of each group, by priority, ready time and id."""
     groups: dict[object, list[Run]] = {}
     for run in sorted(runs, key=lambda run: (run.priority, run.ready_at, run.id)):
         groups.setdefault(group(run), []).append(run)
@@ -117,7 +117,7 @@ def firsts(runs: Sequence[Run], wanted: int, group: Callable[[Run], object]) -> 
 
 @pytest.mark.parametrize("wanted", [1, 2, 6])
 def test_the_first_runs_of_each_rank_are_found_in_their_lanes(place: Place, wanted: int) -> None:
-    place.execute("set search_path = {schema}, pg_catalog")  # as the functions have it that call these
+    place.execute("set search_path = {schema}, pg_catalog")  # as in the functions that call these
     for seed in range(10):
         chance = random.Random(seed)
         rows = [a_row(chance, TYPES, (0, 100)) for _ in range(chance.choice([20, 200]))]
@@ -135,7 +135,7 @@ def test_the_first_runs_of_each_rank_are_found_in_their_lanes(place: Place, want
 
 
 def test_the_backlog_counts_every_lane(place: Place) -> None:
-    """It hops through the same lanes as a claim does."""
+    """The backlog skips through the same lanes as a claim."""
     chance = random.Random(1)
     rows = [a_row(chance, TYPES, (0, 100, 255)) for _ in range(300)]
     place.execute(INSERT, msgspec.json.encode(rows).decode())

@@ -1,4 +1,4 @@
-"""Claiming on Postgres: what a claim does not see, and how it comes to see it."""
+"""Claiming on Postgres: rows that a claim cannot see, and how it finds them later."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ IN_ONE_STATEMENT = {
         join runs_read as r on r.id = c.id
     )""",
 }
-"""What makes of our claim one that reads histories in the statement that leases, with the snapshot of that."""
+"""Edits that make the claim read histories in the statement that leases, with the snapshot of that statement."""
 
 
 @pytest_asyncio.fixture
@@ -86,15 +86,15 @@ def outsider(postgres_store_url: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-async def test_a_due_run_is_told_of_again_after_somebody_has_locked_it(store: PostgresStore) -> None:
-    # A claim passes over what is locked, so one that was made meanwhile may have found nothing.
+async def test_a_hint_is_repeated_for_a_due_run_that_was_locked(store: PostgresStore) -> None:
+    # A claim skips locked rows, so one made meanwhile may have found nothing.
     await start(store, an_intent())
     await store.apply(SendMessages(messages=[a_message()]))
     await asyncio.sleep(0)
     hints: list[Hint] = []
     store.listen(hints.append)
 
-    await store.apply(SendMessages(messages=[a_message()]))  # the same one again: nothing changes
+    await store.apply(SendMessages(messages=[a_message()]))  # the same message again: nothing changes
     await asyncio.sleep(0)
 
     assert {TYPE} in [hint.ready for hint in hints]
@@ -107,10 +107,10 @@ async def locked_by_somebody(outsider: psycopg.Connection[Any], *numbers: int) -
 
 
 @pytest.mark.parametrize("locked", [5, 60])
-async def test_a_claim_reads_on_where_others_have_locked_what_it_read(
+async def test_a_claim_reads_on_where_other_transactions_have_locked_the_rows_it_read(
     store: PostgresStore, outsider: psycopg.Connection[Any], locked: int
 ) -> None:
-    """However many it passes over, it wins the first of the others."""
+    """However many rows it skips, the claim gets the first of the others."""
     await start(store, *(an_intent(number) for number in range(100)))
     await locked_by_somebody(outsider, *range(locked))
 
@@ -120,10 +120,10 @@ async def test_a_claim_reads_on_where_others_have_locked_what_it_read(
 
 
 async def claim_slowly(url: str, outsider: psycopg.Connection[Any]) -> Claimed:
-    """Two runs are taken from a holder who writes to the second while the claim is under way, and has not locked it.
+    """Claim two runs while their old holder writes to the second one, which the claim has not locked yet.
 
-    Such a checkpoint adds to the history of the run and leaves its row alone, so that nothing in the row tells the
-    claim, which has begun before, that there is something new.
+    Such a checkpoint adds to the history of the run and leaves its row alone. Nothing in the row tells the claim, which
+    started before, that there is something new.
     """
     clock = SettableClock()
     holder, claimer = PostgresStore(url, clock=clock), PostgresStore(url, clock=clock)
@@ -155,10 +155,10 @@ async def test_a_claim_that_is_slow_to_lock_a_run_gets_a_history_as_new_as_its_t
     ]
 
 
-async def test_a_claim_that_read_histories_in_the_statement_that_leases_would_miss_some(
+async def test_a_claim_that_read_histories_in_the_statement_that_leases_would_miss_entries(
     postgres_store_url: str, outsider: psycopg.Connection[Any]
 ) -> None:
-    """What the test above is worth: a claim in one statement is given a new token and an old history."""
+    """Counter-check of the test above: a claim in one statement gets a new token and an old history."""
     ((text,),) = outsider.execute(
         "select pg_get_functiondef(oid) from pg_proc where pronamespace = 'holdfast'::regnamespace "
         "and proname = 'claim_v1'"

@@ -1,4 +1,4 @@
-"""How connections are made, which servers are refused, and that none is waited for without end."""
+"""Connecting: settings of a session, refused servers, and timeouts everywhere."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_sessions_have_limits_and_a_name(postgres_url: str) -> None:
         assert connection.autocommit
 
 
-def test_what_the_url_says_about_a_session_counts(postgres_url: str) -> None:
+def test_session_settings_of_the_url_win(postgres_url: str) -> None:
     url = _with(postgres_url, application_name="shop", options="-c%20lock_timeout%3D7s")
 
     with connect(PostgresAddress.of(url)) as connection:
@@ -60,7 +60,7 @@ def test_behind_a_pooler_nothing_is_set_and_nothing_prepared(postgres_url: str) 
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_sessions_see_what_others_commit_whatever_is_set_elsewhere(
+def test_sessions_see_the_commits_of_others_whatever_the_default_isolation(
     postgres_url: str, observer: Connection, level: str
 ) -> None:
     given = f"-c%20default_transaction_isolation%3D{level.replace(' ', '%5C%20')}%20-c%20lock_timeout%3D7s"
@@ -70,7 +70,7 @@ def test_sessions_see_what_others_commit_whatever_is_set_elsewhere(
         assert _setting(connection, "lock_timeout") == "7s"
 
 
-def test_where_no_level_can_be_set_another_one_is_refused(postgres_url: str, observer: Connection) -> None:
+def test_where_the_isolation_cannot_be_set_another_level_is_refused(postgres_url: str, observer: Connection) -> None:
     address = PostgresAddress.of(_with(postgres_url, prepare="off"))
     connect(address).close()
 
@@ -81,14 +81,14 @@ def test_where_no_level_can_be_set_another_one_is_refused(postgres_url: str, obs
 
 @contextmanager
 def _usual_level(observer: Connection, level: str) -> Iterator[None]:
-    """What transactions of the test's database begin with, if nobody says otherwise."""
+    """Set the default isolation of transactions in the test's database."""
     database = observer.info.dbname
     observer.execute(f"alter database {database} set default_transaction_isolation = '{level}'".encode())
     yield
     observer.execute(f"alter database {database} reset default_transaction_isolation".encode())
 
 
-def test_text_is_text_whatever_it_holds(postgres_url: str) -> None:
+def test_any_text_is_stored_and_read_unchanged(postgres_url: str) -> None:
     with connect(PostgresAddress.of(postgres_url)) as connection:
         assert connection.execute("select %s::text || 'é'", ("✓",)).fetchone() == ("✓é",)
 
@@ -107,7 +107,7 @@ def test_a_session_that_cannot_write_is_refused(postgres_url: str) -> None:
         Connector(PostgresAddress.of(url)).connect()
 
 
-def test_a_database_that_cannot_hold_all_text_is_refused(postgres_url: str) -> None:
+def test_a_database_that_cannot_store_all_text_is_refused(postgres_url: str) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as connection:  # without the time limit of a store's session
         name = f"{connection.info.dbname}_latin"
         connection.execute(f"create database {name} template template0 encoding 'LATIN1' locale 'C'")
@@ -167,10 +167,10 @@ def test_a_wrong_password_is_named_but_not_shown() -> None:
         ("select chr(0)", HoldfastError, "a value cannot be stored in Postgres"),
     ],
 )
-def test_an_error_of_the_server_says_what_to_do(
+def test_an_error_of_the_server_has_advice(
     address: PostgresAddress, observer: Connection, statement: str, kind: type[HoldfastError], told: str
 ) -> None:
-    role = f"bystander_{uuid4().hex}"  # roles are the whole server's
+    role = f"bystander_{uuid4().hex}"  # roles belong to the whole server
     observer.execute(f"create role {role}")
     observer.execute("create schema secret")
     observer.execute("create table secret.things ()")
@@ -204,7 +204,7 @@ def test_a_statement_that_takes_too_long_is_ended_and_its_setting_named(address:
     assert "statement_timeout" in str(unavailable(address, raised.value))
 
 
-def test_a_lock_that_is_not_given_is_not_waited_for_and_its_setting_named(
+def test_a_lock_that_is_not_granted_is_given_up_and_its_setting_named(
     address: PostgresAddress, observer: Connection
 ) -> None:
     observer.execute("create table things ()")
@@ -248,7 +248,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for(far: PostgresAddress, p
         ("23505", False, False),
     ],
 )
-def test_errors_are_told_apart_by_what_helps(code: str, lost: bool, conflict: bool) -> None:
+def test_errors_are_classified_by_their_remedy(code: str, lost: bool, conflict: bool) -> None:
     error = psycopg.errors.lookup(code)("something")
 
     assert (is_lost(error), is_conflict(error)) == (lost, conflict)

@@ -1,4 +1,4 @@
-"""What is accepted is on disk: sessions of the store wait for it, whatever is set for the server, database or role."""
+"""Accepted means on disk: sessions of the store wait for it, whatever is set for the server, database or role."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.postgres import PostgresServer
 
 EXPLICIT = "options=-c%20synchronous_commit%3D"
 HASTY = {"synchronous_commit": "off", "wal_writer_delay": "10s"}
-"""Settings of a server that loses what it has committed in the last seconds, if it is killed."""
+"""Settings of a server that loses the commits of the last seconds if it is killed."""
 
 
 def commit_level(connection: psycopg.Connection[Any]) -> str:
@@ -29,7 +29,7 @@ def commit_level(connection: psycopg.Connection[Any]) -> str:
 
 @contextmanager
 def default_off(observer: Connection, whose: str) -> Iterator[None]:
-    """Have sessions of the test's database not wait for the disk, unless they say otherwise."""
+    """Let sessions of the test's database not wait for the disk by default."""
     whose = whose.format(user=observer.info.user, database=observer.info.dbname)
     observer.execute(f"alter {whose} set synchronous_commit = off".encode())
     yield
@@ -51,12 +51,12 @@ def test_sessions_wait_for_the_disk_whatever_the_default_is(
 
 
 @pytest.mark.parametrize("level", ["off", "local", "remote_apply"])
-def test_what_the_url_says_about_waiting_for_the_disk_counts(postgres_url: str, level: str) -> None:
+def test_a_setting_of_the_url_about_waiting_for_the_disk_wins(postgres_url: str, level: str) -> None:
     with connect(PostgresAddress.of(f"{postgres_url}&{EXPLICIT}{level}")) as connection:
         assert commit_level(connection) == level
 
 
-def test_where_no_level_of_commits_can_be_set_a_default_of_off_is_refused(
+def test_where_synchronous_commit_cannot_be_set_a_default_of_off_is_refused(
     postgres_url: str, observer: Connection
 ) -> None:
     address = PostgresAddress.of(f"{postgres_url}&prepare=off")
@@ -71,7 +71,7 @@ def test_where_no_level_of_commits_can_be_set_a_default_of_off_is_refused(
 
 @pytest.fixture
 def hasty_server() -> Iterator[PostgresServer]:
-    """A server whose sessions do not wait for the disk, unless they say otherwise."""
+    """A server whose sessions do not wait for the disk by default."""
     with PostgresServer(settings=HASTY) as server:
         yield server
 
@@ -101,7 +101,7 @@ ACTS = {
 
 
 @pytest.mark.long
-async def test_what_was_accepted_survives_the_crash_of_a_server_that_does_not_wait_for_the_disk(
+async def test_accepted_writes_survive_the_crash_of_a_server_that_does_not_wait_for_the_disk(
     hasty_server: PostgresServer,
 ) -> None:
     for act, question in ACTS.items():

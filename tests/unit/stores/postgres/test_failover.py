@@ -1,4 +1,4 @@
-"""A primary dies and its standby takes over: with both hosts in the URL, everybody finds it and goes on."""
+"""A primary dies and its standby takes over: with both hosts in the URL, every process finds it and continues."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Standby:
         self.port = _free_port()
         self._primary = primary
         self._data = primary.folder / "standby"
-        # The same database by either host, whichever can be written.
+        # The same database by either host, whichever is writable.
         self.url = primary.url.replace(f":{primary.port}/", f":{primary.port},{HOST}:{self.port}/")
 
     def start(self) -> None:
@@ -55,7 +55,7 @@ class Standby:
             [self._primary.installation.bin / name, *words],
             cwd=self._primary.folder,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,  # a server that is started keeps it
+            stdout=subprocess.DEVNULL,  # a started server keeps it open, so a pipe would never end
             timeout=GUARD_SECONDS,
             check=True,
             **as_user(self._primary._known.user),
@@ -74,7 +74,7 @@ def replicated() -> Iterator[tuple[PostgresServer, Standby]]:
 
 
 @lasting(20)
-async def test_nothing_accepted_is_lost_when_a_synchronous_standby_takes_over() -> None:
+async def test_no_accepted_write_is_lost_when_a_synchronous_standby_takes_over() -> None:
     with replicated() as (primary, standby):
         async with Holdfast(standby.url) as hf:
             begun = asyncio.Event()
@@ -103,7 +103,7 @@ async def test_nothing_accepted_is_lost_when_a_synchronous_standby_takes_over() 
 
 
 async def _insist(hf: Holdfast) -> str:
-    """Start a run as a producer does who is told that the store cannot be reached for the moment."""
+    """Start a run, and retry while the store is unavailable."""
     while True:
         try:
             return (await hf.start("later", id="late")).id

@@ -1,4 +1,4 @@
-"""Functions of users in transactions of runs: what they do to their session is nobody else's trouble."""
+"""User functions in transactions of runs: changes to their session affect no other function."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Function = Callable[[psycopg.Connection[Any]], Any]
 
 @pytest_asyncio.fixture
 async def hf(postgres_store_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Holdfast]:
-    """An application whose functions all have the same session."""
+    """An application whose functions all use the same session."""
     monkeypatch.setattr(store_module, "TRANSACTORS", 1)
     async with Holdfast(postgres_store_url) as hf:
         yield hf
 
 
 async def carried_out(hf: Holdfast, *functions: Function) -> list[Any]:
-    """What functions return one after the other, each in a transaction of one run."""
+    """Return the results of functions, each executed in a transaction of one run."""
 
     @hf.workflow
     async def work(ctx: Context) -> list[Any]:
@@ -43,7 +43,7 @@ async def carried_out(hf: Holdfast, *functions: Function) -> list[Any]:
 
 
 def look(connection: psycopg.Connection[Any]) -> list[Any]:
-    """What a function may have left in its session."""
+    """Session state that a function may leave behind."""
     cursor = connection.execute(
         """
         select current_user = session_user,
@@ -84,14 +84,14 @@ def make_a_mess_and_commit(connection: psycopg.Connection[Any]) -> None:
 
 
 @pytest.mark.parametrize("function", [make_dictionaries, make_a_mess, make_a_mess_and_fail, make_a_mess_and_commit])
-async def test_a_session_is_left_as_it_was(hf: Holdfast, function: Function) -> None:
+async def test_a_session_is_restored_after_a_function(hf: Holdfast, function: Function) -> None:
     before, _, after = await carried_out(hf, look, function, look)
 
     assert after == before
 
 
 @pytest.mark.parametrize("scope", ["", "local"])
-async def test_a_role_that_a_function_takes_is_its_own_alone(hf: Holdfast, scope: str) -> None:
+async def test_a_role_set_by_a_function_does_not_outlive_it(hf: Holdfast, scope: str) -> None:
     role = f"tenant_{uuid4().hex[:8]}"
     with hf.connection() as connection:
         connection.execute(f"create role {role}")
@@ -111,7 +111,7 @@ async def test_a_role_that_a_function_takes_is_its_own_alone(hf: Holdfast, scope
     assert (somebody, after) == (role, before)
 
 
-async def test_a_function_that_has_the_driver_undo_its_work_has_failed(hf: Holdfast) -> None:
+async def test_a_function_that_rolls_back_through_the_driver_has_failed(hf: Holdfast) -> None:
     def change_its_mind(connection: psycopg.Connection[Any]) -> None:
         connection.execute("create table never (id int)")
         raise psycopg.Rollback
@@ -130,7 +130,7 @@ def card(connection: psycopg.Connection[Any]) -> None:
     connection.execute("insert into card values ('nobody')")
 
 
-async def test_a_constraint_that_is_not_met_at_the_end_is_an_error_of_the_function(hf: Holdfast) -> None:
+async def test_a_deferred_constraint_violated_at_the_end_is_an_error_of_the_function(hf: Holdfast) -> None:
     with hf.connection() as connection:
         connection.execute("create table account (name text primary key)")
         connection.execute("create table card (name text references account deferrable initially deferred)")
@@ -140,7 +140,7 @@ async def test_a_constraint_that_is_not_met_at_the_end_is_an_error_of_the_functi
     assert "violates foreign key constraint" in told
 
 
-async def test_so_is_one_that_fails_only_when_all_is_committed(hf: Holdfast) -> None:
+async def test_a_constraint_that_fails_only_at_the_commit_is_an_error_of_the_function_too(hf: Holdfast) -> None:
     with hf.connection() as connection:
         connection.execute(
             """

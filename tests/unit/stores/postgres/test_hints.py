@@ -1,4 +1,4 @@
-"""The hints: who listens hears, in this process and in others; what breaks is repaired."""
+"""Hints: listeners in this and other processes get them, and a broken connection is repaired."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOOK = Hint(is_elsewhere=True)
 
 
 class Ear:
-    """Somebody who listens."""
+    """A listener that collects hints."""
 
     def __init__(self, hints: Hints) -> None:
         self.heard: asyncio.Queue[Hint] = asyncio.Queue()
@@ -41,7 +41,7 @@ class Ear:
 
 @asynccontextmanager
 async def ringing(address: PostgresAddress, **options: Any) -> AsyncIterator[Hints]:
-    """As another process would have it."""
+    """Hints as another process would have them."""
     hints = Hints(address, **options)
     hints.start()
     try:
@@ -63,7 +63,7 @@ def connected(observer: Connection) -> Iterator[int]:
         pid
         for (pid,) in observer.execute(
             "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() "
-            "and application_name = 'holdfast'"  # not those who lend the database
+            "and application_name = 'holdfast'"  # without the sessions of the test harness
         )
     )
 
@@ -71,7 +71,7 @@ def connected(observer: Connection) -> Iterator[int]:
 # In one process
 
 
-async def test_who_listens_hears_what_is_told_until_he_leaves(address: PostgresAddress) -> None:
+async def test_a_listener_gets_hints_until_it_leaves(address: PostgresAddress) -> None:
     hints = Hints(address)
     gone, still = Ear(hints), Ear(hints)
     gone.leave()
@@ -83,7 +83,7 @@ async def test_who_listens_hears_what_is_told_until_he_leaves(address: PostgresA
     assert gone.drain() == []
 
 
-async def test_one_who_raises_does_not_silence_the_others(address: PostgresAddress) -> None:
+async def test_a_listener_that_raises_does_not_affect_the_others(address: PostgresAddress) -> None:
     hints = Hints(address)
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
 
@@ -98,7 +98,7 @@ async def test_one_who_raises_does_not_silence_the_others(address: PostgresAddre
     assert await ear.next() == READY
 
 
-async def test_what_is_told_in_any_thread_is_heard_on_the_loop(address: PostgresAddress) -> None:
+async def test_a_hint_from_any_thread_is_delivered_on_the_loop(address: PostgresAddress) -> None:
     hints = Hints(address)
     heard: asyncio.Future[asyncio.AbstractEventLoop] = asyncio.get_running_loop().create_future()
     hints.listen(lambda _: heard.set_result(asyncio.get_running_loop()))
@@ -108,7 +108,7 @@ async def test_what_is_told_in_any_thread_is_heard_on_the_loop(address: Postgres
     assert await heard is asyncio.get_running_loop()
 
 
-async def test_a_loop_that_is_gone_is_forgotten(address: PostgresAddress) -> None:
+async def test_a_closed_loop_is_removed_from_the_listeners(address: PostgresAddress) -> None:
     async def listen() -> None:
         hints.listen(print)
 
@@ -123,7 +123,7 @@ async def test_a_loop_that_is_gone_is_forgotten(address: PostgresAddress) -> Non
 # From process to process
 
 
-async def test_others_hear_what_became_ready(address: PostgresAddress) -> None:
+async def test_other_processes_get_a_hint_about_ready_runs(address: PostgresAddress) -> None:
     async with ringing(address) as here, ringing(address) as there:
         ear = Ear(there)
         assert await ear.next() == LOOK  # it listens now; something may have happened before
@@ -133,18 +133,18 @@ async def test_others_hear_what_became_ready(address: PostgresAddress) -> None:
         assert await ear.next() == Hint(ready=frozenset({"order"}), is_elsewhere=True)
 
 
-async def test_nobody_hears_himself(address: PostgresAddress, observer: Connection) -> None:
+async def test_a_process_does_not_get_its_own_hints(address: PostgresAddress, observer: Connection) -> None:
     async with ringing(address) as hints:
         ear = Ear(hints)
         await ear.next()
 
         hints.ring(READY)
-        observer.execute("notify holdfast")  # after it, by another
+        observer.execute("notify holdfast")  # after it, by another process
 
         assert await ear.next() == LOOK
 
 
-async def test_types_that_are_too_many_are_left_out(address: PostgresAddress) -> None:
+async def test_too_many_types_are_left_out_of_a_hint(address: PostgresAddress) -> None:
     async with ringing(address) as here, ringing(address) as there:
         ear = Ear(there)
         await ear.next()
@@ -154,7 +154,7 @@ async def test_types_that_are_too_many_are_left_out(address: PostgresAddress) ->
         assert await ear.next() == LOOK
 
 
-async def test_schemas_do_not_hear_each_other(postgres_url: str) -> None:
+async def test_schemas_do_not_get_hints_of_each_other(postgres_url: str) -> None:
     joint = "&" if "?" in postgres_url else "?"
     here, there = PostgresAddress.of(postgres_url), PostgresAddress.of(f"{postgres_url}{joint}schema=other")
     async with ringing(here) as mine, ringing(there) as theirs, ringing(there) as also_theirs:
@@ -168,7 +168,7 @@ async def test_schemas_do_not_hear_each_other(postgres_url: str) -> None:
         assert await ear.next() == Hint(ready=frozenset({"last"}), is_elsewhere=True)
 
 
-async def test_a_stream_of_hints_becomes_at_most_a_hundred_a_second(address: PostgresAddress) -> None:
+async def test_a_stream_of_hints_is_reduced_to_a_hundred_a_second(address: PostgresAddress) -> None:
     async with ringing(address) as here, ringing(address) as there, ringing(address) as last:
         ear = Ear(there)
         await ear.next()
@@ -177,7 +177,7 @@ async def test_a_stream_of_hints_becomes_at_most_a_hundred_a_second(address: Pos
         for number in range(2_000):
             here.ring(Hint(ready=frozenset({f"type-{number % 7}"})))
             await asyncio.sleep(0)
-        await asyncio.to_thread(here.stop, GUARD_SECONDS)  # which tells the rest
+        await asyncio.to_thread(here.stop, GUARD_SECONDS)  # the end sends the rest
         seconds = time.monotonic() - began
         last.ring(Hint(ready=frozenset({"last"})))
 
@@ -190,7 +190,7 @@ async def test_a_stream_of_hints_becomes_at_most_a_hundred_a_second(address: Pos
         }
 
 
-async def test_what_is_rung_last_is_told_before_the_end(address: PostgresAddress) -> None:
+async def test_the_last_hints_are_sent_before_the_end(address: PostgresAddress) -> None:
     async with ringing(address) as there:
         ear = Ear(there)
         await ear.next()
@@ -201,7 +201,7 @@ async def test_what_is_rung_last_is_told_before_the_end(address: PostgresAddress
         assert await ear.next() == Hint(ready=frozenset({"order"}), is_elsewhere=True)
 
 
-async def test_only_while_somebody_listens_the_server_is_listened_to(
+async def test_the_server_connection_exists_only_while_there_are_listeners(
     address: PostgresAddress, observer: Connection
 ) -> None:
     async with ringing(address) as hints:
@@ -217,7 +217,7 @@ async def test_only_while_somebody_listens_the_server_is_listened_to(
             await asyncio.sleep(0.02)
 
 
-async def test_who_listens_before_the_start_hears_after_it(address: PostgresAddress) -> None:
+async def test_a_listener_from_before_the_start_gets_hints_after_it(address: PostgresAddress) -> None:
     hints = Hints(address)
     ear = Ear(hints)
 
@@ -227,10 +227,10 @@ async def test_who_listens_before_the_start_hears_after_it(address: PostgresAddr
     await asyncio.to_thread(hints.stop)
 
 
-# Trouble
+# Failures
 
 
-async def test_a_line_that_is_cut_is_set_up_again_and_listeners_look_for_what_they_missed(
+async def test_a_cut_connection_is_replaced_and_listeners_query_for_what_they_missed(
     far: PostgresAddress, proxy: PostgresProxy, address: PostgresAddress
 ) -> None:
     async with ringing(far) as far_away, ringing(address) as here:
@@ -244,7 +244,7 @@ async def test_a_line_that_is_cut_is_set_up_again_and_listeners_look_for_what_th
         assert await ear.next() == Hint(ready=frozenset({"order"}), is_elsewhere=True)
 
 
-async def test_a_line_that_is_dead_without_knowing_it_is_replaced(
+async def test_a_connection_that_is_dead_without_notice_is_replaced(
     far: PostgresAddress, proxy: PostgresProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ringing(far, ping_seconds=0.2) as hints:
@@ -262,7 +262,7 @@ async def test_a_line_that_is_dead_without_knowing_it_is_replaced(
         assert await ear.next() == LOOK
 
 
-async def test_a_server_that_is_away_is_told_of_once(
+async def test_an_unreachable_server_is_logged_once(
     far: PostgresAddress, proxy: PostgresProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "holdfast.store")
@@ -273,7 +273,7 @@ async def test_a_server_that_is_away_is_told_of_once(
         proxy.cut()
         hints.ring(READY)
         await until("the outage is noticed", lambda: "lost the database" in caplog.text)
-        await asyncio.sleep(1.5)  # in which it is tried again, and not told again
+        await asyncio.sleep(1.5)  # it is retried during this time, and not logged again
 
         proxy.heal()
 
@@ -284,7 +284,9 @@ async def test_a_server_that_is_away_is_told_of_once(
     ]
 
 
-async def test_the_end_does_not_wait_for_a_black_hole(far: PostgresAddress, proxy: PostgresProxy) -> None:
+async def test_the_end_does_not_wait_for_a_server_that_does_not_answer(
+    far: PostgresAddress, proxy: PostgresProxy
+) -> None:
     hints = Hints(far)
     hints.start()
     ear = Ear(hints)
@@ -303,7 +305,7 @@ async def test_the_end_does_not_wait_for_a_black_hole(far: PostgresAddress, prox
 # Without hints
 
 
-async def test_without_hints_there_is_no_connection_and_listeners_look_for_themselves_ever_less_often(
+async def test_without_hints_there_is_no_connection_and_listeners_poll_at_growing_intervals(
     postgres_url: str, observer: Connection
 ) -> None:
     joint = "&" if "?" in postgres_url else "?"
@@ -321,7 +323,7 @@ async def test_without_hints_there_is_no_connection_and_listeners_look_for_thems
         ear.leave()
 
 
-async def test_without_hints_something_that_happens_here_makes_listeners_look_soon(
+async def test_without_hints_a_local_change_makes_listeners_poll_soon(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hints_module, "POLL_GROWTH", 1_000)
@@ -329,7 +331,7 @@ async def test_without_hints_something_that_happens_here_makes_listeners_look_so
     joint = "&" if "?" in postgres_url else "?"
     async with ringing(PostgresAddress.of(f"{postgres_url}{joint}hints=off")) as hints:
         ear = Ear(hints)
-        await ear.next()  # and the next one would be in a thousand seconds
+        await ear.next()  # the next poll would be in a thousand seconds
 
         hints.tell(READY)
 
@@ -338,7 +340,7 @@ async def test_without_hints_something_that_happens_here_makes_listeners_look_so
         ear.leave()
 
 
-async def test_without_hints_an_idle_listener_looks_less_than_once_in_a_second() -> None:
+async def test_without_hints_an_idle_listener_polls_less_than_once_a_second() -> None:
     assert hints_module.LAST_POLL_SECONDS > 1
 
 
@@ -346,7 +348,7 @@ async def test_without_hints_an_idle_listener_looks_less_than_once_in_a_second()
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
-async def test_a_forked_child_leaves_the_line_of_its_parent_alone(address: PostgresAddress) -> None:
+async def test_a_forked_child_leaves_the_hint_connection_of_its_parent_alone(address: PostgresAddress) -> None:
     async with ringing(address) as here, ringing(address) as there:
         ear = Ear(there)
         await ear.next()

@@ -1,4 +1,4 @@
-"""The parts of a JSON text: as a decoder finds them, and also where it would refuse the text."""
+"""The parts of a JSON text: as a decoder finds them, and also in a text that a decoder would refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases on Postgres: a run that somebody else has locked does not cost the others theirs."""
+"""Leases on Postgres: a locked run does not cost other runs their leases."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_run_that_stays_locked_does_not_cost_the_others_their_leases(
     assert (await the_run(store, 2)).ready_at != before
 
 
-async def test_a_run_is_renewed_as_soon_as_it_is_free_again(
+async def test_a_run_is_renewed_as_soon_as_it_is_unlocked(
     store: PostgresStore, outsider: psycopg.Connection[Any]
 ) -> None:
     holdings = await locked(store, outsider)
@@ -53,7 +53,7 @@ async def test_a_run_is_renewed_as_soon_as_it_is_free_again(
     assert (await the_run(store, 1)).ready_at != first
 
 
-async def test_of_signs_of_life_few_more_than_the_last_hundred_are_kept(
+async def test_few_more_than_the_last_hundred_heartbeats_are_kept(
     store: PostgresStore, outsider: psycopg.Connection[Any]
 ) -> None:
     lease = await held(store)

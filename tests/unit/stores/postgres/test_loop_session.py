@@ -1,4 +1,4 @@
-"""The session of the loop: scripts from the event loop, and the sessions behind it for all that is not easy."""
+"""The session of the event loop: scripts without threads, and fallback sessions for errors and repetitions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def said(statement: str, *arguments: object) -> Callable[[], Script[Any]]:
 
 @pytest_asyncio.fixture
 async def session(connector: Connector, sessions: Sessions) -> AsyncIterator[LoopSession]:
-    """A session that is open."""
+    """An open session."""
     session = LoopSession(connector, sessions)
     await connected(session)
     yield session
@@ -43,7 +43,7 @@ async def session(connector: Connector, sessions: Sessions) -> AsyncIterator[Loo
 
 
 async def connected(session: LoopSession) -> None:
-    """Until scripts go over the connection of the loop."""
+    """Wait until scripts use the connection of the loop."""
     while session._connection is None:
         await session.run(said("select '1'"))
         await asyncio.sleep(0.01)
@@ -57,7 +57,7 @@ async def test_a_statement_gives_back_its_one_value(session: LoopSession) -> Non
     assert await session.run(said("select 'nothing' where false")) is None
 
 
-async def test_statements_in_a_chain_make_one_trip_and_give_the_last_value_there_is(session: LoopSession) -> None:
+async def test_statements_in_a_chain_make_one_round_trip_and_return_the_last_value(session: LoopSession) -> None:
     hostile = 'it\'s \\ "é✓" $1 %s; drop table x --'
 
     def script() -> Script[Any]:
@@ -68,7 +68,7 @@ async def test_statements_in_a_chain_make_one_trip_and_give_the_last_value_there
     assert await session.run(script) == (hostile + "5", True)
 
 
-async def test_what_follows_a_statement_of_a_chain_that_fails_is_not_carried_out(
+async def test_statements_after_a_failed_one_in_a_chain_are_not_executed(
     session: LoopSession, observer: Connection
 ) -> None:
     observer.execute("create table things (name text)")
@@ -84,7 +84,7 @@ async def test_what_follows_a_statement_of_a_chain_that_fails_is_not_carried_out
 
 
 @pytest.mark.parametrize("value", ["x\0tail", "\ud800"])
-async def test_text_that_cannot_be_stored_is_refused_and_its_transaction_undone(
+async def test_text_that_cannot_be_stored_is_refused_and_its_transaction_rolled_back(
     session: LoopSession, observer: Connection, value: str
 ) -> None:
     observer.execute("create table things (name text)")
@@ -99,9 +99,7 @@ async def test_text_that_cannot_be_stored_is_refused_and_its_transaction_undone(
     assert await session.run(said("select count(*) from things")) == 0
 
 
-async def test_talks_one_after_the_other_share_a_connection_of_their_own(
-    session: LoopSession, sessions: Sessions
-) -> None:
+async def test_scripts_one_after_the_other_share_a_connection(session: LoopSession, sessions: Sessions) -> None:
     backends = {await session.run(said(BACKEND)) for _ in range(20)}
     others = {await sessions.run(lambda connection: connection.info.backend_pid)}
 
@@ -115,20 +113,20 @@ async def test_statements_are_prepared_once(session: LoopSession) -> None:
     assert [await session.run(said(statement)) for _ in range(3)] == ["1"] * 3
 
 
-async def test_talks_at_the_same_time_are_all_answered(session: LoopSession) -> None:
+async def test_concurrent_scripts_are_all_answered(session: LoopSession) -> None:
     answers = await asyncio.gather(*(session.run(said("select %s::text", str(number))) for number in range(100)))
 
     assert answers == [str(number) for number in range(100)]
 
 
 @pytest.mark.parametrize("size", [ARGUMENTS_LIMIT_CHARACTERS, 8 * 1024 * 1024])
-async def test_long_values_pass(session: LoopSession, size: int) -> None:
+async def test_long_values_are_transferred(session: LoopSession, size: int) -> None:
     value = "x" * size
 
     assert await session.run(said("select %s::text", value)) == value
 
 
-async def test_the_loop_goes_on_while_an_answer_is_awaited(session: LoopSession, observer: Connection) -> None:
+async def test_the_loop_continues_while_an_answer_is_awaited(session: LoopSession, observer: Connection) -> None:
     observer.execute("select pg_advisory_lock(1)")
     answer = session.run(said("select pg_advisory_lock(1)::text || 'done'"))
 
@@ -140,7 +138,7 @@ async def test_the_loop_goes_on_while_an_answer_is_awaited(session: LoopSession,
     assert await answer == "done"
 
 
-async def test_an_error_is_told_and_the_connection_used_again(session: LoopSession) -> None:
+async def test_an_error_is_raised_and_the_connection_used_again(session: LoopSession) -> None:
     before = await session.run(said(BACKEND))
 
     with pytest.raises(SchemaOutOfDate, match="holdfast migrate"):
@@ -149,7 +147,9 @@ async def test_an_error_is_told_and_the_connection_used_again(session: LoopSessi
     assert await session.run(said(BACKEND)) == before
 
 
-async def test_a_talk_of_several_trips_stays_on_one_connection(session: LoopSession, observer: Connection) -> None:
+async def test_a_script_of_several_round_trips_stays_on_one_connection(
+    session: LoopSession, observer: Connection
+) -> None:
     observer.execute("create table things (n int)")
 
     def script() -> Script[list[Any]]:
@@ -163,7 +163,7 @@ async def test_a_talk_of_several_trips_stays_on_one_connection(session: LoopSess
     assert observer.execute("select n from things").fetchall() == [(7,)]
 
 
-async def test_an_error_is_raised_where_the_statement_was_said(session: LoopSession) -> None:
+async def test_an_error_is_raised_at_its_statement_in_the_script(session: LoopSession) -> None:
     def script() -> Script[str]:
         try:
             yield b"select 1 / %s::int", (0,)
@@ -174,7 +174,7 @@ async def test_an_error_is_raised_where_the_statement_was_said(session: LoopSess
     assert await session.run(script) == "never mind"
 
 
-async def test_a_transaction_that_is_left_open_is_undone(session: LoopSession, observer: Connection) -> None:
+async def test_a_transaction_that_is_left_open_is_rolled_back(session: LoopSession, observer: Connection) -> None:
     observer.execute("create table things (n int)")
 
     def script() -> Script[int]:
@@ -194,7 +194,7 @@ async def test_a_transaction_that_is_left_open_is_undone(session: LoopSession, o
     assert observer.execute("select count(*) from things").fetchone() == (0,)
 
 
-async def test_a_caller_who_is_cancelled_leaves_the_session_in_order(session: LoopSession) -> None:
+async def test_a_cancelled_caller_leaves_the_session_usable(session: LoopSession) -> None:
     call = session.run(said("select pg_sleep(0.2)::text"))
     await asyncio.sleep(0.05)
 
@@ -205,7 +205,7 @@ async def test_a_caller_who_is_cancelled_leaves_the_session_in_order(session: Lo
         await asyncio.sleep(0.01)
 
 
-async def test_whoever_cancels_all_tasks_of_the_loop_does_not_disturb_it(session: LoopSession) -> None:
+async def test_cancelling_all_tasks_of_the_loop_does_not_disturb_the_session(session: LoopSession) -> None:
     before = await session.run(said(BACKEND))
     answer = session.run(said("select pg_sleep(0.1)::text || 'done'"))
 
@@ -216,7 +216,7 @@ async def test_whoever_cancels_all_tasks_of_the_loop_does_not_disturb_it(session
     assert await session.run(said(BACKEND)) == before
 
 
-async def test_a_conflict_is_repeated_by_the_sessions(session: LoopSession, observer: Connection) -> None:
+async def test_a_conflict_is_repeated_by_the_fallback_sessions(session: LoopSession, observer: Connection) -> None:
     observer.execute("create sequence attempts")
     observer.execute(
         """create function contested() returns text language plpgsql as $$
@@ -231,7 +231,7 @@ async def test_a_conflict_is_repeated_by_the_sessions(session: LoopSession, obse
     assert await session.run(said("select contested()")) == "done"
 
 
-async def test_a_cut_is_not_noticed_by_the_caller(session: LoopSession, proxy: PostgresProxy) -> None:
+async def test_a_cut_connection_is_invisible_to_the_caller(session: LoopSession, proxy: PostgresProxy) -> None:
     answer = session.run(said("select pg_sleep(0.5)::text || 'done'"))
     await asyncio.sleep(0.1)
 
@@ -241,7 +241,7 @@ async def test_a_cut_is_not_noticed_by_the_caller(session: LoopSession, proxy: P
     await connected(session)
 
 
-async def test_what_may_have_been_done_is_done_again_in_its_own_way(
+async def test_a_statement_that_may_have_been_executed_is_repeated_by_its_own_check(
     session: LoopSession, proxy: PostgresProxy, observer: Connection
 ) -> None:
     observer.execute("create table things (n int)")
@@ -254,7 +254,7 @@ async def test_what_may_have_been_done_is_done_again_in_its_own_way(
     lost.wait()
 
 
-async def test_a_backend_that_ends_while_nobody_talks_is_noticed_at_once(
+async def test_a_backend_that_ends_while_the_session_is_idle_is_noticed_at_once(
     session: LoopSession, observer: Connection
 ) -> None:
     used = await session.run(said(BACKEND))
@@ -267,7 +267,7 @@ async def test_a_backend_that_ends_while_nobody_talks_is_noticed_at_once(
     assert await session.run(said(BACKEND)) != used
 
 
-async def test_a_black_hole_is_left_within_the_limits(
+async def test_a_server_that_does_not_answer_is_given_up_within_the_limits(
     connector: Connector, sessions: Sessions, proxy: PostgresProxy, observer: Connection
 ) -> None:
     session = LoopSession(connector, sessions)
@@ -284,7 +284,7 @@ async def test_a_black_hole_is_left_within_the_limits(
     await session.stop()
 
 
-async def test_a_statement_that_takes_too_long_fails_by_the_name_of_the_setting(
+async def test_a_statement_that_takes_too_long_fails_with_the_name_of_the_setting(
     connector: Connector, sessions: Sessions
 ) -> None:
     session = LoopSession(connector, sessions, limits=SessionLimits(statement_seconds=1))
@@ -296,7 +296,7 @@ async def test_a_statement_that_takes_too_long_fails_by_the_name_of_the_setting(
     await session.stop()
 
 
-async def test_while_the_server_is_away_callers_fail_at_once(session: LoopSession, proxy: PostgresProxy) -> None:
+async def test_callers_fail_at_once_while_the_server_is_unreachable(session: LoopSession, proxy: PostgresProxy) -> None:
     proxy.refuse()
     proxy.cut()
 
@@ -313,7 +313,7 @@ async def test_while_the_server_is_away_callers_fail_at_once(session: LoopSessio
             await asyncio.sleep(0.05)
 
 
-async def test_without_prepared_statements_talks_work_as_well(postgres_url: str) -> None:
+async def test_without_prepared_statements_scripts_work_as_well(postgres_url: str) -> None:
     def chain() -> Script[str]:
         answer: str = yield pipelined((b"begin", ()), (b"select %s || %s", ("it's ", 5)), (b"commit", ()))
         return answer
@@ -334,7 +334,7 @@ async def test_without_prepared_statements_talks_work_as_well(postgres_url: str)
     sessions.stop()
 
 
-async def test_what_is_under_way_is_answered_before_the_end(connector: Connector, sessions: Sessions) -> None:
+async def test_scripts_under_way_are_answered_before_the_end(connector: Connector, sessions: Sessions) -> None:
     session = LoopSession(connector, sessions)
     await connected(session)
     answer = session.run(said("select pg_sleep(0.3)::text || 'done'"))
@@ -344,7 +344,7 @@ async def test_what_is_under_way_is_answered_before_the_end(connector: Connector
     assert await answer == "done"
 
 
-async def test_the_end_does_not_wait_for_a_black_hole(
+async def test_closing_does_not_wait_for_a_server_that_does_not_answer(
     connector: Connector, sessions: Sessions, proxy: PostgresProxy
 ) -> None:
     session = LoopSession(connector, sessions)
@@ -358,7 +358,7 @@ async def test_the_end_does_not_wait_for_a_black_hole(
         await answer
 
 
-def test_it_may_be_used_on_one_loop_after_the_other(connector: Connector, sessions: Sessions) -> None:
+def test_a_session_may_be_used_on_one_loop_after_the_other(connector: Connector, sessions: Sessions) -> None:
     session = LoopSession(connector, sessions)
 
     async def use() -> str:
@@ -374,7 +374,7 @@ def test_it_may_be_used_on_one_loop_after_the_other(connector: Connector, sessio
     session.close()
 
 
-async def test_on_another_loop_the_sessions_answer(session: LoopSession) -> None:
+async def test_on_another_loop_the_fallback_sessions_answer(session: LoopSession) -> None:
     async def use() -> str:
         return await session.run(said("select 'done'"))
 
@@ -383,7 +383,7 @@ async def test_on_another_loop_the_sessions_answer(session: LoopSession) -> None
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
-async def test_a_forked_child_leaves_the_connection_of_its_parent_alone(session: LoopSession) -> None:
+async def test_a_forked_child_leaves_the_loop_connection_of_its_parent_alone(session: LoopSession) -> None:
     before = await session.run(said(BACKEND))
 
     child = os.fork()

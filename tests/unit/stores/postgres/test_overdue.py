@@ -1,4 +1,4 @@
-"""A function that keeps its transaction waiting for too long: its attempt fails, like that of any step."""
+"""A function that keeps its transaction idle for too long: its attempt fails, like that of any step."""
 
 from __future__ import annotations
 

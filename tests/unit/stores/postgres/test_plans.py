@@ -1,4 +1,4 @@
-"""Every statement finds its rows by the index meant for it, whatever the number of runs that sleep or have ended."""
+"""Every statement finds its rows by its index, however many runs sleep or have ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.long
 
 RUNS = 20_000
 
-# Of twenty types: half have ended, most others sleep, a few run, are due, or have failed.
+# Twenty types: half of the runs have ended, most others sleep, a few run, are due, or have failed.
 FILL = """
     insert into {schema}.runs (
         id, type, state, created_at, start_at, ready_at, worker, token, key, parent_id, tags, crashes, finished_at,
@@ -97,12 +97,12 @@ def plan(place: Place, text: str, values: Any) -> str:
 
 
 def indexes(text: str) -> set[str]:
-    """The indexes that a plan reads."""
+    """Return the indexes that a plan reads."""
     return set(re.findall(r"Index (?:Only )?Scan (?:Backward )?(?:using|on) (\w+)", text))
 
 
 def scans(text: str) -> list[str]:
-    """The tables that a plan reads from end to end. Rules of topics are few."""
+    """Return the tables that a plan scans sequentially. Topic rules are excluded, because they are few."""
     return [name for name in re.findall(r"Seq Scan on (\w+)", text) if name != "topics"]
 
 
@@ -140,7 +140,7 @@ IN_ORDER = ["everything", "the next page", "a rare state", "a type", "a page of 
 
 
 @pytest.mark.parametrize("name", IN_ORDER)
-def test_a_list_sorts_only_what_it_shows(full: Place, name: str) -> None:
+def test_a_list_sorts_only_the_rows_it_shows(full: Place, name: str) -> None:
     text, values = listing.statement(LISTS[name][0])
 
     done = full.connection.execute(b"explain (analyze, costs off, format json) " + qualified(text, full.schema), values)
@@ -150,7 +150,7 @@ def test_a_list_sorts_only_what_it_shows(full: Place, name: str) -> None:
 
 
 def rows_sorted(node: dict[str, Any]) -> Iterator[int]:
-    """How many rows each sort of a plan is given."""
+    """Return the number of rows that each sort of a plan receives."""
     parts = node.get("Plans", [])
     if node["Node Type"] == "Sort":
         yield max(part["Actual Rows"] * part["Actual Loops"] for part in parts)
@@ -220,7 +220,7 @@ PURGES: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize("name", PURGES)
-def test_a_bite_of_runs_is_removed_by_indexes(full: Place, name: str) -> None:
+def test_a_batch_of_runs_is_pruned_by_indexes(full: Place, name: str) -> None:
     text, values, index = PURGES[name]
 
     with full.connection.transaction(force_rollback=True):
@@ -231,7 +231,7 @@ def test_a_bite_of_runs_is_removed_by_indexes(full: Place, name: str) -> None:
     assert scans(found) == [], found
 
 
-def test_a_look_through_the_view_for_producers_costs_what_a_look_at_the_table_costs(full: Place) -> None:
+def test_a_query_on_the_producer_view_costs_the_same_as_on_the_table(full: Place) -> None:
     by_id = plan(full, "select state, result from {schema}.intent where id = 'a'", None)
     by_key = plan(full, "select state, result from {schema}.intent where idempotency_key = 'key 3'", None)
 
@@ -243,11 +243,11 @@ TOUCHED = """
     from pg_stat_xact_user_tables
     where schemaname = %s
       and relname <> 'topics'
-"""  # of which there are few
+"""  # a small table that may be scanned
 
 
 def touched(place: Place, work: Callable[[], object]) -> tuple[int, int]:
-    """How many tables some work scans, and how many rows it reads, of all that there are."""
+    """Return the number of tables that a call scans, and the number of rows it reads."""
     with place.connection.transaction(force_rollback=True):
         before = place.execute(TOUCHED, place.schema).fetchone()
         work()
@@ -261,7 +261,7 @@ def a_claim(limit: int = 5, types: Sequence[str] = ("type.1", "type.3", "type.19
     return ClaimRequest(id="c", worker="w1", types=tuple(types), limit=limit, lease=SECOND, python="3.11.0")
 
 
-def test_a_claim_reads_only_what_is_due_however_many_runs_sleep_or_have_ended(full: Place) -> None:
+def test_a_claim_reads_only_due_rows_however_many_runs_sleep_or_have_ended(full: Place) -> None:
     def claim() -> None:
         claimed = run_script(full.connection, claims.claim(Calls(full.schema), a_claim(), None))
         assert len(claimed.leases) == 3
@@ -272,7 +272,7 @@ def test_a_claim_reads_only_what_is_due_however_many_runs_sleep_or_have_ended(fu
     assert rows < 200
 
 
-def test_a_claim_of_a_thousand_types_seeks_only_those_there_are(full: Place) -> None:
+def test_a_claim_of_a_thousand_types_seeks_only_existing_ones(full: Place) -> None:
     offered = [f"offered.{number}" for number in range(500)] + [f"type.0.{number}" for number in range(500)]
 
     def seeks(types: Sequence[str]) -> int:
@@ -293,7 +293,7 @@ SEEKS = """
 
 
 def seeks_of(place: Place, work: Callable[[], object]) -> int:
-    """How often some work looks something up in an index."""
+    """Return the number of index lookups of a call."""
     with place.connection.transaction(force_rollback=True):
         (before,) = place.all(SEEKS, place.schema)
         work()
@@ -304,8 +304,8 @@ def seeks_of(place: Place, work: Callable[[], object]) -> int:
 HEADS = "select id from heads_v1(array['type.1', 'type.3'], now(), 10, 56, 1)"
 
 
-def test_the_text_of_the_lanes_is_put_in_the_place_of_its_call_and_reads_them_in_order(full: Place) -> None:
-    """Else they would be planned anew at each claim."""
+def test_the_function_for_lanes_is_inlined_and_reads_them_in_order(full: Place) -> None:
+    """Otherwise they would be planned again at each claim."""
     with full.connection.transaction(force_rollback=True):
         settings = full.all("select unnest(proconfig) from pg_proc where proname = 'claim_v1'")
         for name, _, value in (setting.partition("=") for setting in settings):
@@ -318,8 +318,8 @@ def test_the_text_of_the_lanes_is_put_in_the_place_of_its_call_and_reads_them_in
     assert found.count("Sort Key:") == 2, found  # of the heads of lanes, and of suspects
 
 
-def test_the_text_of_instants_is_put_in_the_place_of_a_call(full: Place) -> None:
-    """Else each of them would be planned anew at each claim."""
+def test_the_function_for_instants_is_inlined(full: Place) -> None:
+    """Otherwise each of them would be planned again at each claim."""
     lines = full.all(
         "explain verbose select {schema}.micros(ready_at), {schema}.instant(created_at) from {schema}.runs"
     )
@@ -329,7 +329,7 @@ def test_the_text_of_instants_is_put_in_the_place_of_a_call(full: Place) -> None
     assert "instant(" not in output
 
 
-def test_a_look_at_the_backlog_reads_only_what_is_due_or_held(full: Place) -> None:
+def test_a_query_of_the_backlog_reads_only_due_or_held_rows(full: Place) -> None:
     def look() -> None:
         assert sum(one.count for one in backlogs.backlog(full.connection, full.schema, None)) == 10
         assert backlogs.held(full.connection, full.schema) == {"w": 10}
@@ -340,7 +340,7 @@ def test_a_look_at_the_backlog_reads_only_what_is_due_or_held(full: Place) -> No
     assert rows < 200
 
 
-def test_a_claim_that_finds_nothing_reads_next_to_nothing(full: Place) -> None:
+def test_a_claim_that_finds_nothing_reads_almost_nothing(full: Place) -> None:
     def claim() -> None:
         claimed = run_script(full.connection, claims.claim(Calls(full.schema), a_claim(types=["type.0"]), None))
         assert claimed.leases == ()
@@ -382,14 +382,14 @@ HELD = """
 
 
 def limit(place: Place) -> str:
-    """Have about a thousand runs wait for a slot that one run has, the id of which is told."""
+    """Let about a thousand runs wait for a slot that one run has. Return the id of that run."""
     place.execute("insert into {schema}.types (name, concurrency) values ('type.1', 1)")
     place.execute(PARKED)
     ((run_id,),) = place.execute(HELD).fetchall()
     return str(run_id)
 
 
-def test_a_claim_of_a_limited_type_reads_only_what_is_due_however_many_wait_for_a_slot(full: Place) -> None:
+def test_a_claim_of_a_limited_type_reads_only_due_rows_however_many_wait_for_a_slot(full: Place) -> None:
     calls = Calls(full.schema)
 
     def claim() -> None:
@@ -425,7 +425,7 @@ LATER = """
 
 
 @pytest.mark.parametrize("others", ["", LATER], ids=["one rank", "several ranks"])
-def test_whoever_gives_a_slot_back_reads_only_the_first_of_those_who_wait(full: Place, others: str) -> None:
+def test_giving_a_slot_back_reads_only_the_first_waiting_runs(full: Place, others: str) -> None:
     writing = Writing(Calls(full.schema), Held(), at=None, now=1)
 
     with full.connection.transaction(force_rollback=True):

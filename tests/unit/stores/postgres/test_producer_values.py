@@ -1,4 +1,4 @@
-"""What SQL producers may say: exactly what Python can read, and the same names. All else is refused with a reason."""
+"""Values and names from SQL producers: accepted exactly if Python accepts them, and refused with a reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.stores.postgres.test_producers import a_started_run, taken
 
 
 def refusal(place: Place, statement: str, *values: object) -> str | None:
-    """Why a statement is refused; None if it is not. Nothing of it is left."""
+    """Return why a statement is refused, or None. Its effects are rolled back."""
     try:
         with place.connection.transaction(force_rollback=True):
             place.execute(statement, *values)
@@ -128,13 +128,13 @@ def test_a_value_that_python_can_read_is_accepted(place: Place, statement: str) 
         assert refusal(place, statement, payload) is None, value[:80]
 
 
-def test_the_lists_above_are_about_what_python_can_read() -> None:
+def test_the_lists_of_this_module_agree_with_python() -> None:
     assert [value[:80] for value in UNREADABLE if python_accepts(value)] == []
     assert [value[:80] for value in READABLE if not python_accepts(value)] == []
 
 
 def python_accepts(text: str) -> bool:
-    """Whether a Python producer could have written this: it reads back, within the limits, and nothing is lost."""
+    """True if a Python producer could have written this: it reads back, within the limits, without loss."""
     try:
         encode_any(decode_any(text))
         json.loads(text, object_pairs_hook=_distinct, parse_float=_exact_enough)
@@ -282,14 +282,14 @@ INSTANTS = {
 
 
 @pytest.mark.parametrize("instant", INSTANTS)
-def test_an_instant_is_in_the_years_that_python_knows(place: Place, instant: str) -> None:
+def test_an_instant_must_be_in_the_years_that_python_knows(place: Place, instant: str) -> None:
     found = refusal(place, "insert into {schema}.intent (type, run_at) values ('a', %s)", instant)
 
     assert (found is None) == INSTANTS[instant], found
     assert found is None or "years 1 to 9999" in found
 
 
-async def test_what_sql_accepts_is_listed_and_read(place: Place) -> None:
+async def test_values_and_instants_that_sql_accepts_are_listed_and_read(place: Place) -> None:
     for number, value in enumerate(READABLE):
         if len(value) < VALUE_LIMIT_BYTES - 2 and value != nested(DEPTH_LIMIT):
             text = f'{{"value": {value}}}'
@@ -304,10 +304,10 @@ async def test_what_sql_accepts_is_listed_and_read(place: Place) -> None:
     assert taken(place) == []
 
 
-# Odd rows
+# Damaged rows
 
 
-def test_an_odd_row_does_not_hide_the_others_from_the_views(place: Place) -> None:
+def test_a_damaged_row_does_not_hide_the_others_from_the_views(place: Place) -> None:
     place.execute("insert into {schema}.intent (id, type) values ('good', 'shop')")
     place.execute(
         "insert into {schema}.runs (id, type, start_at, payload, result, error, ready_at) "

@@ -1,4 +1,4 @@
-"""Producers in plain SQL: what anybody with psql can ask for, and what is refused with a reason."""
+"""Producers in plain SQL: requests that any psql user can make, and refusals with a reason."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ INSERT = """
 
 
 def psql(place: Place, statement: str) -> str:
-    """What psql prints, or the error it meets."""
+    """Return the output of psql, or its error."""
     command = [str(find_installation().psql), "--no-psqlrc", "--quiet", "--tuples-only", "--no-align"]
     command += ["--set", "ON_ERROR_STOP=1", "--command", statement, place.url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=GUARD_SECONDS, check=False)
@@ -75,7 +75,7 @@ def claimed_of(place: Place, type: str, limit: int = 5) -> list[str]:
 
 
 def two_of_which_one_is_parked(place: Place) -> None:
-    """Two runs of a type of which one may be worked on at once; `first` is, `second` waits."""
+    """Create two runs of a type with one slot: `first` has it, `second` waits."""
     place.execute("insert into {schema}.types (name, concurrency) values ('shop', 1)")
     place.execute("insert into {schema}.intent (id, type, run_at) values ('first', 'shop', '2024-01-01')")
     place.execute("insert into {schema}.intent (id, type) values ('second', 'shop')")
@@ -116,7 +116,7 @@ def test_a_second_insert_with_the_same_key_does_nothing(place: Place) -> None:
     assert place.all("select count(*) from {schema}.runs") == [1]
 
 
-def test_the_key_may_be_named_as_what_conflicts(place: Place) -> None:
+def test_the_key_may_be_named_as_the_conflict_target(place: Place) -> None:
     named = INSERT.replace("conflict", "conflict (idempotency_key) where idempotency_key is not null")
 
     assert psql(place, INSERT)
@@ -143,7 +143,7 @@ def test_priority_time_tags_and_id_may_be_given(place: Place) -> None:
     assert found.ready_at == found.start_at == 1_924_992_000_123_457
 
 
-def test_an_intent_that_waits_for_a_slot_is_seen_like_any_other(place: Place) -> None:
+def test_an_intent_that_waits_for_a_slot_is_visible_like_any_other(place: Place) -> None:
     two_of_which_one_is_parked(place)
 
     assert place.all("select id, state, run_at is null from {schema}.intent order by id") == [
@@ -183,7 +183,7 @@ REFUSED = {
 }
 
 
-def test_what_no_worker_could_carry_out_is_refused_with_the_reason(place: Place) -> None:
+def test_an_impossible_intent_is_refused_with_the_reason(place: Place) -> None:
     for values, reason in REFUSED.items():
         with pytest.raises(psycopg.Error) as refused:
             place.execute("insert into {schema}.intent " + values)
@@ -191,7 +191,7 @@ def test_what_no_worker_could_carry_out_is_refused_with_the_reason(place: Place)
     assert place.all("select count(*) from {schema}.runs") == [0]
 
 
-def test_what_python_accepts_can_be_seen_through_the_view(place: Place) -> None:
+def test_values_that_python_accepts_are_visible_through_the_view(place: Place) -> None:
     place.execute(
         "insert into {schema}.runs (id, type, start_at, payload, key, tags) values (%s, %s, 0, %s, %s, %s)",
         "ü 'x'",
@@ -205,7 +205,7 @@ def test_what_python_accepts_can_be_seen_through_the_view(place: Place) -> None:
     assert place.all("select count(*) from {schema}.intent") == [2]
 
 
-def test_a_producer_sees_how_its_run_stands(place: Place) -> None:
+def test_a_producer_sees_the_state_of_its_run(place: Place) -> None:
     psql(place, INSERT)
     place.execute("update {schema}.runs set token = 1, state = 'succeeded', result = '[1]', ready_at = null")
 
@@ -217,7 +217,7 @@ def test_a_producer_sees_how_its_run_stands(place: Place) -> None:
 
 @pytest.fixture
 def producer(place: Place) -> Iterator[str]:
-    """The name of a user to whom nothing was granted but to see what the schema has."""
+    """The name of a user who may only use the schema."""
     role = f"producer_{uuid4().hex[:8]}"
     place.execute(f"create role {role}")
     place.execute(f"grant usage on schema {{schema}} to {role}")
@@ -240,7 +240,7 @@ def test_a_producer_needs_only_the_view_to_start_runs(place: Place, producer: st
 CALLS = {"send": "('r', 'go', id => 'm')", "emit": "('t', id => 'e')", "cancel": "('r')"}
 
 
-def test_a_producer_may_call_what_he_is_let_and_needs_no_table(place: Place, producer: str) -> None:
+def test_a_producer_may_call_granted_functions_and_needs_no_table(place: Place, producer: str) -> None:
     a_started_run(place)
     for name, arguments in CALLS.items():
         call = f"set session authorization {producer}; select holdfast.{name}{arguments}"
@@ -254,8 +254,8 @@ def test_a_producer_may_call_what_he_is_let_and_needs_no_table(place: Place, pro
         assert "permission denied" in psql(place, f"set session authorization {producer}; table holdfast.{table}")
 
 
-def test_a_request_records_the_user_of_the_session_who_asked(place: Place, producer: str) -> None:
-    """The functions have the rights of the schema's owner, who is not the one who asked."""
+def test_a_request_records_the_session_user(place: Place, producer: str) -> None:
+    """The functions run with the rights of the schema's owner, who is not the caller."""
     a_started_run(place)
     place.execute(f"grant execute on all functions in schema {{schema}} to {producer}")
 
@@ -265,7 +265,7 @@ def test_a_request_records_the_user_of_the_session_who_asked(place: Place, produ
     assert place.all("select by from {schema}.requests") == [f"sql:{producer}"] * 3
 
 
-def test_a_producer_can_cancel_a_run_that_has_not_begun(place: Place, producer: str) -> None:
+def test_a_producer_can_cancel_a_run_that_has_not_started(place: Place, producer: str) -> None:
     run_id = psql(place, INSERT)
     place.execute(f"grant execute on function {{schema}}.cancel to {producer}")
 
@@ -274,14 +274,14 @@ def test_a_producer_can_cancel_a_run_that_has_not_begun(place: Place, producer: 
     assert run(place, run_id).state is RunState.CANCELLED
 
 
-def test_a_producer_cannot_write_requests_of_his_own(place: Place, producer: str) -> None:
+def test_a_producer_cannot_write_requests_directly(place: Place, producer: str) -> None:
     place.execute(f"grant execute on all functions in schema {{schema}} to {producer}")
     forged = "insert into holdfast.requests (body) values ('{}')"
 
     assert "permission denied for table requests" in psql(place, f"set session authorization {producer}; {forged}")
 
 
-def test_tables_of_a_producer_do_not_stand_in_for_ours(place: Place, producer: str) -> None:
+def test_tables_of_a_producer_do_not_shadow_those_of_holdfast(place: Place, producer: str) -> None:
     place.execute(f"grant execute on function {{schema}}.emit to {producer}")
     false = "create temp table requests (body text)"
 
@@ -293,7 +293,7 @@ def test_tables_of_a_producer_do_not_stand_in_for_ours(place: Place, producer: s
 # Cancelling
 
 
-def test_a_run_nobody_has_claimed_is_cancelled_at_once_by_the_rules(place: Place) -> None:
+def test_an_unclaimed_run_is_cancelled_at_once_by_the_rules(place: Place) -> None:
     run_id = psql(place, INSERT)
     before = run(place, run_id)
 
@@ -310,7 +310,7 @@ def test_a_run_nobody_has_claimed_is_cancelled_at_once_by_the_rules(place: Place
     assert taken(place) == []
 
 
-def test_a_run_that_has_begun_is_left_for_a_worker_to_cancel(place: Place) -> None:
+def test_a_run_that_has_started_is_left_for_a_worker_to_cancel(place: Place) -> None:
     run_id = a_started_run(place)
 
     assert psql(place, f"select holdfast.cancel('{run_id}', 'not ''wanted''')") == "t"
@@ -322,7 +322,7 @@ def test_a_run_that_has_begun_is_left_for_a_worker_to_cancel(place: Place) -> No
     assert run(place, run_id).state is RunState.SUSPENDED
 
 
-def test_a_run_that_something_depends_on_is_left_for_a_worker_too(place: Place) -> None:
+def test_a_run_with_dependents_is_left_for_a_worker_to_cancel(place: Place) -> None:
     place.many(
         "insert into {schema}.runs (id, type, arrivals, parent_id, state) values (%s, 'shop', %s, %s, %s)",
         [("has mail", 1, None, "pending"), ("is a child", 0, "p", "pending"), ("is paused", 0, None, "paused")],
@@ -336,7 +336,7 @@ def test_a_run_that_something_depends_on_is_left_for_a_worker_too(place: Place) 
     }
 
 
-def test_cancelling_what_has_ended_is_nothing_and_what_never_was_is_an_error(place: Place) -> None:
+def test_cancelling_an_ended_run_does_nothing_and_an_unknown_one_is_an_error(place: Place) -> None:
     run_id = psql(place, INSERT)
     psql(place, f"select holdfast.cancel('{run_id}')")
 
@@ -345,7 +345,7 @@ def test_cancelling_what_has_ended_is_nothing_and_what_never_was_is_an_error(pla
     assert taken(place) == []
 
 
-def test_a_run_that_waits_for_a_slot_is_left_for_a_worker_who_takes_it_out_of_the_queue(place: Place) -> None:
+def test_a_run_that_waits_for_a_slot_is_left_for_a_worker_who_removes_it_from_the_queue(place: Place) -> None:
     two_of_which_one_is_parked(place)
 
     assert psql(place, "select holdfast.cancel('second')") == "t"
@@ -356,7 +356,7 @@ def test_a_run_that_waits_for_a_slot_is_left_for_a_worker_who_takes_it_out_of_th
     assert place.all("select count(*) from {schema}.waits") == [0]
 
 
-def test_a_run_that_got_a_slot_is_left_for_a_worker_who_hands_it_on(place: Place) -> None:
+def test_a_run_that_has_a_slot_is_left_for_a_worker_who_hands_the_slot_on(place: Place) -> None:
     two_of_which_one_is_parked(place)
     place.execute("insert into {schema}.intent (id, type) values ('third', 'shop')")
     assert claimed_of(place, "shop") == []
@@ -414,7 +414,7 @@ REFUSED_CALLS = {
 }
 
 
-def test_a_call_that_can_never_work_is_refused_with_the_reason(place: Place) -> None:
+def test_an_impossible_call_is_refused_with_the_reason(place: Place) -> None:
     a_started_run(place)
 
     for call, reason in REFUSED_CALLS.items():
@@ -433,7 +433,7 @@ def test_a_message_to_a_run_that_has_ended_is_refused(place: Place) -> None:
     assert refused == f"ERROR:  run '{run_id}' has ended (cancelled) and takes no more messages"
 
 
-def test_what_is_asked_for_vanishes_with_the_transaction_of_the_producer(place: Place) -> None:
+def test_a_request_is_rolled_back_with_the_transaction_of_the_producer(place: Place) -> None:
     run_id = a_started_run(place)
 
     psql(place, f"begin; select holdfast.send('{run_id}', 'go'), holdfast.cancel('{run_id}'); rollback")
@@ -441,14 +441,14 @@ def test_what_is_asked_for_vanishes_with_the_transaction_of_the_producer(place: 
     assert taken(place) == []
 
 
-# Telling workers
+# Notifying workers
 
 
 @pytest.mark.parametrize(
     ("call", "types"),
     [("notify()", [""]), ("notify('shop')", ["shop"]), ("send('r', 'go')", ["shop"]), ("emit('t')", [""])],
 )
-def test_workers_that_listen_are_told_at_once(place: Place, call: str, types: list[str]) -> None:
+def test_workers_that_listen_are_notified_at_once(place: Place, call: str, types: list[str]) -> None:
     a_started_run(place)
     with place.again() as listener:
         listener.execute("listen holdfast")
@@ -462,7 +462,7 @@ def test_workers_that_listen_are_told_at_once(place: Place, call: str, types: li
 # Taking requests
 
 
-def test_requests_are_taken_oldest_first_and_are_back_if_the_taker_fails(place: Place) -> None:
+def test_requests_are_taken_oldest_first_and_return_if_the_taker_fails(place: Place) -> None:
     for number in range(5):
         place.execute("select {schema}.emit('t', %s::text::json)", str(number))
 
@@ -475,7 +475,7 @@ def test_requests_are_taken_oldest_first_and_are_back_if_the_taker_fails(place: 
     assert len(taken(place)) == 2
 
 
-def test_while_one_takes_requests_nobody_else_does(place: Place) -> None:
+def test_only_one_worker_takes_requests_at_a_time(place: Place) -> None:
     place.execute("select {schema}.emit('t')")
     place.execute("select {schema}.emit('t')")
 
@@ -486,7 +486,7 @@ def test_while_one_takes_requests_nobody_else_does(place: Place) -> None:
     assert (len(first), meanwhile, len(taken(place))) == (1, [], 1)
 
 
-def test_a_request_nobody_understands_does_not_stand_in_the_way(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_request_does_not_block_the_others(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     for body in (
         '{"kind": "dance"}',
         "oops",
@@ -501,7 +501,7 @@ def test_a_request_nobody_understands_does_not_stand_in_the_way(place: Place, ca
     assert place.all("select count(*) from {schema}.requests") == [0]
 
 
-# Carrying them out
+# Executing requests
 
 
 NUL_IN_A_NAME = r'{"kind": "send", "message": {"id": "m1", "name": "a\u0000b", "payload": "1", "run_id": "r"}}'
@@ -509,7 +509,7 @@ NUL_IN_A_TOPIC = r'{"kind": "emit", "event": {"id": "e1", "topic": "a\u0000b", "
 
 
 @pytest.mark.parametrize("body", [NUL_IN_A_NAME, NUL_IN_A_TOPIC])
-def test_a_request_that_nobody_can_carry_out_is_dropped_and_the_others_are_not(
+def test_an_impossible_request_is_dropped_and_the_others_are_executed(
     place: Place, caplog: pytest.LogCaptureFixture, body: str
 ) -> None:
     run_id = a_started_run(place)
@@ -525,7 +525,7 @@ def test_a_request_that_nobody_can_carry_out_is_dropped_and_the_others_are_not(
     assert warning.startswith(f"request {number} is dropped: it cannot be carried out")
 
 
-def test_what_fails_for_a_while_is_left_for_later(place: Place) -> None:
+def test_a_request_that_fails_for_a_while_is_left_for_later(place: Place) -> None:
     run_id = a_started_run(place)
     place.execute("select {schema}.send(%s, 'go')", run_id)
     place.execute("alter table {schema}.inbox rename to elsewhere")
@@ -536,7 +536,7 @@ def test_what_fails_for_a_while_is_left_for_later(place: Place) -> None:
     assert place.all("select count(*) from {schema}.requests") == [1]
 
 
-async def test_a_worker_is_not_idle_before_it_has_done_what_was_asked_for(place: Place) -> None:
+async def test_a_worker_is_not_idle_before_it_has_executed_the_requests(place: Place) -> None:
     hf = Holdfast(place.url)
 
     @hf.workflow("shop")
@@ -552,7 +552,7 @@ async def test_a_worker_is_not_idle_before_it_has_done_what_was_asked_for(place:
             assert (await hf.run(run_id).info()).result == number
 
 
-async def test_more_than_a_batch_of_requests_is_carried_out_before_a_worker_is_idle(place: Place) -> None:
+async def test_more_than_a_batch_of_requests_is_executed_before_a_worker_is_idle(place: Place) -> None:
     place.execute("insert into {schema}.intent (id, type) values ('r', 'shop')")
     count = 2 * sql_requests.BATCH_LIMIT + 1
     place.all("select {schema}.send('r', 'go', to_json(n)) from generate_series(1, %s) as n", count)

@@ -1,4 +1,4 @@
-"""Pruning: it removes what the memory store would, waits for nobody, and takes no event from under a hand-out."""
+"""Pruning: it removes what the memory store would, waits for no lock, and takes no event from a concurrent delivery."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def numbers(place: Place) -> list[int]:
 
 
 @pytest.mark.parametrize("limit", [1_000, 20, 7])
-def test_it_removes_what_the_memory_store_removes(place: Place, limit: int) -> None:
+def test_pruning_removes_what_the_memory_store_removes(place: Place, limit: int) -> None:
     state = a_state(Random(limit))
     insert(place, state)
 
@@ -107,7 +107,7 @@ def test_it_removes_what_the_memory_store_removes(place: Place, limit: int) -> N
     assert sorted(place.all("select message_id from {schema}.replies")) == sorted(record.replies)
 
 
-def test_a_dry_run_tells_what_would_go_and_leaves_it(place: Place) -> None:
+def test_a_dry_run_of_a_prune_reports_and_removes_nothing(place: Place) -> None:
     state = a_state(Random(5))
     insert(place, state)
     expected = operations.prune(StateUnit(deepcopy(state)), 50, RUN_RETENTION, NOW)
@@ -117,13 +117,13 @@ def test_a_dry_run_tells_what_would_go_and_leaves_it(place: Place) -> None:
     assert prune(place, 50) == expected
 
 
-def test_without_a_time_the_servers_counts(place: Place) -> None:
+def test_without_a_given_time_the_clock_of_the_server_counts(place: Place) -> None:
     emit(place, some_events("old", 1, "open"))
 
     assert pruning.prune(place.connection, place.schema, 10, is_dry_run=False) == Pruned(events=1)
 
 
-def test_a_topic_is_searched_again_when_it_gets_an_event_gets_one_back_or_gets_other_rules(place: Place) -> None:
+def test_a_topic_is_searched_again_after_an_event_a_return_or_new_rules(place: Place) -> None:
     set_topics(place, [Topic(name="jobs", mode="queue", max_pending=2)])
     emit(
         place, [*some_events("jobs", 2), *some_events("jobs", 1, "handed", first=3), *some_events("few", 3, "open", 4)]
@@ -141,7 +141,7 @@ def test_a_topic_is_searched_again_when_it_gets_an_event_gets_one_back_or_gets_o
     assert numbers(place) == [3, 6, 7]
 
 
-def test_many_new_events_are_looked_at_in_several_goes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_new_events_are_searched_in_several_steps(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pruning, "LOOK_AHEAD", 4)
     set_topics(place, [Topic(name="*", max_pending=1)])
     emit(place, [*some_events("a", 4, "open"), *some_events("b", 4, "open", 5), *some_events("c", 2, "open", 9)])
@@ -154,7 +154,7 @@ def test_many_new_events_are_looked_at_in_several_goes(place: Place, monkeypatch
     ]
 
 
-def test_an_event_of_a_queue_is_given_up_only_when_nobody_is_at_its_topic(place: Place) -> None:
+def test_a_queue_event_is_given_up_only_when_no_other_transaction_uses_its_topic(place: Place) -> None:
     set_topics(place, [Topic(name="jobs", mode="queue", retention=SECOND)])
     place.execute(
         "insert into {schema}.events (topic, id, payload, at, reached, state, taken_at)"
@@ -172,7 +172,7 @@ def test_an_event_of_a_queue_is_given_up_only_when_nobody_is_at_its_topic(place:
     assert numbers(place) == [1]
 
 
-def test_what_somebody_has_locked_is_left_for_the_next_time(place: Place) -> None:
+def test_locked_events_are_left_for_the_next_time(place: Place) -> None:
     insert(place, a_state(Random(5)))
     place.execute("set lock_timeout = 100")
 

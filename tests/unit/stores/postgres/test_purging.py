@@ -1,4 +1,4 @@
-"""Purging on Postgres: types count at once, long runs go a bite at a time, and nobody is waited for."""
+"""Pruning of runs on Postgres: type settings apply at once, long runs go in batches, and no lock is waited for."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def ids(place: Place) -> list[str]:
     return place.all("select id from {schema}.runs order by id")
 
 
-def test_what_the_type_says_counts_at_once(place: Place) -> None:
+def test_a_retention_of_the_type_applies_at_once(place: Place) -> None:
     a_run(place, "a", "short", SECOND)
     a_run(place, "b", "long")
     a_run(place, "c", "usual")
@@ -81,7 +81,7 @@ def test_what_the_type_says_counts_at_once(place: Place) -> None:
     assert prune(place) == Pruned(runs={"long": 1})
 
 
-def test_a_run_with_a_long_history_goes_a_bite_at_a_time_and_out_of_sight(place: Place) -> None:
+def test_a_run_with_a_long_history_is_pruned_in_batches_and_hidden_at_once(place: Place) -> None:
     a_run(place, "a", steps=5 * ROWS_PER_RUN)
     a_run(place, "b", age=RUN_RETENTION - 1)
 
@@ -95,7 +95,7 @@ def test_a_run_with_a_long_history_goes_a_bite_at_a_time_and_out_of_sight(place:
     assert (ids(place), rows(place)) == (["b"], 6)
 
 
-def test_what_somebody_is_about_to_change_is_left_for_the_next_time(place: Place) -> None:
+def test_runs_locked_by_others_are_left_for_the_next_time(place: Place) -> None:
     a_run(place, "a")
     a_run(place, "b")
     a_run(place, "c", steps=50 * ROWS_PER_RUN)
@@ -105,7 +105,7 @@ def test_what_somebody_is_about_to_change_is_left_for_the_next_time(place: Place
         other.execute("select from {schema}.runs where id in ('a', 'c') for no key update")
         assert prune(place, 3).runs == {"t": 1}
         assert ids(place) == ["a", "c"]
-        assert prune(place, 1) == Pruned()  # whoever asked again at once would find the same
+        assert prune(place, 1) == Pruned()  # an immediate second query would find the same
 
     assert prune(place, 1).runs == {"t": 1}
 
@@ -125,7 +125,7 @@ def test_a_run_that_was_reopened_since_it_was_found_is_kept(place: Place, monkey
     assert ids(place) == ["a"]
 
 
-def test_only_one_pruner_removes_runs_at_a_time(place: Place) -> None:
+def test_only_one_process_prunes_runs_at_a_time(place: Place) -> None:
     a_run(place, "a")
 
     with place.again() as other, other.connection.transaction():
@@ -136,7 +136,7 @@ def test_only_one_pruner_removes_runs_at_a_time(place: Place) -> None:
     assert prune(place) == Pruned(runs={"t": 1})
 
 
-def test_a_child_that_is_awaited_waits_for_its_parent_to_go(place: Place) -> None:
+def test_an_awaited_child_waits_for_its_parent_to_be_pruned(place: Place) -> None:
     a_run(place, "a", age=0)
     a_run(place, "b", parent="a", retention=SECOND)
     a_run(place, "c", parent="a")
@@ -155,7 +155,7 @@ def test_a_child_that_is_awaited_waits_for_its_parent_to_go(place: Place) -> Non
     assert set(place.all("select purge_at from {schema}.runs where id <> 'a'")) == {NOW + 86_400 * SECOND}
 
 
-def test_people_do_not_see_what_was_deleted(place: Place) -> None:
+def test_views_hide_deleted_runs(place: Place) -> None:
     a_run(place, "a")
     place.execute("update {schema}.runs set deleted_at = 1")
 
@@ -165,7 +165,7 @@ def test_people_do_not_see_what_was_deleted(place: Place) -> None:
             place.execute(statement)
 
 
-def test_a_run_that_is_cancelled_with_sql_is_kept_as_long_as_it_said(place: Place) -> None:
+def test_a_run_that_is_cancelled_with_sql_keeps_its_retention(place: Place) -> None:
     place.execute("insert into {schema}.runs (id, type, retention) values ('a', 't', 5)")
 
     place.execute("select {schema}.cancel('a')")

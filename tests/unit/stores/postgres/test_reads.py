@@ -1,4 +1,4 @@
-"""Reads: every answer is that of the values themselves, whichever index it comes from."""
+"""Reads: every answer is computed from the values, whichever index serves it."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_pages_are_the_list_in_parts(place: Place, runs: list[Run]) -> None:
         assert pages == whole, query
 
 
-def test_a_run_comes_with_its_waits_in_their_order_and_its_values(place: Place, runs: list[Run]) -> None:
+def test_a_run_is_read_with_its_waits_in_order_and_its_values(place: Place, runs: list[Run]) -> None:
     run_id = runs[0].id
     place.many(
         "insert into {schema}.waits (run_id, place, location, kind, since, names, deadline, after, count)"
@@ -172,7 +172,7 @@ def test_a_run_comes_with_its_waits_in_their_order_and_its_values(place: Place, 
     )
 
 
-def test_what_is_not_there_is_none_or_empty(place: Place) -> None:
+def test_missing_objects_are_none_or_empty(place: Place) -> None:
     at = (place.connection, place.schema)
 
     assert reads.get(*at, "x", None) is None
@@ -195,7 +195,7 @@ def test_a_key_finds_its_run(place: Place, runs: list[Run]) -> None:
     assert found.run.id == keyed.id
 
 
-def test_ends_come_in_the_order_asked_for_and_as_often(place: Place, runs: list[Run]) -> None:
+def test_ends_come_in_the_order_of_the_request_and_as_often(place: Place, runs: list[Run]) -> None:
     ended = [run for run in runs if run.state.is_end][:3]
     live = next(run for run in runs if not run.state.is_end)
     asked = [ended[2].id, "nobody", ended[0].id, live.id, ended[2].id]
@@ -228,7 +228,7 @@ def test_orphans_are_neither_held_nor_ready_nor_waiting(place: Place, runs: list
     assert reads.orphans(place.connection, place.schema, 2) == lost[1:3]
 
 
-def test_a_history_is_in_the_order_in_which_it_was_settled_and_the_rest_comes_last(place: Place) -> None:
+def test_a_history_is_in_the_order_of_settlement_with_open_entries_last(place: Place) -> None:
     place.many(
         "insert into {schema}.entries (run_id, location, kind, state, position, attempts, since, started_at, token,"
         " has_undo, error, result) values ('r', %s, 'step', %s, %s, 1, 0, 5, 1, %s, %s, %s)",
@@ -256,7 +256,7 @@ def test_a_history_is_in_the_order_in_which_it_was_settled_and_the_rest_comes_la
     )
 
 
-def test_of_what_a_run_does_again_and_again_the_audit_tells_the_latest_hundred(place: Place) -> None:
+def test_the_audit_keeps_the_latest_hundred_of_repeated_events(place: Place) -> None:
     facts = [("created", None), *(("claimed", f'{{"token":{number}}}') for number in range(150)), ("failed", None)]
     place.many("insert into {schema}.audits (run_id, event, at, data) values ('r', %s, 5, %s)", facts)
 
@@ -269,7 +269,7 @@ def test_of_what_a_run_does_again_and_again_the_audit_tells_the_latest_hundred(p
     )
 
 
-def test_replies_come_by_run_and_message(place: Place) -> None:
+def test_replies_are_found_by_run_and_message(place: Place) -> None:
     place.many(
         "insert into {schema}.replies values (%s, %s, %s, 1)", [("a", "1", '"x"'), ("a", "2", '"y"'), ("b", "1", "3")]
     )
@@ -279,7 +279,7 @@ def test_replies_come_by_run_and_message(place: Place) -> None:
     assert found == {("a", "1"): '"x"', ("b", "1"): "3"}
 
 
-def test_dead_letters_are_listed_by_topic_or_family_the_oldest_first(place: Place) -> None:
+def test_dead_letters_are_listed_by_topic_or_family_oldest_first(place: Place) -> None:
     topics = ["orders.new", "orders", "orders.%", None]
     place.many(
         "insert into {schema}.letters (id, topic, run_id, name, payload, at, reason)"
@@ -305,7 +305,7 @@ def test_dead_letters_are_listed_by_topic_or_family_the_oldest_first(place: Plac
     ]
 
 
-def test_workers_come_by_id(place: Place) -> None:
+def test_workers_are_found_by_id(place: Place) -> None:
     place.many(
         "insert into {schema}.workers values (%s, 'n', 'h', 4000000000, %s, 10, 1, 2)",
         [("b", '["x","y"]'), ("a", "[]")],

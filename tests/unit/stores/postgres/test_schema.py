@@ -1,4 +1,4 @@
-"""The schema: made and recognised; what belongs to another program or version is left alone."""
+"""The schema: created and recognised; a schema of another program or version is left alone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CATALOG = """
 
 @pytest.fixture
 def stranger(place: Place) -> Iterator[str]:
-    """The name of a user to whom nothing was granted."""
+    """The name of a user without any grants."""
     role = f"stranger_{uuid4().hex[:8]}"
     place.execute(f"create role {role}")
     yield role
@@ -50,12 +50,12 @@ def prepare(place: Place) -> None:
 
 
 def with_script(monkeypatch: pytest.MonkeyPatch, more: str) -> None:
-    """Let the schema consist of something more."""
+    """Extend the schema by a statement."""
     script = f"{sql_files.script()}\n{more};"
     monkeypatch.setattr(sql_files, "script", lambda: script)
 
 
-def test_the_status_can_be_read_before_there_is_anything(empty: Place) -> None:
+def test_the_status_can_be_read_before_the_schema_exists(empty: Place) -> None:
     before = status(empty)
     prepare(empty)
 
@@ -63,7 +63,7 @@ def test_the_status_can_be_read_before_there_is_anything(empty: Place) -> None:
     assert status(empty) == SchemaStatus(current=WANTED, wanted=WANTED)
 
 
-def test_a_schema_that_an_administrator_has_made_is_filled(empty: Place) -> None:
+def test_an_existing_empty_schema_is_filled(empty: Place) -> None:
     empty.execute("create schema {schema}")
 
     prepare(empty)
@@ -72,7 +72,7 @@ def test_a_schema_that_an_administrator_has_made_is_filled(empty: Place) -> None
 
 
 @pytest.mark.parametrize("number", [1, WANTED - 1, WANTED + 1, 99])
-def test_a_schema_of_another_number_is_refused_and_left_as_it_is(place: Place, number: int) -> None:
+def test_a_schema_of_another_version_is_refused_and_left_unchanged(place: Place, number: int) -> None:
     place.execute("update {schema}.meta set value = %s where name = 'schema'", str(number))
     place.execute("insert into {schema}.runs (type) values ('shop')")
     before = place.all(CATALOG)
@@ -92,7 +92,7 @@ def test_a_schema_of_another_number_is_refused_and_left_as_it_is(place: Place, n
     assert place.all("select type from {schema}.runs") == ["shop"]
 
 
-def test_a_schema_that_cannot_be_made_leaves_nothing_behind(empty: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_schema_that_cannot_be_created_leaves_nothing_behind(empty: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     with_script(monkeypatch, "insert into nowhere values (1)")
 
     with pytest.raises(psycopg.errors.UndefinedTable, match="nowhere"):
@@ -112,7 +112,7 @@ def test_a_schema_of_another_program_is_refused_and_left_alone(empty: Place) -> 
     assert empty.all("select to_regclass('{schema}.runs')") == [None]
 
 
-def test_a_table_of_another_program_that_is_named_like_ours_does_not_pass_for_it(empty: Place) -> None:
+def test_a_table_of_another_program_with_the_name_of_ours_is_not_accepted(empty: Place) -> None:
     empty.execute("create schema {schema}")
     empty.execute("create table {schema}.meta (id int)")
 
@@ -120,7 +120,7 @@ def test_a_table_of_another_program_that_is_named_like_ours_does_not_pass_for_it
         prepare(empty)
 
 
-def test_of_many_who_make_the_schema_at_once_one_does_and_the_others_find_it_done(empty: Place) -> None:
+def test_one_of_many_concurrent_processes_creates_the_schema(empty: Place) -> None:
     barrier = threading.Barrier(6)
 
     def make() -> SchemaStatus:
@@ -135,7 +135,7 @@ def test_of_many_who_make_the_schema_at_once_one_does_and_the_others_find_it_don
     assert found == [SchemaStatus(current=WANTED, wanted=WANTED)] * 6
 
 
-def test_who_cannot_make_the_schema_at_once_gives_up_for_a_moment_and_tries_again(
+def test_a_process_that_cannot_create_the_schema_at_once_waits_and_tries_again(
     empty: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schema, "LOCK_SECONDS", 0.05)
@@ -153,7 +153,7 @@ def test_who_cannot_make_the_schema_at_once_gives_up_for_a_moment_and_tries_agai
     assert status(empty).current == WANTED
 
 
-def test_who_never_gets_to_make_the_schema_names_who_is_in_the_way(
+def test_a_process_that_never_gets_to_create_the_schema_names_the_blocker(
     empty: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schema, "LOCK_SECONDS", 0.05)
@@ -167,7 +167,7 @@ def test_who_never_gets_to_make_the_schema_names_who_is_in_the_way(
             prepare(empty)
 
 
-def test_a_user_who_may_not_create_a_schema_is_told_the_grant(place: Place, stranger: str) -> None:
+def test_a_user_who_may_not_create_a_schema_gets_the_grant_to_ask_for(place: Place, stranger: str) -> None:
     with place.again() as other:
         other.execute(f"set session authorization {stranger}")
 
@@ -175,7 +175,7 @@ def test_a_user_who_may_not_create_a_schema_is_told_the_grant(place: Place, stra
             schema.prepare(other.connection, f"{place.schema}_more")
 
 
-def test_a_user_who_may_not_use_the_schema_is_told_the_grants(place: Place, stranger: str) -> None:
+def test_a_user_who_may_not_use_the_schema_gets_the_grants_to_ask_for(place: Place, stranger: str) -> None:
     with place.again() as other:
         other.execute(f"set session authorization {stranger}")
 
@@ -183,7 +183,7 @@ def test_a_user_who_may_not_use_the_schema_is_told_the_grants(place: Place, stra
             status(other)
 
 
-def test_a_user_who_may_not_read_the_tables_is_told_the_grants(place: Place, stranger: str) -> None:
+def test_a_user_who_may_not_read_the_tables_gets_the_grants_to_ask_for(place: Place, stranger: str) -> None:
     place.execute(f"grant usage on schema {{schema}} to {stranger}")
     with place.again() as other:
         other.execute(f"set session authorization {stranger}")
@@ -192,7 +192,7 @@ def test_a_user_who_may_not_read_the_tables_is_told_the_grants(place: Place, str
             prepare(other)
 
 
-def test_a_user_who_may_not_fill_the_schema_is_told_who_may(place: Place, stranger: str) -> None:
+def test_a_user_who_may_not_fill_the_schema_gets_the_name_of_the_owner(place: Place, stranger: str) -> None:
     place.execute("create schema more")
     place.execute(f"grant usage on schema more to {stranger}")
     with place.again() as other:
@@ -203,7 +203,7 @@ def test_a_user_who_may_not_fill_the_schema_is_told_who_may(place: Place, strang
 
 
 def test_every_function_has_a_body_that_the_server_accepts(place: Place) -> None:
-    """They are made without a look at their bodies, as they refer to each other."""
+    """Functions are created without a check of their bodies, because they refer to each other."""
     place.execute("set search_path = {schema}, pg_catalog, pg_temp")
 
     validated = place.all(
@@ -218,7 +218,7 @@ def test_every_function_has_a_body_that_the_server_accepts(place: Place) -> None
     assert len(validated) == len(sql_files.function_texts())
 
 
-def test_functions_never_mistake_a_temporary_table_of_the_user_for_ours(place: Place) -> None:
+def test_functions_never_use_a_temporary_table_of_the_user(place: Place) -> None:
     settings = place.all(
         "select distinct unnest(proconfig) from pg_proc where pronamespace = %s::regnamespace", place.schema
     )

@@ -1,4 +1,4 @@
-"""Sessions: jobs on connections of their own, repeated when that helps, and failing at once when it does not."""
+"""Sessions: jobs on their own connections, repeated when that helps, and failing at once when it does not."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def backend(connection: Some) -> int:
 
 
 def failing(times: int, code: str, job: Callable[[Some], Any] = one) -> Callable[[Some], Any]:
-    """A job that fails so many times, as the server would have it, before it works."""
+    """A job that fails with this server error a given number of times before it works."""
     left = [times]
 
     def fail(connection: Some) -> Any:
@@ -51,20 +51,20 @@ def failing(times: int, code: str, job: Callable[[Some], Any] = one) -> Callable
     return fail
 
 
-# Doing
+# Executing jobs
 
 
-async def test_a_job_is_answered_on_the_loop_that_asked(sessions: Sessions) -> None:
+async def test_a_job_is_answered_on_the_loop_of_its_caller(sessions: Sessions) -> None:
     assert await sessions.run(lambda connection: one(connection, "select 6 * 7")) == 42
 
 
-async def test_a_lone_caller_keeps_to_one_connection(sessions: Sessions) -> None:
+async def test_a_single_caller_uses_one_connection(sessions: Sessions) -> None:
     backends = {await sessions.run(backend) for _ in range(50)}
 
     assert len(backends) == 1
 
 
-async def test_jobs_run_side_by_side_up_to_the_size(sessions: Sessions) -> None:
+async def test_jobs_run_concurrently_up_to_the_size(sessions: Sessions) -> None:
     both = threading.Barrier(2, timeout=GUARD_SECONDS)
 
     def meet(connection: Some) -> int:
@@ -76,7 +76,7 @@ async def test_jobs_run_side_by_side_up_to_the_size(sessions: Sessions) -> None:
     assert len(set(backends)) == 2
 
 
-async def test_jobs_that_wait_are_done_in_their_order(far: PostgresAddress) -> None:
+async def test_waiting_jobs_are_executed_in_order(far: PostgresAddress) -> None:
     lone = Sessions(far, "lone", 1)
     lone.start()
     done: list[int] = []
@@ -96,17 +96,17 @@ def test_a_thread_may_block_for_its_answer(sessions: Sessions) -> None:
         sessions.run_blocking(lambda _: os.environ["HOLDFAST_NOTHING"])
 
 
-async def test_what_a_job_raises_reaches_its_caller_as_it_is(sessions: Sessions) -> None:
+async def test_an_exception_of_a_job_reaches_its_caller_unchanged(sessions: Sessions) -> None:
     def refuse(_: Some) -> None:
         raise KeyConflict("taken", run_id="r")
 
     with pytest.raises(KeyConflict, match="taken"):
         await sessions.run(refuse)
-    with pytest.raises(RuntimeError, match="StopIteration"):  # which a future cannot carry
+    with pytest.raises(RuntimeError, match="StopIteration"):  # a future cannot carry it
         await sessions.run(lambda _: next(iter(())))
 
 
-async def test_a_transaction_that_is_left_open_is_undone(sessions: Sessions, observer: Connection) -> None:
+async def test_a_transaction_that_a_job_left_open_is_rolled_back(sessions: Sessions, observer: Connection) -> None:
     observer.execute("create table things (n int)")
 
     def leave(connection: Some) -> int:
@@ -120,7 +120,7 @@ async def test_a_transaction_that_is_left_open_is_undone(sessions: Sessions, obs
     assert observer.execute("select count(*) from things").fetchone() == (0,)
 
 
-async def test_a_caller_who_has_given_up_is_not_served_any_more(far: PostgresAddress) -> None:
+async def test_a_job_whose_caller_stopped_waiting_is_not_executed(far: PostgresAddress) -> None:
     lone = Sessions(far, "lone", 1)
     lone.start()
     done: list[str] = []
@@ -137,7 +137,7 @@ async def test_a_caller_who_has_given_up_is_not_served_any_more(far: PostgresAdd
     lone.stop()
 
 
-def test_a_loop_that_is_gone_is_no_trouble(sessions: Sessions) -> None:
+def test_a_closed_loop_of_a_caller_does_no_harm(sessions: Sessions) -> None:
     may_go = threading.Event()
 
     async def ask() -> None:
@@ -150,7 +150,7 @@ def test_a_loop_that_is_gone_is_no_trouble(sessions: Sessions) -> None:
     assert sessions.run_blocking(one) == 1
 
 
-async def test_nothing_of_a_caller_is_kept_when_his_job_is_done(sessions: Sessions) -> None:
+async def test_nothing_of_a_caller_is_kept_when_its_job_is_done(sessions: Sessions) -> None:
     class Big:
         alive = 0
 
@@ -182,7 +182,7 @@ async def test_a_conflict_is_not_repeated_for_ever(sessions: Sessions) -> None:
         await sessions.run(failing(CONFLICT_LIMIT + 1, "40001"))
 
 
-async def test_a_real_deadlock_ends_well(sessions: Sessions, observer: Connection) -> None:
+async def test_a_real_deadlock_is_resolved_by_repetition(sessions: Sessions, observer: Connection) -> None:
     observer.execute("create table things (n int primary key, value int)")
     observer.execute("insert into things values (1, 0), (2, 0)")
     both = threading.Barrier(2)
@@ -192,7 +192,7 @@ async def test_a_real_deadlock_ends_well(sessions: Sessions, observer: Connectio
         def job(connection: Some) -> None:
             with connection.transaction():
                 connection.execute("update things set value = value + 1 where n = %s", (first,))
-                if first not in met:  # not when it is repeated
+                if first not in met:  # not in the repetition
                     met.add(first)
                     both.wait(GUARD_SECONDS)
                 connection.execute("update things set value = value + 1 where n = %s", (second,))
@@ -204,7 +204,7 @@ async def test_a_real_deadlock_ends_well(sessions: Sessions, observer: Connectio
     assert observer.execute("select n, value from things order by n").fetchall() == [(1, 2), (2, 2)]
 
 
-async def test_a_backend_that_is_terminated_is_not_noticed_by_the_caller(
+async def test_a_terminated_backend_is_invisible_to_the_caller(
     sessions: Sessions, observer: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "holdfast.store")
@@ -219,9 +219,7 @@ async def test_a_backend_that_is_terminated_is_not_noticed_by_the_caller(
     ]
 
 
-async def test_a_cut_while_the_answer_is_awaited_is_not_noticed_by_the_caller(
-    sessions: Sessions, proxy: PostgresProxy
-) -> None:
+async def test_a_cut_during_the_answer_is_invisible_to_the_caller(sessions: Sessions, proxy: PostgresProxy) -> None:
     began = threading.Event()
     attempts: list[int] = []
 
@@ -239,7 +237,7 @@ async def test_a_cut_while_the_answer_is_awaited_is_not_noticed_by_the_caller(
     assert await answer == 2
 
 
-async def test_what_may_have_been_done_is_done_again_in_its_own_way(
+async def test_a_job_that_may_have_been_executed_is_repeated_by_its_own_check(
     sessions: Sessions, proxy: PostgresProxy, observer: Connection
 ) -> None:
     observer.execute("create table things (n int)")
@@ -257,11 +255,11 @@ async def test_what_may_have_been_done_is_done_again_in_its_own_way(
     lost.wait()
 
 
-async def test_a_statement_that_somebody_cancels_is_repeated(sessions: Sessions, observer: Connection) -> None:
+async def test_a_cancelled_statement_is_repeated(sessions: Sessions, observer: Connection) -> None:
     assert await sessions.run(failing(1, "57014")) == 1
 
 
-async def test_a_statement_that_takes_too_long_fails_by_the_name_of_the_setting(far: PostgresAddress) -> None:
+async def test_a_statement_beyond_its_time_limit_fails_with_the_name_of_the_setting(far: PostgresAddress) -> None:
     hasty = Sessions(far, "hasty", 1, limits=SessionLimits(statement_seconds=1))
     hasty.start()
     attempts: list[int] = []
@@ -274,14 +272,14 @@ async def test_a_statement_that_takes_too_long_fails_by_the_name_of_the_setting(
         await hasty.run(dawdle)
 
     assert len(attempts) == 1
-    assert await hasty.run(backend) == attempts[0]  # the connection is as good as before
+    assert await hasty.run(backend) == attempts[0]  # the connection is still good
     hasty.stop()
 
 
 # Outages
 
 
-async def test_while_the_server_is_away_callers_fail_at_once_and_it_is_not_hammered(
+async def test_callers_fail_at_once_while_the_server_is_away_and_retries_are_limited(
     sessions: Sessions, proxy: PostgresProxy, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "holdfast.store")
@@ -349,7 +347,9 @@ async def test_a_restart_of_the_server_is_survived(postgres_server: PostgresServ
     sessions.stop()
 
 
-async def test_a_black_hole_is_left_within_the_limits(far: PostgresAddress, proxy: PostgresProxy) -> None:
+async def test_sessions_give_up_a_server_that_does_not_answer_within_the_limits(
+    far: PostgresAddress, proxy: PostgresProxy
+) -> None:
     sessions = Sessions(far, "test", 1)
     sessions.start()
     await sessions.run(one)
@@ -368,7 +368,7 @@ async def test_a_black_hole_is_left_within_the_limits(far: PostgresAddress, prox
     sessions.stop()
 
 
-def test_an_outage_before_the_first_connection_is_the_openers_to_tell(
+def test_an_outage_before_the_first_connection_is_raised_to_the_opener(
     address: PostgresAddress, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "holdfast.store")
@@ -383,7 +383,7 @@ def test_an_outage_before_the_first_connection_is_the_openers_to_tell(
 # Ending
 
 
-async def test_what_was_asked_for_is_done_before_the_end(far: PostgresAddress, observer: Connection) -> None:
+async def test_pending_jobs_are_executed_before_the_end(far: PostgresAddress, observer: Connection) -> None:
     observer.execute("create table things (n int)")
     sessions = Sessions(far, "test", 1)
     sessions.start()
@@ -399,7 +399,7 @@ async def test_what_was_asked_for_is_done_before_the_end(far: PostgresAddress, o
         sessions.run(one)
 
 
-async def test_the_end_waits_for_nothing_for_ever(far: PostgresAddress, proxy: PostgresProxy) -> None:
+async def test_closing_waits_for_a_limited_time_only(far: PostgresAddress, proxy: PostgresProxy) -> None:
     sessions = Sessions(far, "test", 1)
     sessions.start()
     await sessions.run(one)
@@ -418,7 +418,7 @@ def is_of_test(thread: threading.Thread) -> bool:
     return thread.name.startswith("holdfast-postgres-test")
 
 
-def test_connections_are_closed_in_the_end(far: PostgresAddress, observer: Connection) -> None:
+def test_connections_are_closed_at_the_end(far: PostgresAddress, observer: Connection) -> None:
     sessions = Sessions(far, "test", 1)
     sessions.start()
     used = sessions.run_blocking(backend)
@@ -430,7 +430,7 @@ def test_connections_are_closed_in_the_end(far: PostgresAddress, observer: Conne
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
-def test_a_forked_child_leaves_the_connections_of_its_parent_alone(far: PostgresAddress) -> None:
+def test_a_forked_child_leaves_the_session_connections_of_its_parent_alone(far: PostgresAddress) -> None:
     sessions = Sessions(far, "test", 1)
     sessions.start()
     used = sessions.run_blocking(backend)
@@ -474,7 +474,7 @@ signal.pause()
 """
 
 
-def test_a_child_that_lives_on_does_not_keep_the_connections_of_its_dead_parent_open(
+def test_a_surviving_child_does_not_keep_the_connections_of_its_dead_parent_open(
     postgres_url: str, observer: Connection
 ) -> None:
     with subprocess.Popen(

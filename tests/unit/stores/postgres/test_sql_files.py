@@ -1,4 +1,4 @@
-"""SQL files: every name in double braces is known and used, and every file is the function it is named after."""
+"""SQL files: every name in double braces is known and used, and every file defines the function it is named after."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def texts() -> dict[str, str]:
     return {**sql_files.function_texts(), "schema": sql_files.schema_text()}
 
 
-def test_a_name_that_is_unknown_is_an_error() -> None:
+def test_an_unknown_name_is_an_error() -> None:
     with pytest.raises(KeyError, match="wrong"):
         sql_files.filled_in("select {{wrong}}")
 
@@ -25,7 +25,7 @@ def test_every_name_in_a_file_is_filled_in() -> None:
     assert "{{" not in sql_files.script()
 
 
-def test_every_name_that_is_known_is_used_by_some_file() -> None:
+def test_every_known_name_is_used_by_a_file() -> None:
     used = {name for text in texts().values() for name in PLACE.findall(text)}
 
     assert used == {*sql_files.HEADERS, *sql_files.CONSTANTS}
@@ -36,15 +36,15 @@ def test_no_name_is_a_constant_and_a_header() -> None:
 
 
 @pytest.mark.parametrize("name", sql_files.function_texts())
-def test_a_file_makes_the_one_function_that_it_is_named_after(name: str) -> None:
+def test_a_file_defines_the_one_function_that_it_is_named_after(name: str) -> None:
     assert CREATE.findall(sql_files.function_texts()[name]) == [name]
 
 
-def test_the_schema_has_no_function_of_its_own() -> None:
+def test_the_schema_file_defines_no_function_itself() -> None:
     assert not CREATE.findall(sql_files.schema_text())
 
 
-def test_functions_that_the_schema_uses_are_made_before_it_and_all_others_once_after_it() -> None:
+def test_functions_that_the_schema_uses_are_created_before_it_and_all_others_once_after_it() -> None:
     script = sql_files.script()
     made = CREATE.findall(script)
     before = CREATE.findall(script[: script.index("create table meta")])

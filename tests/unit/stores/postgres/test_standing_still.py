@@ -1,4 +1,4 @@
-"""A process that stands still in the midst of a transaction of ours: nobody waits for it, and it goes on later."""
+"""A process that freezes inside a holdfast transaction: no other process waits for it, and it continues later."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ select exists (
 
 
 class Sleeper:
-    """Changes a type, and stands still the first time, with the row of the type locked."""
+    """Changes a type, and freezes the first time, with the row of the type locked."""
 
     def __init__(self, url: str) -> None:
         self.stands = threading.Event()
@@ -52,7 +52,7 @@ class Sleeper:
     async def _change(self, *, is_small: bool) -> None:
         store = PostgresStore(self._url)
         await store.open()
-        while is_small and store._loop_session._connection is None:  # the first scripts open it
+        while is_small and store._loop_session._connection is None:  # the first scripts open the connection
             await store.apply(SendMessages(messages=[]))
             await asyncio.sleep(0.01)
         to_load = LoadRequest(types={"t"}, is_ruling=True)
@@ -68,7 +68,7 @@ class Sleeper:
 
 
 @pytest.mark.parametrize("is_small", [True, False], ids=["on the loop", "in a thread"])
-async def test_others_go_on_and_so_does_the_process_when_it_wakes_up(
+async def test_other_processes_continue_and_so_does_a_frozen_process_when_it_wakes_up(
     postgres_store_url: str, monkeypatch: pytest.MonkeyPatch, *, is_small: bool
 ) -> None:
     monkeypatch.setattr(store_module, "OWN", SessionLimits(idle_seconds=0.3))
@@ -83,12 +83,12 @@ async def test_others_go_on_and_so_does_the_process_when_it_wakes_up(
     sleeper.goes_on.set()
     await sleeping
 
-    assert sleeper.times > 1  # the first time came to nothing
+    assert sleeper.times > 1  # the first attempt was rolled back
     assert [rule.concurrency for rule in await store.catalog(ListTypes())] == [3]
     await store.close()
 
 
-async def test_who_has_much_to_decide_on_is_given_the_time(
+async def test_a_transaction_with_much_work_gets_enough_time(
     postgres_store_url: str, monkeypatch: pytest.MonkeyPatch, outsider: psycopg.Connection[Any]
 ) -> None:
     monkeypatch.setattr(store_module, "OWN", SessionLimits(idle_seconds=0.2))
@@ -105,5 +105,5 @@ async def test_who_has_much_to_decide_on_is_given_the_time(
     assert is_kept == (True,)
 
 
-def test_a_transaction_of_ours_is_ended_before_a_beat_of_the_heart_is_missed_for_it() -> None:
+def test_a_frozen_transaction_is_ended_before_a_heartbeat_is_missed() -> None:
     assert OWN.idle_seconds < store_module.HEART_LIMITS.lock_seconds

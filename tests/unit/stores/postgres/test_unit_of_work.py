@@ -1,4 +1,4 @@
-"""Deciding on Postgres: what is locked too late to be seen, and what has moved while others were waited for."""
+"""Units of work on Postgres: rows locked too late to be seen, and rows that changed while a lock was awaited."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ async def until_somebody_waits(outsider: psycopg.Connection[Any]) -> None:
         outsider.execute("select pg_stat_clear_snapshot()")
         return outsider.execute(IS_WAITING).fetchone() == (True,)
 
-    await until("somebody waits for a lock", is_waited)
+    await until("a session waits for a lock", is_waited)
 
 
 def hold_row(outsider: psycopg.Connection[Any], number: int) -> None:
     outsider.execute("select from holdfast.runs where id = %s for no key update", (an_id(number),))
 
 
-async def test_a_run_made_while_another_is_waited_for_is_not_written_without_its_lock(
+async def test_a_run_created_while_another_is_waited_for_is_not_written_without_its_lock(
     store: PostgresStore, outsider: psycopg.Connection[Any], sender: psycopg.Connection[Any]
 ) -> None:
-    """Else its row would be put back to what it was, under the eyes of the worker that has claimed it since."""
+    """Otherwise its row would be reset, although a worker has claimed it since."""
     await start(store, an_intent(1, type="other.v1"))
     messages = [a_message(1, id="m1"), a_message(2, id="m2")]
     wishes = LoadRequest()
@@ -76,7 +76,7 @@ async def test_a_run_made_while_another_is_waited_for_is_not_written_without_its
     assert (run.token, run.worker) == (lease.run.token, OTHER_WORKER)
 
 
-async def test_a_message_finds_the_run_that_has_its_key_when_it_is_delivered(
+async def test_a_message_finds_the_run_that_has_its_key_at_delivery(
     store: PostgresStore, outsider: psycopg.Connection[Any]
 ) -> None:
     await start(store, an_intent(1, key="k"))
@@ -93,7 +93,7 @@ async def test_a_message_finds_the_run_that_has_its_key_when_it_is_delivered(
     assert await sending == [Sent(run_id=an_id(2))]
 
 
-async def test_who_ends_looks_only_at_children_of_his_own(
+async def test_the_end_of_a_run_reads_only_its_own_children(
     store: PostgresStore, sender: psycopg.Connection[Any]
 ) -> None:
     sender.execute(
@@ -116,11 +116,11 @@ async def test_who_ends_looks_only_at_children_of_his_own(
 
 
 @pytest.mark.parametrize("is_said", [True, False])
-def test_a_part_that_fails_leaves_the_transaction_of_its_owner_alive(
+def test_a_failing_part_leaves_the_surrounding_transaction_alive(
     sender: psycopg.Connection[Any],
     is_said: bool,
 ) -> None:
-    """Also one that fails before anything was said: then there is nothing to go back to."""
+    """Also a part that fails before its first statement: then there is nothing to roll back."""
 
     def broken() -> Script[None]:
         if is_said:
@@ -137,7 +137,7 @@ def test_a_part_that_fails_leaves_the_transaction_of_its_owner_alive(
 
 
 def _with_answer(script: Script[T], answer: str) -> Script[T]:
-    """A script that goes on after this answer."""
+    """A script that continues after this answer."""
     statement = script.send(answer)
     try:
         while True:
@@ -148,7 +148,7 @@ def _with_answer(script: Script[T], answer: str) -> Script[T]:
 
 
 def _rows_read(connection: psycopg.Connection[Any]) -> int:
-    """How many rows of runs this session has read. It tells so now and then, and now because it is asked to."""
+    """Return the number of run rows that this session has read. The session flushes its counts on request."""
     connection.execute("select pg_stat_force_next_flush()")
     row = connection.execute(
         "select seq_tup_read + idx_tup_fetch from pg_stat_user_tables "

@@ -1,4 +1,4 @@
-"""Connections of users: whatever they are set to, what is done on them is part of their transaction, or of none."""
+"""Connections of users: with any settings, holdfast's statements are part of the user's transaction, or of none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def is_there(store: PostgresStore, run_id: str = "r") -> bool:
     return await store.get(run_id) is not None
 
 
-# Who is cancelled
+# Cancelled callers
 
 
 async def until_it_waits_for_a_lock(connection: psycopg.Connection[Any], observer: psycopg.Connection[Any]) -> None:
@@ -33,12 +33,12 @@ async def until_it_waits_for_a_lock(connection: psycopg.Connection[Any], observe
         await asyncio.sleep(0.01)
 
 
-async def test_who_is_cancelled_leaves_when_nothing_is_said_on_his_connection_any_more(
+async def test_a_cancelled_caller_returns_only_when_its_connection_is_idle(
     store: PostgresStore, postgres_store_url: str
 ) -> None:
     url = postgres_store_url
     with psycopg.connect(url) as other, psycopg.connect(url, autocommit=True) as own:
-        await store.database.create_in(other, [an_intent()])  # for whose end the same one has to wait
+        await store.database.create_in(other, [an_intent()])  # holds the key, so the second start has to wait
 
         async def start() -> None:
             with own.transaction():
@@ -58,7 +58,7 @@ async def test_who_is_cancelled_leaves_when_nothing_is_said_on_his_connection_an
         assert not await is_there(store)
 
 
-# Settings of his connection
+# Settings of the connection
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ async def test_who_is_cancelled_leaves_when_nothing_is_said_on_his_connection_an
         {"cursor_factory": psycopg.RawCursor, "row_factory": scalar_row, "prepare_threshold": 0},
     ],
 )
-async def test_a_connection_may_make_any_rows_and_cursors(
+async def test_a_connection_may_have_any_row_and_cursor_factories(
     store: PostgresStore, postgres_store_url: str, settings: dict[str, Any]
 ) -> None:
     with psycopg.connect(postgres_store_url, **settings) as connection:
@@ -80,7 +80,7 @@ async def test_a_connection_may_make_any_rows_and_cursors(
     assert await is_there(store)
 
 
-async def test_so_may_one_that_has_to_be_awaited(store: PostgresStore, postgres_store_url: str) -> None:
+async def test_an_async_connection_may_have_any_factories_too(store: PostgresStore, postgres_store_url: str) -> None:
     connecting = psycopg.AsyncConnection.connect(
         postgres_store_url, row_factory=dict_row, cursor_factory=psycopg.AsyncRawCursor
     )
@@ -91,11 +91,11 @@ async def test_so_may_one_that_has_to_be_awaited(store: PostgresStore, postgres_
     assert await is_there(store)
 
 
-# Its isolation
+# Isolation
 
 
 @pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
-async def test_a_transaction_that_does_not_see_what_others_commit_is_refused(
+async def test_a_transaction_that_does_not_see_the_commits_of_others_is_refused(
     store: PostgresStore, postgres_store_url: str, level: IsolationLevel
 ) -> None:
     told = f"level of this transaction is '{level.name.lower().replace('_', ' ')}'; it must be 'read committed'"
@@ -108,12 +108,12 @@ async def test_a_transaction_that_does_not_see_what_others_commit_is_refused(
         ):
             with pytest.raises(InvalidRequest, match=told):
                 await doing
-        assert connection.info.transaction_status == TransactionStatus.INTRANS  # it is the user's to end
+        assert connection.info.transaction_status == TransactionStatus.INTRANS  # the user has to end it
 
     assert not await is_there(store)
 
 
-async def test_one_that_reads_what_is_committed_is_fine_whatever_the_default_is(
+async def test_a_read_committed_transaction_is_accepted_whatever_the_default_is(
     store: PostgresStore, postgres_store_url: str
 ) -> None:
     with psycopg.connect(postgres_store_url, autocommit=True) as connection:

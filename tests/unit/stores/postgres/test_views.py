@@ -1,4 +1,4 @@
-"""The views for people: readable, complete, and explained in the database itself."""
+"""The views for people: readable, complete, and documented in the database itself."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ MICROS = round((INSTANT - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1_
 
 
 def row(place: Place, statement: str) -> dict[str, object]:
-    """The one row that a statement finds, by the names of its columns."""
+    """Return the one row of a statement, by column names."""
     cursor = place.execute(statement)
     (found,) = cursor.fetchall()
     return dict(zip((column.name for column in cursor.description or ()), found, strict=True))
 
 
-def test_every_view_for_people_has_a_singular_name_and_is_there(place: Place) -> None:
+def test_every_view_for_people_has_a_singular_name_and_exists(place: Place) -> None:
     views = place.all(
         "select relname from pg_class where relkind = 'v' and relnamespace = %s::regnamespace", place.schema
     )
@@ -26,7 +26,7 @@ def test_every_view_for_people_has_a_singular_name_and_is_there(place: Place) ->
     assert {view for view in views if not view.endswith("_read")} == VIEWS
 
 
-def test_every_table_and_view_and_every_column_of_a_view_says_what_it_is(place: Place) -> None:
+def test_every_table_and_view_and_every_column_of_a_view_has_a_comment(place: Place) -> None:
     silent = place.all(
         """
         select relname, attname
@@ -87,7 +87,7 @@ def test_the_message_view_has_only_unread_messages(place: Place) -> None:
     ]
 
 
-def test_the_other_views_show_what_is_kept(place: Place) -> None:
+def test_the_other_views_show_the_stored_rows(place: Place) -> None:
     place.execute(
         "insert into {schema}.entries (run_id, location, kind, state, position, attempts, since, started_at, token,"
         " has_undo, result) values ('r', 'charge', 'step', 'done', 1, 2, 0, %s, 1, false, '[1]')",

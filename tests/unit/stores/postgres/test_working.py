@@ -1,4 +1,4 @@
-"""The working set: what an operation knows of a queue of which only the first runs were loaded."""
+"""The working set: decisions about a queue of which only the first runs were loaded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def a_run(rank: int, number: int, priority: int = FIRST) -> Run:
 
 
 def unit_of(*runs: Run, count: int) -> StateUnit:
-    """A unit of work that knows these runs to wait, after at most so many were asked for."""
+    """A unit of work that knows these waiting runs, after at most this number was loaded."""
     waits = [(run.id, limits.parking(run, QUEUE, 1)) for run in runs]
     parked = [(QUEUE, (wait.after, wait.since, run_id)) for run_id, wait in waits]
     loaded = Loaded(now=1, runs=[*runs], waits=waits, arrivals=[], closing=[], parked=parked)
@@ -51,14 +51,14 @@ def several(rank: int, priority: int = FIRST) -> list[Run]:
     return [a_run(rank, number, priority) for number in range(2)]
 
 
-def test_the_first_of_each_rank_is_known_where_as_many_of_each_were_loaded() -> None:
+def test_the_first_of_each_rank_is_known_if_enough_of_each_were_loaded() -> None:
     unit = unit_of(*several(BEGUN), *several(CHILD), *several(NEW), count=2)
 
     assert head_ids(unit) == [f"{FIRST}-{rank}-0" for rank in range(RANKS)]
 
 
 @pytest.mark.parametrize("rank", range(RANKS))
-def test_more_of_a_rank_are_wanted_when_those_loaded_of_it_have_gone(rank: int) -> None:
+def test_more_of_a_rank_are_loaded_when_those_loaded_have_gone(rank: int) -> None:
     unit = unit_of(*several(BEGUN), *several(CHILD), *several(NEW), count=2)
     for run in several(rank):
         unit.waits.put(run.id, ())
@@ -69,14 +69,14 @@ def test_more_of_a_rank_are_wanted_when_those_loaded_of_it_have_gone(rank: int) 
     assert (unknown.value.part, unknown.value.what) == ("groups", (QUEUE,))
 
 
-def test_a_rank_of_which_fewer_were_loaded_than_wanted_has_no_more() -> None:
+def test_a_rank_with_fewer_loaded_than_wanted_has_no_others() -> None:
     unit = unit_of(*several(BEGUN), a_run(CHILD, 0), count=2)
     unit.waits.put(a_run(CHILD, 0).id, ())
 
     assert head_ids(unit) == [f"{FIRST}-{BEGUN}-0"]
 
 
-def test_a_queue_of_which_fewer_were_loaded_than_wanted_has_no_more() -> None:
+def test_a_queue_with_fewer_loaded_than_wanted_has_no_others() -> None:
     unit = unit_of(*several(NEW), count=3)
     for run in several(NEW):
         unit.waits.put(run.id, ())
@@ -93,7 +93,7 @@ def test_the_ranks_of_the_last_priority_that_was_loaded_are_known() -> None:
     assert head_ids(unit) == [f"{LATER}-{BEGUN}-0", f"{LATER}-{CHILD}-0"]
 
 
-def test_a_later_priority_is_not_looked_for_before_the_last_that_was_loaded() -> None:
+def test_a_later_priority_is_not_searched_before_the_last_that_was_loaded() -> None:
     unit = unit_of(*several(NEW), count=2)
     for run in several(NEW):
         unit.waits.put(run.id, ())
