@@ -462,3 +462,90 @@ async def test_steps_that_used_up_their_attempts_by_crashes_fail_in_the_order_of
 
         assert await run.result() == ["r", "b"]
         assert all(order == ["r", "b"] for order in seen)
+
+
+# Steps that cannot have been executing when the worker died
+
+
+async def test_a_crash_is_not_charged_to_a_step_that_a_due_timer_leads_to(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def shop(ctx: Context) -> int:
+        await ctx.step("first", lambda: 1)
+        await ctx.sleep(0.9)  # short, so that the worker waits for it and holds the run
+        return await ctx.step("charge", lambda: 2, retry=Retry(max_attempts=1))
+
+    async with stage.harness(app) as h:
+        run = await h.start(shop)
+        await h.settle()
+        await h.crash_worker()
+        await h.advance(60)
+        await h.start_worker()
+
+        assert await run.result() == 2
+        assert h.executed == ["first", "charge"]
+
+
+async def test_a_crash_is_not_charged_to_a_step_that_a_message_leads_to(stage: Stage) -> None:
+    app = Registry()
+    is_hanging = [True]
+
+    async def hang() -> int:
+        if is_hanging.pop():
+            is_hanging.append(False)
+            await asyncio.sleep(1e6)
+        return 1
+
+    @app.workflow
+    async def shop(ctx: Context) -> list[int]:
+        async def mail(ctx: Context) -> int:
+            await ctx.receive("go")
+            return await ctx.step("mail", lambda: 2, retry=Retry(max_attempts=1))
+
+        async def long(ctx: Context) -> int:
+            return await ctx.step("long", hang)
+
+        return list((await ctx.join("j", {"long": long, "mail": mail})).values())
+
+    async with stage.harness(app, has_endless_bodies=True) as h:
+        run = await h.start(shop)
+        await h.settle()
+        await h.crash_worker()
+        await run.send("go")
+        await h.advance(60)
+        await h.start_worker()
+
+        assert await run.result() == [1, 2]
+        assert {entry.location: entry.attempts for entry in await run.history() if entry.kind.value == "step"} == {
+            "j/long/long": 2,
+            "j/mail/mail": 1,
+        }
+
+
+async def test_a_crash_is_not_charged_to_a_step_whose_next_attempt_is_not_due(stage: Stage) -> None:
+    app = Registry()
+    attempts: list[int] = []
+
+    def fail_once() -> int:
+        attempts.append(len(attempts))
+        if len(attempts) == 1:
+            raise ValueError("not yet")
+        return 1
+
+    @app.workflow
+    async def shop(ctx: Context) -> int:
+        hang = asyncio.ensure_future(ctx.step("hang", asyncio.sleep, 1e6))
+        result = await ctx.step("charge", fail_once, retry=Retry(max_attempts=2, initial=600, max_delay=600, jitter=0))
+        hang.cancel()
+        return result
+
+    async with stage.harness(app, has_endless_bodies=True) as h:
+        run = await h.start(shop)
+        await h.settle()
+        await h.crash_worker()
+        await h.advance(60)
+        await h.start_worker()
+
+        assert await run.result() == 1
+        assert len(attempts) == 2

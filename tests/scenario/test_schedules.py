@@ -111,6 +111,9 @@ async def test_a_worker_that_dies_while_it_fires_neither_loses_nor_duplicates_a_
         assert await slots(h) == ["2030-01-01T01:00:00Z", "2030-01-01T02:00:00Z"]
 
 
+CRASHED = "this worker has crashed; call revive() to let workers through"
+
+
 async def test_an_outage_is_waited_out(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     faults = Faults()
     async with stage.harness(app, wrap=faults.wrap) as h:
@@ -125,8 +128,7 @@ async def test_an_outage_is_waited_out(stage: Stage, caplog: pytest.LogCaptureFi
         assert await slots(h) == ["2030-01-01T01:00:00Z"]
         told = [record.getMessage() for record in caplog.records if record.name == "holdfast.scheduler"]
         assert [text.partition(" after ")[0] for text in told] == [
-            "cannot fire schedules; trying again: due_schedules: this worker has crashed; "
-            "call revive() to let workers through",
+            f"cannot fire schedules; trying again: due_schedules: {CRASHED}",
             "firing schedules works again",
         ]
 

@@ -88,10 +88,9 @@ class OpenOperations:
         self._idle[call.location] = call
         self._executing -= 1
 
-    @property
-    def idle_steps(self) -> list[StepCall]:
-        """The steps that are not being executed."""
-        return list(self._idle.values())
+    def due_steps(self, now: Micros) -> list[StepCall]:
+        """Return the steps that are not being executed here and need not wait for their next attempt."""
+        return [call for call in self._idle.values() if call.retry_at is None or call.retry_at <= now]
 
     @property
     def has_steps(self) -> bool:

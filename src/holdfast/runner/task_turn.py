@@ -148,7 +148,7 @@ class TaskTurn:
     def _charge_crashes(self, now: Micros) -> None:
         """Charge the step with the crashes of workers that held this run, once."""
         crashes, self.pending.crashes = self.pending.crashes, 0
-        for call in self._open.idle_steps:
+        for call in self._open.due_steps(now):
             match charge_crashes(call, crashes):
                 case Settled() as settled:
                     self._settle_step(call, settled, now)

@@ -200,13 +200,13 @@ class Turn:
         call.after = self.pending.fed_count
 
     def _charge_crashes(self, now: Micros) -> bool:
-        """Charge the steps at the frontier with the crashes of workers that held this run, once.
+        """Charge the steps that may have been executing with the crashes of workers that held this run, once.
 
         Returns True if that used up the attempts of a step. Such steps are fed one at a time: recorded facts that the
         code asks for after the first of them come before the next one, as in a replay.
         """
         crashes, self.pending.crashes = self.pending.crashes, 0
-        for call in self._open.idle_steps:
+        for call in self._open.due_steps(now):
             match charge_crashes(call, crashes):
                 case Settled() as settled:
                     self._used_up.append((call, settled))
@@ -247,6 +247,10 @@ class Turn:
         # A mark follows from recorded facts, so nothing has to wait for it, unless marks are all that happens. It also
         # has the time of the last fact: if it is lost, its repetition is the same.
         is_lazy = is_mark and not self._is_spinning
+        if self.pending.crashes and not is_lazy:
+            # A step that this fact leads to starts only after the fact is committed. So it cannot have been executing
+            # when the worker died, and only the steps that are open now are charged.
+            self._charge_crashes(now)
         position = self._history.place_fact(self._history.stamp if is_lazy else now)
         if arrival is not None:
             taken = self.inbox.take(arrival, operation)
