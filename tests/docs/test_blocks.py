@@ -116,6 +116,7 @@ def _run(block: Block, page: Page, program: ModuleType, runner: asyncio.Runner) 
         return ""
     # Blank lines before it, so that a traceback names the line of the page.
     source = "\n" * (block.line - 1) + block.text
+    source = source.replace('if __name__ == "__main__":', "if True:")  # the block is the program that a reader runs
     code = compile(source, str(page.path), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     with redirect_stdout(io.StringIO()) as printed:
         if code.co_flags & inspect.CO_COROUTINE:

@@ -34,8 +34,8 @@ FENCES = (
         edits=(
             Edit(
                 "stores/operations/controls.py",
-                "    revision.check_free(run, is_forced=False)\n",
-                "",
+                '    if run.is_held:\n        raise RunBusy(\n            f"worker {run.worker} holds run {run.id} and may',
+                '    if False:\n        raise RunBusy(\n            f"worker {run.worker} holds run {run.id} and may',
             ),
         ),
         caught_by=(Catch("contract", "test_dropping_a_message_of_a_held_run_is_refused"),),

@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from holdfast import Call, Context, Holdfast, InvalidRequest, Registry, RunFailed, SyncContext, TaskContext
+from holdfast import (
+    Call,
+    Context,
+    Holdfast,
+    InvalidRequest,
+    Registry,
+    RunFailed,
+    SyncContext,
+    TaskContext,
+)
 from tests.stage import Stage
 
 app = Registry()

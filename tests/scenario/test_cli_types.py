@@ -96,7 +96,7 @@ def test_a_type_that_is_switched_off_is_not_executed_until_it_is_switched_on(sho
 
     assert off.stdout == "shop.add.v1 is disabled; 1 of its runs have not ended\n"
     assert shop.read("show", run)["run"]["state"] == "pending"
-    assert "is switched off; `holdfast types enable shop.add.v1`" in shop.type("explain", run).stdout
+    assert "is disabled; `holdfast types enable shop.add.v1`" in shop.type("explain", run).stdout
     assert "shop.add.v1 is disabled, but 1 run of this type has not ended" in shop.type("doctor").stdout
     assert shop.type("types", "enable", "shop.add.v1").stdout == "shop.add.v1 is enabled\n"
     worked(shop)

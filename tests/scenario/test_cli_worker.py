@@ -158,8 +158,8 @@ def test_every_command_reports_a_killed_worker_at_once(shop: Shop) -> None:
 
     assert (found["name"], found["is_alive"]) == ("wally", False)
     assert "no worker for shop.add.v1 is running yet" in started
-    assert "Running on worker wally; that worker was killed, and no worker is running that could take over" in said[0]
-    assert "but no worker is running (worker wally, which does, was last heard of at" in said[1]
+    assert "Running on worker wally, which was killed, and no other worker is running that could take over" in said[0]
+    assert "but no worker is running (the last worker for this type, wally, sent its last heartbeat at" in said[1]
     assert "was killed; another worker takes over its runs" in checkup
     assert "no worker handles shop.add.v1" in checkup
 

@@ -112,7 +112,7 @@ async def test_a_run_without_a_worker_says_what_is_missing(stage: Stage) -> None
         assert await unknown.explain() == f"Ready since {NOW}, {why}"
         assert await delayed.explain() == "Starts at 2030-01-01 00:01:00 UTC."
         await h.stop_worker()
-        assert "but no worker is running; start one with `holdfast worker`" in await unknown.explain()
+        assert "but no worker is running; start one with `holdfast worker MODULE:ATTR`" in await unknown.explain()
 
 
 async def test_a_run_whose_workers_died_says_when_they_were_last_alive(stage: Stage) -> None:
@@ -122,10 +122,11 @@ async def test_a_run_whose_workers_died_says_when_they_were_last_alive(stage: St
         await h.crash_worker()
         h.clock.pass_to(h.clock.now() + 61 * SECOND)
         run = await h.start(shop, "sleep")
-        heard = f"(worker {worker.name}, which does, was last heard of at {NOW})"
+        heard = f"(the last worker for this type, {worker.name}, sent its last heartbeat at {NOW})"
 
         assert await run.explain() == (
-            f"Ready since 2030-01-01 00:01:01 UTC, but no worker is running {heard}; start one with `holdfast worker`."
+            f"Ready since 2030-01-01 00:01:01 UTC, but no worker is running {heard}; "
+            "start one with `holdfast worker MODULE:ATTR`."
         )
         assert await unhandled(session_of(h).store, h.clock.now()) == [
             Backlog(type="shop.v1", count=1, since=h.clock.now())
@@ -160,9 +161,9 @@ async def test_a_running_run_names_its_worker_and_an_overdue_lease(stage: Stage)
         assert worker is not None
         assert await run.explain() == f"Running on worker {worker.name}."
         h.clock.pass_to(h.clock.now() + 31 * SECOND)
-        assert "its lease has expired, so another worker takes over" in await run.explain()
+        assert "whose lease has expired, so another worker takes over" in await run.explain()
         h.clock.pass_to(h.clock.now() + 30 * SECOND)
-        assert "its lease has expired, and no worker is running that could take over" in await run.explain()
+        assert "whose lease has expired, and no other worker is running that could take over" in await run.explain()
         await run.cancel()
 
 

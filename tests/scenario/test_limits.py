@@ -232,7 +232,7 @@ async def test_runs_that_are_parked_say_why(stage: Stage) -> None:
         assert "begins in its turn" in await last_job.explain()
         await h.types.set("slow.v1", enabled=False, concurrency=None, per_key={"tenant": 1})
         assert await second.explain() == (
-            f"Ready since {at}, but type slow.v1 is switched off; `holdfast types enable slow.v1` switches it on."
+            f"Ready since {at}, but type slow.v1 is disabled; `holdfast types enable slow.v1` enables it."
         )
 
 

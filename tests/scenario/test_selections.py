@@ -171,6 +171,21 @@ async def test_failed_runs_are_recovered_together(stage: Stage) -> None:
         assert [await run.result() for run in runs] == [1, 2]
 
 
+async def test_a_dry_run_sees_that_a_key_belongs_to_another_run(stage: Stage) -> None:
+    async with stage.harness(app) as h:
+        await h.start(fail, 1, key="k")
+        await h.settle()
+        other = await h.start(fail, 2, key="k", reuse="after_failure")
+        await h.settle()
+
+        planned = await h.runs(state="failed").recover(dry_run=True)
+        done = await h.runs(state="failed").recover()
+
+        assert (planned.changed, planned.skipped) == (done.changed, done.skipped) == (1, 1)
+        assert [run.why for run in planned.runs] == [run.why for run in done.runs]
+        assert f"its key 'k' now belongs to run {other.id}" in planned.runs[1].why
+
+
 async def test_parents_and_children_are_recovered_in_any_order(stage: Stage) -> None:
     nest = Registry()
 

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import (
     Context,
+    Holdfast,
     InvalidRequest,
     KeyConflict,
     Registry,
@@ -226,3 +227,17 @@ async def test_a_payload_that_no_longer_fits_the_function_fails_the_run_with_the
         with pytest.raises(RunFailed, match="number") as failure:
             await h.run(run.id).result()
         assert failure.value.type == "InvalidRequest"
+
+
+async def test_a_result_that_does_not_come_in_time_says_why() -> None:
+    async with Holdfast("memory://") as hf:
+        run = await hf.start("elsewhere.v1", {})
+
+        with pytest.raises(TimeoutError, match=rf"run {run.id} has not ended after 0.01 s. Ready since "):
+            await run.result(timeout=0.01)
+
+
+async def test_a_key_in_place_of_an_id_is_recognised() -> None:
+    async with Holdfast("memory://") as hf:
+        with pytest.raises(RunNotFound, match=r"there is no run key:a; did you mean hf.run\(key='a'\)\?"):
+            await hf.run("key:a").info()

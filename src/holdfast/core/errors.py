@@ -147,7 +147,7 @@ class Unreadable(InvalidRequest):
 
 
 class UnknownWorkflow(InvalidRequest):
-    """Raised for a type or function that is not registered here."""
+    """Raised for a function or type that is not a registered workflow or task."""
 
 
 class KeyConflict(HoldfastError):
@@ -221,7 +221,10 @@ class HistoryDiverged(HoldfastError):
 
 
 class WorkflowViolation(HoldfastError, RuntimeError):
-    """Raised when workflow code does what only a step may do: I/O, threads, subprocesses, another loop."""
+    """Raised when workflow code does on its event loop what only a step may do: sockets, threads, subprocesses.
+
+    The run is blocked. Blocking calls such as `open()` cannot be seen and are not refused; put them into steps.
+    """
 
 
 class _RecordedError(HoldfastError):

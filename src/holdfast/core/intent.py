@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import inspect
 import re
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
@@ -10,7 +11,7 @@ from typing import Any, NoReturn, Protocol, cast
 
 from holdfast.core.clock import Micros, micros
 from holdfast.core.codec import Codec, encode_any, name_of
-from holdfast.core.errors import InvalidRequest
+from holdfast.core.errors import InvalidRequest, UnknownWorkflow
 from holdfast.core.location import NAME_LIMIT, check_name
 from holdfast.core.model import DEFAULT_OPTIONS, RunOptions, Undelivered
 from holdfast.core.signature import Signature
@@ -38,10 +39,17 @@ def described(workflow: object, args: tuple[Any, ...]) -> tuple[str, str, Codec[
     if isinstance(workflow, Call):
         args, kwargs, workflow = unbound(workflow, args), workflow.kwargs, workflow.target
     if not isinstance(getattr(workflow, "signature", None), Signature):
-        raise InvalidRequest(f"{workflow!r} is not a workflow or task; decorate it with @hf.workflow or @hf.task")
+        raise UnknownWorkflow(_not_startable(workflow))
     known = cast("Described", workflow)
     payload = known.signature.encode(args, f"payload of {known.type!r}", kwargs=kwargs)
     return known.type, payload, known.signature.result
+
+
+def _not_startable(workflow: object) -> str:
+    if inspect.iscoroutine(workflow):
+        workflow.close()  # or Python warns that it was never awaited
+        return f"{workflow!r} is a call of a function; pass the function and its arguments, or function.bind(…)"
+    return f"{workflow!r} is not a workflow or task; decorate it with @hf.workflow or @hf.task"
 
 
 def unbound(call: Call[Any], further: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -81,14 +89,11 @@ def refuse_options(given: Iterable[str], known: Iterable[str], workflow: object,
             f"{'is a parameter' if len(meant) == 1 else 'are parameters'} of {function}: "
             f"pass {'it' if len(meant) == 1 else 'them'} by position, or by name as {call}"
         )
-    refuse_unknown(
-        "option",
-        unknown,
-        options,
-        of=of,
-        advice="arguments of the function are positional, or passed by name with bind(…); "
-        f"the options of {of} are {', '.join(options)}",
-    )
+    if isinstance(workflow, str):
+        how = f"a start by name takes a payload, as {workflow!r}, {{{unknown[0]!r}: …}}"
+    else:
+        how = "arguments of the function are positional, or passed by name with bind(…)"
+    refuse_unknown("option", unknown, options, of=of, advice=f"{how}; the options of {of} are {', '.join(options)}")
 
 
 def check_type(type: str) -> str:

@@ -236,7 +236,7 @@ class ScheduleOptions(TypedDict, total=False):
     priority: int
     """0 to 255, lower first. Default: 100."""
     tags: Mapping[str, str] | None
-    """Tags of each run. `schedule` and `slot` are added."""
+    """Tags of each run. `schedule` is added, and `slot` unless the run was triggered by hand."""
     max_run: float | timedelta | None
     """Seconds or a timedelta after which a run is cancelled. Default: no limit."""
     max_suspend: float | timedelta | None

@@ -78,9 +78,9 @@ def _held(run: Run, workers: Sequence[WorkerRecord], facts: Sequence[AuditFact],
         can = (
             "so another worker takes over"
             if is_handled(run.type, alive(workers, now))
-            else ("and no worker is running that could take over; start one with `holdfast worker`")
+            else ("and no other worker is running that could take over; start one with `holdfast worker MODULE:ATTR`")
         )
-        late = f"; {'that worker was killed' if is_killed else 'its lease has expired'}, {can}"
+        late = f", {'which was killed' if is_killed else 'whose lease has expired'}, {can}"
     pausing = f"; it pauses as soon as no step of it executes{_asked(facts)}" if run.is_pausing else ""
     return f"{_rolling_back(run)}Running on worker {name}{late}{pausing}."
 
@@ -120,7 +120,7 @@ def _parked(run: Run, wait: Wait, rule: TypeRule, slots: Sequence[SlotUse]) -> s
     use = {slot.name: slot for slot in slots}
     waiting = use[queue].waiting if queue in use else 1
     line = f"{waiting} runs wait" if waiting > 1 else "no other run waits"
-    off = f"; the type is switched off, `holdfast types enable {rule.name}` switches it on" * (not rule.is_enabled)
+    off = f"; the type is disabled, `holdfast types enable {rule.name}` enables it" * (not rule.is_enabled)
     if queue == limits.rate_slot(rule.name) and rule.rate is not None:
         limit = f"the rate of {rule.name}, {rule.rate.count:,} in {rule.rate.period / SECOND:g} s"
         when = f"may begin at {_at(run.ready_at)}" if run.ready_at is not None else "begins in its turn"
@@ -137,11 +137,12 @@ def _ready(run: Run, workers: Sequence[WorkerRecord], facts: Sequence[AuditFact]
     living = alive(workers, now)
     since = f"Ready since {_at(run.ready_at)}{_by_hand(facts)}"
     if not rule.is_enabled:
-        return f"{since}, but type {run.type} is switched off; `holdfast types enable {run.type}` switches it on."
+        return f"{since}, but type {run.type} is disabled; `holdfast types enable {run.type}` enables it."
     if is_handled(run.type, living):
         return f"{since}; waits for a worker with a free slot."
     if not living:
-        return f"{since}, but no worker is running{_last_heard(run, workers)}; start one with `holdfast worker`."
+        heard = _last_heard(run, workers)
+        return f"{since}, but no worker is running{heard}; start one with `holdfast worker MODULE:ATTR`."
     running = (
         "the one worker that is running does not handle"
         if len(living) == 1
@@ -156,7 +157,7 @@ def _last_heard(run: Run, workers: Sequence[WorkerRecord]) -> str:
     if not able:
         return ""
     last = max(able, key=lambda worker: worker.heartbeat_at)
-    return f" (worker {last.name}, which does, was last heard of at {_at(last.heartbeat_at)})"
+    return f" (the last worker for this type, {last.name}, sent its last heartbeat at {_at(last.heartbeat_at)})"
 
 
 def _by_hand(facts: Sequence[AuditFact]) -> str:

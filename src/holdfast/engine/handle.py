@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
@@ -18,6 +19,7 @@ from holdfast.core.errors import (
     RunFailed,
     RunFinished,
     RunNotFound,
+    StoreUnavailable,
     Unreadable,
 )
 from holdfast.core.ids import new_id
@@ -74,10 +76,22 @@ class RunHandle(Generic[R]):
     async def result(self, timeout: float | timedelta | None = None) -> R:
         """Wait until the run ends and return its result. Raises `RunFailed` or `RunCancelled` if it did not succeed.
 
-        Raises `TimeoutError` after `timeout` seconds; the run continues.
+        Raises `TimeoutError` after `timeout` seconds, which says why the run has not ended; the run continues.
         """
         patience = _patience(timeout)
         run_id = await self._resolve()
+        try:
+            return await self._end_within(patience, run_id)
+        except TimeoutError:
+            if patience is None:
+                raise
+            why = "the store does not answer"
+            with suppress(StoreUnavailable, TimeoutError):
+                async with asyncio.timeout(_EXPLAIN_SECONDS):
+                    why = await self.explain()
+            raise TimeoutError(f"run {run_id} has not ended after {patience:g} s. {why}") from None
+
+    async def _end_within(self, patience: float | None, run_id: str) -> R:
         ends = self._session.results
         is_fresh, self._is_fresh = self._is_fresh, False
         async with asyncio.timeout(patience):
@@ -162,7 +176,8 @@ class RunHandle(Generic[R]):
         """Retry what a failed, cancelled or blocked run failed at. What succeeded is kept and not executed again.
 
         Its failed children, and those cancelled with it, are recovered first. Returns False if the run is in another
-        state. Raises `KeyConflict` if another run has its key by now. If a call raised, repeat it to continue.
+        state. Raises `KeyConflict` if another run has its key by now. If a call raised, repeat it to continue. `force`
+        also takes the run from a worker that holds it.
         """
         return await self._controls.recover(await self._resolve(), force=force, by=by)
 
@@ -287,7 +302,10 @@ class RunHandle(Generic[R]):
         return (await self._details()).run.id if self._id is None else self._id
 
     def _not_found(self) -> RunNotFound:
-        return RunNotFound(f"there is no run {self._id}" if self._id else f"no run has the key {self._key!r}")
+        if self._id is None:
+            return RunNotFound(f"no run has the key {self._key!r}")
+        meant = f"; did you mean hf.run(key={self._id[4:]!r})?" if self._id.startswith("key:") else ""
+        return RunNotFound(f"there is no run {self._id}{meant}")
 
     def __repr__(self) -> str:
         return f"<run {self._id or f'with key {self._key!r}'}>"
@@ -302,6 +320,7 @@ def handle_on(session: Session, run_id: str | None, key: str | None) -> RunHandl
 
 
 _ANY: Codec[Any] = Codec(Any)
+_EXPLAIN_SECONDS = 5.0
 
 
 def _patience(timeout: float | timedelta | None) -> float | None:

@@ -15,13 +15,12 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import revision, rules
+from holdfast.core import recovery, revision, rules
 from holdfast.core.clock import Micros
 from holdfast.core.errors import InvalidRequest, KeyConflict, RunBusy, RunNotFound
 from holdfast.core.intent import check_string
 from holdfast.core.model import Run
 from holdfast.core.questions import Details
-from holdfast.core.recovery import RECOVERABLE
 from holdfast.core.states import RunState
 from holdfast.engine.controls import Controls, check_actor, check_reason
 from holdfast.engine.flaws import Flaws
@@ -182,17 +181,28 @@ class Selection:
     ) -> SelectionReport:
         """Retry what failed, cancelled or blocked runs failed at. What succeeded is kept and not executed again.
 
-        Failed children are recovered with their parent, so the selection may contain both, in any order.
+        Failed children are recovered with their parent, so the selection may contain both, in any order. `force` also
+        takes runs from workers that hold them.
         """
 
         def expect(details: Details, _now: Micros) -> bool:
-            return details.run.state in RECOVERABLE
+            return details.run.state in recovery.RECOVERABLE
 
         def unchanged(run: Run) -> str:
             return f"is {run.state.value}; only a failed, cancelled or blocked run can be recovered"
 
+        async def rehearse(run_id: str) -> None:
+            store = self._session.store
+            details = await store.get(run_id)
+            if details is None or not details.run.state.is_end:
+                return
+            key = recovery.lost_key(details.run, await store.audit(run_id))
+            if key is not None and (holder := await store.get(key=key)) is not None:
+                raise recovery.key_conflict(details.run, key, holder.run.id)
+
         act = partial(self._controls.recover, force=force, by=by)
-        return await self._each(_Verb("recover", act, expect, unchanged), by, dry_run=dry_run, progress=progress)
+        verb = _Verb("recover", act, expect, unchanged, rehearse)
+        return await self._each(verb, by, dry_run=dry_run, progress=progress)
 
     async def rewind(
         self,

@@ -59,7 +59,10 @@ class StartOptions(TypedDict, total=False):
     id: str | None
     """An id of your own for the run. Default: a new UUID."""
     max_run: float | timedelta | None
-    """Seconds or a timedelta after which the run is cancelled, counted from when it may begin. Default: no limit."""
+    """Seconds or a timedelta after which a worker cancels the run, counted from when it may begin. Default: no limit.
+
+    A paused run, and a run without a worker for its type, is cancelled when a worker has it again.
+    """
     max_suspend: float | timedelta | None
     """Seconds or a timedelta after which one suspension of the run cancels it. Default: no limit."""
     undelivered: Undelivered

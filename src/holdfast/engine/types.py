@@ -65,7 +65,10 @@ class Types:
         await self.set(name, enabled=True)
 
     async def disable(self, name: str) -> None:
-        """Keep runs of a type from beginning and continuing until it is enabled. New runs are accepted and wait."""
+        """Keep workers from claiming runs of a type until it is enabled. New runs are accepted and wait.
+
+        A run that a worker holds at that moment continues until it waits or ends.
+        """
         await self.set(name, enabled=False)
 
     def list(self) -> AsyncList[TypeInfo]:

@@ -19,7 +19,7 @@ from holdfast.core.commands import (
     RunControl,
     Wake,
 )
-from holdfast.core.errors import RunNotFound
+from holdfast.core.errors import RunBusy, RunNotFound
 from holdfast.core.model import Run
 from holdfast.stores.operations import revisions, transitions
 from holdfast.stores.operations.unit_of_work import UnitOfWork
@@ -107,7 +107,11 @@ def _delete(unit: UnitOfWork, run: Run, request: Delete, now: Micros) -> bool:
 
 def _drop_message(unit: UnitOfWork, run: Run, request: DropMessage, now: Micros) -> bool:
     """Remove an unread message. Refused while a worker holds the run: it may have read the message already."""
-    revision.check_free(run, is_forced=False)
+    if run.is_held:
+        raise RunBusy(
+            f"worker {run.worker} holds run {run.id} and may have read the message; "
+            "pause the run, and try again when the worker has released it"
+        )
     found = next((one for one in unit.inboxes.messages(run) if one.ref == request.message_id), None)
     if found is None:
         return False
