@@ -41,7 +41,7 @@ print(hf.sync.start("anything", {}).info().state.value)
 INTERRUPTED = """
 def interrupt():
     # Not before somebody waits; there is no telling that from outside.
-    while not hf.sync._target.results.is_awaited:
+    while not hf.sync._target._session.results.is_awaited:
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGINT)
 
@@ -50,7 +50,7 @@ for _ in range(20):
     try:
         run.result()
     except KeyboardInterrupt:
-        assert not hf.sync._target.results.is_awaited
+        assert not hf.sync._target._session.results.is_awaited
 print(run.info().state.value)
 """
 
