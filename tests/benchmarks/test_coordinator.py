@@ -41,6 +41,7 @@ def test_a_driver_that_fails_says_why_in_a_line(code: str, error: str) -> None:
         answer_of(driver(code), GUARD_SECONDS)
 
 
+@pytest.mark.long
 def test_a_driver_that_hangs_is_ended_with_all_its_child_processes(tmp_path: Path) -> None:
     started = tmp_path / "server"
     code = (

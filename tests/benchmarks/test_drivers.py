@@ -78,6 +78,7 @@ def test_the_driver_answers_about_and_errors_in_a_line() -> None:
     assert error.startswith(("KeyError", "InvalidRequest"))
 
 
+@pytest.mark.long
 def test_a_run_of_two_engines_ends_with_a_page_and_a_picture(
     postgres_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -96,6 +96,7 @@ async def test_random_programs_that_are_not_strict_end_alike_too(batch: int, tmp
             raise
 
 
+@pytest.mark.long
 async def test_random_programs_replay_alike_in_another_process_with_another_hash_seed(tmp_path: Path) -> None:
     """Iteration over sets of strings differs there; iteration over sets of tasks must not."""
     stage = Stage("sqlite", tmp_path)

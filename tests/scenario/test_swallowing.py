@@ -320,7 +320,6 @@ FORMS = [
 ]
 
 
-@pytest.mark.every_store
 @pytest.mark.parametrize("form", FORMS)
 async def test_a_run_that_swallows_everything_continues_and_is_logged_once(
     stage: Stage, form: Callable[[Witness], Any], caplog: pytest.LogCaptureFixture

@@ -65,6 +65,7 @@ def test_plans_that_once_failed_stay_fixed() -> None:
         assert not outcome.rule, f"{path.name}: {outcome.what}"
 
 
+@pytest.mark.long
 def test_a_seed_behaves_the_same_in_every_process() -> None:
     """Also where sets of strings are iterated in another order."""
     script = (
@@ -129,6 +130,7 @@ def test_a_working_fence_causes_no_failure() -> None:
         assert not played(late_writers(chance)).rule
 
 
+@pytest.mark.long
 def test_the_command_reports_a_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
