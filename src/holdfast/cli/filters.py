@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -15,6 +14,7 @@ from holdfast.cli.exits import Refusal
 from holdfast.cli.payloads import parse_pair
 from holdfast.cli.times import parse_moment, parse_since
 from holdfast.core.states import RunState
+from holdfast.core.suggestion import nearest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -95,8 +95,8 @@ def _state(name: str) -> RunState:
     try:
         return RunState(name)
     except ValueError:
-        near = difflib.get_close_matches(name, list(RunState), n=1)
-        meant = f" (did you mean {near[0]}?)" if near else ""
+        near = nearest(name, RunState)
+        meant = f" (did you mean {near}?)" if near else ""
         raise Refusal(f"there is no state {name!r}{meant}; the states are {', '.join(RunState)}") from None
 
 

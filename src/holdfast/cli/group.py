@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import click
 
 from holdfast.cli.command import HoldfastCommand
 from holdfast.cli.option import global_options
+from holdfast.core.suggestion import nearest
 
 
 class HoldfastGroup(click.Group):
@@ -23,8 +23,8 @@ class HoldfastGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in self.commands:
-            near = difflib.get_close_matches(args[0], self.commands, n=1, cutoff=0.5)
-            advice = f"did you mean `{ctx.command_path} {near[0]}`?" if near else f"it has {', '.join(self.commands)}."
+            near = nearest(args[0], self.commands, cutoff=0.5)
+            advice = f"did you mean `{ctx.command_path} {near}`?" if near else f"it has {', '.join(self.commands)}."
             raise click.UsageError(f"{ctx.command_path} has no command {args[0]!r}; {advice}", ctx)
         return super().resolve_command(ctx, args)
 

@@ -113,10 +113,10 @@ class Commands(click.Group):
 
 
 def _unknown(name: str) -> str:
-    import difflib
+    from holdfast.core.suggestion import nearest
 
-    near = difflib.get_close_matches(name, SUMMARIES, n=1, cutoff=0.5)
-    advice = f"did you mean `holdfast {near[0]}`?" if near else "`holdfast --help` lists the commands."
+    near = nearest(name, SUMMARIES, cutoff=0.5)
+    advice = f"did you mean `holdfast {near}`?" if near else "`holdfast --help` lists the commands."
     return f"there is no command {name!r}; {advice}"
 
 

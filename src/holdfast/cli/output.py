@@ -121,14 +121,6 @@ class Output:
     def _is_worth_a_bar(self, number: int) -> bool:
         return number >= _MANY and not self.settings.is_quiet and self.is_rich_for(sys.stderr)
 
-    def tracked(self, things: Sequence[str], what: str) -> Iterable[str]:
-        """Return the same items. On a terminal, a progress bar shows many items."""
-        if not self._is_worth_a_bar(len(things)):
-            return things
-        from holdfast.cli.terminal import Terminal
-
-        return Terminal(is_stderr=True).tracked(things, what)
-
 
 def cleaned(text: str) -> str:
     """Return text on one line, without control characters that could steer a terminal."""

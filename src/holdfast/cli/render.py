@@ -13,15 +13,13 @@ from typing import Any
 from holdfast.cli.view import Snapshot
 from holdfast.config.configuration import SettingOrigin
 from holdfast.config.settings import Setting
-from holdfast.core.clock import Micros, moment
 from holdfast.core.codec import json_flaw
 from holdfast.core.errors import ErrorRecord
-from holdfast.core.model import WorkerRecord
 from holdfast.core.ports import Finding, Pruned, SchemaStatus
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck
 from holdfast.engine.info import AuditInfo, EntryInfo, MessageInfo, RunInfo, WaitInfo
-from holdfast.engine.store_info import DeadLetterInfo, ScheduleInfo, TopicInfo, TypeInfo
+from holdfast.engine.store_info import DeadLetterInfo, ScheduleInfo, TopicInfo, TypeInfo, WorkerInfo
 
 Json = dict[str, Any]
 
@@ -108,7 +106,7 @@ def error_json(error: ErrorRecord | None) -> Json | None:
     }
 
 
-def worker_json(worker: WorkerRecord, *, is_alive: bool, held: int) -> Json:
+def worker_json(worker: WorkerInfo) -> Json:
     return {
         "id": worker.id,
         "name": worker.name,
@@ -116,10 +114,10 @@ def worker_json(worker: WorkerRecord, *, is_alive: bool, held: int) -> Json:
         "pid": worker.pid,
         "types": list(worker.types),
         "concurrency": worker.concurrency,
-        "started_at": micros_json(worker.started_at),
-        "heartbeat_at": micros_json(worker.heartbeat_at),
-        "is_alive": is_alive,
-        "held": held,
+        "started_at": time_json(worker.started_at),
+        "heartbeat_at": time_json(worker.heartbeat_at),
+        "is_alive": worker.is_alive,
+        "held": worker.held,
     }
 
 
@@ -257,7 +255,3 @@ def time_json(when: datetime | None) -> str | None:
     if when is None:
         return None
     return when.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def micros_json(at: Micros) -> str | None:
-    return time_json(moment(at))

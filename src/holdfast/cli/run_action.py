@@ -105,19 +105,21 @@ def do_to_runs(out: Output, verb: RunAction, choice: RunChoice, act: Act) -> Exi
 
     async def work(hf: Holdfast) -> ExitCode:
         selection = await (_named(hf, choice.runs) if choice.runs else _matching(hf, chosen, verb.states))
-        planned = await act(selection, How(by=actor(), dry_run=True, progress=None))
-        if choice.dry_run:
-            await _preview(out, hf, verb, planned)
-            return ExitCode.OK
-        if not planned.runs:
-            out.talk(f"no {verb.of}run matches")
-        elif must_ask and planned.changed and not await _is_agreed(out, hf, verb, planned):
-            out.talk(f"nothing was {verb.done}")
-            return ExitCode.FAILED
-        # Exactly the runs that were shown, even if the filter matches others by now.
-        same = hf.runs(ids=[run.id for run in planned.runs])
-        with out.counted(verb.doing, len(planned.runs)) as count:
-            report = await act(same, How(by=actor(), dry_run=False, progress=lambda _done, _total: count(1)))
+        total = len(choice.runs)
+        if choice.dry_run or choice.words or must_ask:
+            planned = await act(selection, How(by=actor(), dry_run=True, progress=None))
+            if choice.dry_run:
+                await _preview(out, hf, verb, planned)
+                return ExitCode.OK
+            if not planned.runs:
+                out.talk(f"no {verb.of}run matches")
+            elif must_ask and planned.changed and not await _is_agreed(out, hf, verb, planned):
+                out.talk(f"nothing was {verb.done}")
+                return ExitCode.FAILED
+            # Exactly the runs that were shown, even if others match by now.
+            selection, total = hf.runs(ids=[run.id for run in planned.runs]), len(planned.runs)
+        with out.counted(verb.doing, total) as count:
+            report = await act(selection, How(by=actor(), dry_run=False, progress=lambda _done, _total: count(1)))
         _tell(out, verb, report)
         may_be_done = verb.reaches_others and len(report.runs) > 1
         is_conflict = any(run.is_refused or (run.why and not may_be_done) for run in report.runs)

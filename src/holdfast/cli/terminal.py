@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress import Progress, track
+from rich.progress import Progress
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -77,10 +77,6 @@ class Terminal:
         with Progress(*Progress.get_default_columns(), console=self._console, transient=True) as bar:
             task = bar.add_task(what, total=total)
             yield lambda number: bar.advance(task, number)
-
-    def tracked(self, things: Sequence[str], what: str) -> Iterator[str]:
-        """Yield the same items, with a progress bar that disappears at the end."""
-        yield from track(things, what, console=self._console, transient=True)
 
 
 def _text(line: Line) -> Text:

@@ -6,7 +6,6 @@ checked, even those that no command uses: a misspelt key must not be ignored sil
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from holdfast.config.kind import Secret
 from holdfast.config.secret import HIDDEN, told
 from holdfast.config.settings import SETTINGS
+from holdfast.core.suggestion import nearest
 
 OWN_NAME = "holdfast.toml"
 PROJECT_NAME = "pyproject.toml"
@@ -113,7 +113,7 @@ def _advice(path: Path, key: str, value: object) -> str:
         return f"; in {path.name}, put settings at the top level, without [tool.holdfast]"
     if key in _GROUPS:
         return f"; {key} is a table of settings"
-    near = difflib.get_close_matches(key, [*_GROUPS, *SETTINGS], n=1, cutoff=0.5)
     # A key in the wrong table, or named like an argument: `concurrency`, `lease_seconds`.
-    near = near or [known for known in SETTINGS if known.rpartition(".")[2] == key.rpartition(".")[2]]
-    return f"; did you mean {near[0]}?" if near else f"; the settings are {', '.join(SETTINGS)}"
+    alike = (known for known in SETTINGS if known.rpartition(".")[2] == key.rpartition(".")[2])
+    near = nearest(key, [*_GROUPS, *SETTINGS], cutoff=0.5) or next(alike, None)
+    return f"; did you mean {near}?" if near else f"; the settings are {', '.join(SETTINGS)}"

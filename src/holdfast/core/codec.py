@@ -119,12 +119,12 @@ class ArgumentsCodec(Codec[T]):
 
 def encode_any(value: Any, what: str = "value", limit: int = VALUE_LIMIT_BYTES) -> str:
     """Return the JSON text of a value without a declared type."""
-    return _ANY.encode(value, what, limit)
+    return ANY.encode(value, what, limit)
 
 
 def decode_any(text: str, what: str = "value") -> Any:
     """Return the plain value of a JSON text."""
-    return _ANY.decode(text, what)
+    return ANY.decode(text, what)
 
 
 def json_flaw(text: str) -> str | None:
@@ -354,4 +354,5 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-_ANY: Codec[Any] = Codec(Any)
+ANY: Codec[Any] = Codec(Any)
+"""The codec of values whose type nothing declares."""

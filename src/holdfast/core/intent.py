@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, NoReturn, Protocol, cast
 
 from holdfast.core.clock import Micros, micros
-from holdfast.core.codec import Codec, encode_any, name_of
+from holdfast.core.codec import ANY, Codec, encode_any, name_of
 from holdfast.core.errors import InvalidRequest, UnknownWorkflow
 from holdfast.core.location import NAME_LIMIT, check_name
 from holdfast.core.model import DEFAULT_OPTIONS, RunOptions, Undelivered
@@ -21,7 +21,6 @@ from holdfast.core.text import NOT_IN_TYPES_RANGE, refused_character
 
 KEY_LIMIT = 500
 _NOT_IN_TYPES = re.compile(f"[{NOT_IN_TYPES_RANGE}]")
-_ANY: Codec[Any] = Codec(Any)
 
 
 class Described(Protocol):
@@ -34,7 +33,7 @@ class Described(Protocol):
 def described(workflow: object, args: tuple[Any, ...]) -> tuple[str, str, Codec[Any]]:
     """Return type, payload and result codec of a start. `workflow` is a decorated function, a call, or a type name."""
     if isinstance(workflow, str):
-        return check_type(workflow), encode_any(_payload(workflow, args), f"payload of {workflow!r}"), _ANY
+        return check_type(workflow), encode_any(_payload(workflow, args), f"payload of {workflow!r}"), ANY
     kwargs: Mapping[str, Any] | None = None
     if isinstance(workflow, Call):
         args, kwargs, workflow = unbound(workflow, args), workflow.kwargs, workflow.target

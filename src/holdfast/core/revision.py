@@ -148,7 +148,7 @@ def rewind(
     cut = min((cut, *(by_location[at].position for at in undone(entries) if at in by_location)))
     check_pruned(target, cut, entries)
     gone = [entry for entry in entries if entry is target or is_after(entry, cut) or is_undoing(entry)]
-    revision = _revision(run, entries, gone, children, cut=cut, anew=location, told=told)
+    revision = _revision(run, entries, gone, children, cut=cut, target=location, told=told)
     return restamped(with_rounds(revision, entries, now), entries, cut - 1, now)
 
 
@@ -218,13 +218,13 @@ def _revision(
     children: Mapping[str, Run],
     *,
     cut: int,
-    anew: str,
+    target: str,
     told: Container[str],
 ) -> Revision:
     """Return the revision that drops the entries in `gone`.
 
-    The entry at `anew` is dropped wholly. Of another child that was started before the cut, only the end is dropped,
-    unless a dropped entry cancelled that child.
+    The entry at `target` is dropped completely. Of another child that was started before the cut, only the end is
+    dropped, unless a dropped entry cancelled that child.
     """
     dropped: list[str] = []
     reset: list[Entry] = []
@@ -235,8 +235,8 @@ def _revision(
     restarted = {entry.location for entry in cancelled_children(entries, forgotten, children)}
     for entry in sorted(gone, key=lambda one: one.position):
         is_child = entry.kind is EntryKind.CHILD
-        is_anew = entry.since >= cut or entry.location == anew or entry.location in restarted
-        if is_child and entry.is_settled and not is_anew:
+        starts_again = entry.since >= cut or entry.location == target or entry.location in restarted
+        if is_child and entry.is_settled and not starts_again:
             reset.append(unsettled(entry))
             unread.append(end_of(run, entry))
             continue

@@ -8,11 +8,11 @@ from typing import NoReturn
 from holdfast.core.errors import InvalidRequest
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most similar to a misspelt one, if one is similar enough."""
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """Return the known name that is most similar to a misspelt one, if its similarity is at least `cutoff` (0 to 1)."""
     import difflib  # imported here, because it is slow to load and needed only for mistakes
 
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)), None)
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
 
 
 def refuse_unknown(

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from holdfast.core.clock import in_seconds
-from holdfast.core.codec import Codec, decode_any, encode_any
+from holdfast.core.codec import ANY, Codec, decode_any, encode_any
 from holdfast.core.commands import SendMessages, Sent
 from holdfast.core.errors import (
     ErrorRecord,
@@ -316,10 +316,9 @@ def handle_on(session: Session, run_id: str | None, key: str | None) -> RunHandl
     if (run_id is None) == (key is None):
         raise InvalidRequest("hf.run() takes either an id or key=…")
     check_string(run_id if key is None else key, "id" if key is None else "key")
-    return RunHandle(session, run_id, _ANY, key=key)
+    return RunHandle(session, run_id, ANY, key=key)
 
 
-_ANY: Codec[Any] = Codec(Any)
 _EXPLAIN_SECONDS = 5.0
 
 

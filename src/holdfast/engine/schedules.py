@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Unpack
 
 from holdfast.core.clock import moment
-from holdfast.core.codec import Codec
+from holdfast.core.codec import ANY
 from holdfast.core.commands import PauseSchedules, PutSchedules, RemoveSchedules, TriggerSchedule
 from holdfast.core.errors import InvalidRequest, ScheduleNotFound, StoreUnavailable
 from holdfast.core.ids import new_id
@@ -102,7 +102,7 @@ class Schedules:
             raise await self._not_found(name)
         if self._session.signals.wants("run.started"):
             await self._tell_triggered(run_id)
-        return RunHandle(self._session, run_id, _ANY, created=True)
+        return RunHandle(self._session, run_id, ANY, created=True)
 
     async def _tell_triggered(self, run_id: str) -> None:
         try:
@@ -129,6 +129,3 @@ class Schedules:
         near = nearest(name, [schedule.name async for schedule in self.list(limit=1_000)])
         meant = f"did you mean {near!r}?" if near else "`holdfast schedules ls` and hf.schedules.list() list them"
         return ScheduleNotFound(f"there is no schedule {name!r}; {meant}")
-
-
-_ANY: Codec[Any] = Codec(Any)

@@ -88,6 +88,16 @@ class _Verb:
     rehearse: Callable[[str], Awaitable[None]] = _nothing
 
 
+def _unless_held(*, force: bool) -> Callable[[Details, Micros], bool]:
+    """Return the expectation of a verb that changes every run, but refuses runs that a worker holds unless `force`."""
+
+    def expect(details: Details, _now: Micros) -> bool:
+        revision.check_free(details.run, is_forced=force)
+        return True
+
+    return expect
+
+
 class Selection:
     """The runs that `hf.runs(…)` selected, to be changed together.
 
@@ -195,7 +205,7 @@ class Selection:
             store = self._session.store
             details = await store.get(run_id)
             if details is None or not details.run.state.is_end:
-                return
+                return  # only an ended run can have lost its key
             key = recovery.lost_key(details.run, await store.audit(run_id))
             if key is not None and (holder := await store.get(key=key)) is not None:
                 raise recovery.key_conflict(details.run, key, holder.run.id)
@@ -219,15 +229,11 @@ class Selection:
         """
         check_string(location, "location")
 
-        def expect(details: Details, _now: Micros) -> bool:
-            revision.check_free(details.run, is_forced=force)
-            return True
-
         async def rehearse(run_id: str) -> None:
             await planned_rewind(self._session.store, run_id, location)
 
         act = partial(self._controls.rewind, location=location, force=force, by=by)
-        verb = _Verb("rewind", act, expect, lambda _: "did not change", rehearse)
+        verb = _Verb("rewind", act, _unless_held(force=force), lambda _: "did not change", rehearse)
         return await self._each(verb, by, dry_run=dry_run, progress=progress)
 
     async def delete(
@@ -237,13 +243,8 @@ class Selection:
 
         Runs that a worker holds are skipped, unless `force`.
         """
-
-        def expect(details: Details, _now: Micros) -> bool:
-            revision.check_free(details.run, is_forced=force)
-            return True
-
         act = partial(self._controls.delete, force=force, by=by)
-        verb = _Verb("delete", act, expect, lambda _: "was deleted")
+        verb = _Verb("delete", act, _unless_held(force=force), lambda _: "was deleted")
         return await self._each(verb, by, dry_run=dry_run, progress=progress)
 
     async def _each(self, verb: _Verb, by: str, *, dry_run: bool, progress: Progress | None) -> SelectionReport:
@@ -276,8 +277,8 @@ class Selection:
     async def _chosen(self) -> AsyncIterator[tuple[Details | str, Micros]]:
         """Yield the runs, newest first, each with the store's time. For a run that does not exist, yield its id."""
         store = self._session.store
-        now = await store.now()
         if self._ids is not None:
+            now = await store.now()
             for run_id in self._ids:
                 yield await store.get(run_id) or run_id, now
             return

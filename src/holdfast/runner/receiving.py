@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, overload
 
 from holdfast.core.clock import Micros, micros
-from holdfast.core.codec import Codec
+from holdfast.core.codec import ANY, Codec
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.intent import check_topic
 from holdfast.core.location import check_name, name_from
@@ -28,8 +28,6 @@ else:
 
 BATCH_LIMIT = 1_000
 """Maximum number of messages in one batch, because a batch is one entry."""
-
-_ANY: Codec[Any] = Codec(Any)
 
 
 class Receiving:
@@ -161,4 +159,4 @@ def _check_count(count: object) -> int:
 
 
 def _codec(hint: Any) -> Codec[Any]:
-    return _ANY if hint is None or hint is Any else Codec(hint)
+    return ANY if hint is None or hint is Any else Codec(hint)

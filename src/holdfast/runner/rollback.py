@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from holdfast.core import rules
 from holdfast.core.checkpoint import Block, Finish
 from holdfast.core.clock import Micros
-from holdfast.core.codec import Codec
+from holdfast.core.codec import ANY
 from holdfast.core.entries import UNDO_PREFIX
 from holdfast.core.errors import ErrorRecord, HistoryDiverged, StepFailed
 from holdfast.core.location import without_iterations
@@ -30,7 +30,6 @@ from holdfast.runner.dry_run import before_rollback, dry_run
 from holdfast.runner.operation import Operation, StepCall, UndoCall
 from holdfast.runner.outcome import error_of
 
-_ANY: Codec[Any] = Codec(Any)
 _COUNT = re.compile(r"#\d+$")
 _ABOUT_UNDOING = frozenset({EntryKind.UNDO, EntryKind.ROLLBACK, EntryKind.ROUNDS})
 
@@ -99,7 +98,7 @@ class Undoing(Definition):
             value = await requests.recall(call.codec, entry.result, f"result of step {entry.location!r}")
             undo, options = call.options.undo, replace(call.options, undo=None, ephemeral=False)
             assert undo is not None
-            await requests.perform(UndoCall(f"{UNDO_PREFIX}{entry.location}", undo, (value,), _ANY, options))
+            await requests.perform(UndoCall(f"{UNDO_PREFIX}{entry.location}", undo, (value,), ANY, options))
 
 
 class _Calls:

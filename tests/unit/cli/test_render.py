@@ -8,6 +8,7 @@ from holdfast.cli import render
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import WorkerRecord
 from holdfast.core.ports import Finding, SchemaStatus
+from holdfast.engine.store_info import WorkerInfo
 from holdfast.typing import AuditInfo
 from tests.unit.cli.test_timeline import ZERO, entry, run, snapshot
 
@@ -86,7 +87,7 @@ def test_the_other_records_have_fixed_keys_too() -> None:
     worker = WorkerRecord(id="w", name="n", host="h", pid=1, types=("a",), concurrency=2)
     status = SchemaStatus(current=0, wanted=1)
 
-    assert list(render.worker_json(worker, is_alive=True, held=0)) == (
+    assert list(render.worker_json(WorkerInfo.of(worker, held=0, is_alive=True))) == (
         ["id", "name", "host", "pid", "types", "concurrency", "started_at", "heartbeat_at", "is_alive", "held"]
     )
     assert render.schema_json(status) == {"current": 0, "wanted": 1}

@@ -9,14 +9,13 @@ from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.output import Output
 from holdfast.cli.run_action import RunAction, RunChoice, choosing, do_to_runs
-from holdfast.core.states import RunState
+from holdfast.core.recovery import RECOVERABLE
 
-_STATES = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.BLOCKED})
 VERB = RunAction(
     "recover",
     "recovering",
     "recovered",
-    states=_STATES,
+    states=RECOVERABLE,
     of="failed, cancelled or blocked ",
     reaches_others=True,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import logging
 import os
 import signal
@@ -30,6 +29,7 @@ from holdfast.config import settings
 from holdfast.config.address import Address
 from holdfast.config.secret import scrubbed
 from holdfast.core.intent import matches_type
+from holdfast.core.suggestion import nearest
 from holdfast.telemetry.endpoint import Endpoint
 from holdfast.worker.shutdown import Shutdown
 from holdfast.worker.worker import Worker
@@ -252,8 +252,8 @@ def _checked(patterns: Sequence[str] | None, registered: Iterable[str]) -> Seque
         raise Refusal("the application has no workflow or task; decorate one with @hf.workflow or @hf.task")
     for pattern in patterns or ():
         if not any(matches_type(name, pattern) for name in known):
-            near = difflib.get_close_matches(pattern, known, n=1)
-            meant = f" (did you mean {near[0]}?)" if near else ""
+            near = nearest(pattern, known)
+            meant = f" (did you mean {near}?)" if near else ""
             raise Refusal(f"no type of the application matches {pattern!r}{meant}; it has {', '.join(known)}")
     return patterns
 

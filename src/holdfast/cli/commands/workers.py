@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from datetime import datetime
 
 import click
 
-from holdfast.app import Holdfast, session_of
+from holdfast.app import Holdfast
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
+from holdfast.cli.lookup import store_now
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.render import worker_json
 from holdfast.cli.session import in_session
 from holdfast.cli.table import Column, Table
 from holdfast.cli.times import ago, spoken
-from holdfast.core.clock import Micros, moment
-from holdfast.core.model import WorkerRecord
-from holdfast.core.questions import CountLeases
-from holdfast.engine.liveness import is_alive
+from holdfast.engine.store_info import WorkerInfo
 
 
 @holdfast_command(
@@ -36,22 +35,18 @@ def command(out: Output, verb: str) -> None:
     del verb  # there is only one
 
     async def work(hf: Holdfast) -> None:
-        workers = await session_of(hf).store.workers()
-        held = await session_of(hf).store.stats(CountLeases())
-        now = await session_of(hf).store.now()
+        workers = await hf.workers.list()
         if out.is_json:
-            out.items(
-                [worker_json(worker, is_alive=is_alive(worker, now), held=held.get(worker.id, 0)) for worker in workers]
-            )
+            out.items([worker_json(worker) for worker in workers])
         else:
-            out.table(_table(workers, held, now))
+            out.table(_table(workers, await store_now(hf)))
             if not workers:
                 out.talk("no worker is running; start one with `holdfast worker MODULE:ATTR`")
 
     in_session(out.settings, work)
 
 
-def _table(workers: Sequence[WorkerRecord], held: Mapping[str, int], now: Micros) -> Table:
+def _table(workers: Sequence[WorkerInfo], now: datetime) -> Table:
     columns = (
         Column("name"),
         Column("state"),
@@ -65,18 +60,17 @@ def _table(workers: Sequence[WorkerRecord], held: Mapping[str, int], now: Micros
     )
     table = Table(columns)
     for worker in workers:
-        heard = moment(worker.heartbeat_at)
-        last = moment(now) if is_alive(worker, now) else heard
+        last = now if worker.is_alive else worker.heartbeat_at
         table.rows.append(
             {
                 "name": cleaned(worker.name),
-                "state": ("alive", "good") if is_alive(worker, now) else ("dead", "bad"),
+                "state": ("alive", "good") if worker.is_alive else ("dead", "bad"),
                 "host": cleaned(worker.host),
                 "pid": str(worker.pid),
                 "slots": str(worker.concurrency),
-                "held": str(held.get(worker.id, 0)),
-                "up": spoken(last - moment(worker.started_at)),
-                "heard": (ago(heard, moment(now)), "dim"),
+                "held": str(worker.held),
+                "up": spoken(last - worker.started_at),
+                "heard": (ago(worker.heartbeat_at, now), "dim"),
                 "types": ", ".join(worker.types),
             }
         )
