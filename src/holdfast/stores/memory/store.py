@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TypeVar
 
 from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Created, LeaseRequest, Verdicts
@@ -20,6 +20,7 @@ from holdfast.core.model import AuditFact, Entry, Holding, Intent, WorkerRecord
 from holdfast.core.ports import Finding, Pruned, SchemaStatus
 from holdfast.core.questions import Awaited, Details, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
+from holdfast.stores.loops import call_on
 from holdfast.stores.memory import claims, pruning, reads
 from holdfast.stores.memory.state import State
 from holdfast.stores.memory.transfers import MemoryTransfer
@@ -154,5 +155,4 @@ class MemoryStore:
         hint, self._state.news = self._state.news.hint(), News()
         if hint is not None:
             for loop, listener in self._listeners:
-                with suppress(RuntimeError):  # the loop is closed, perhaps by another thread at this moment
-                    loop.call_soon_threadsafe(listener, hint)
+                call_on(loop, listener, hint)

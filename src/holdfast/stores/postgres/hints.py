@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from holdfast.core.hint import Hint, News
+from holdfast.stores.loops import call_on
 from holdfast.stores.postgres.address import PostgresAddress
 from holdfast.stores.postgres.connector import Connector
 from holdfast.stores.postgres.notify import PING_SECONDS, NotifyConnection
@@ -160,11 +161,7 @@ class _Circle:
 
     def tell(self, hint: Hint) -> bool:
         """Give a hint to the listeners. Return False if their loop is closed."""
-        try:
-            self.loop.call_soon_threadsafe(self._hear, hint)
-        except RuntimeError:
-            return False
-        return True
+        return call_on(self.loop, self._hear, hint)
 
     # On its loop
 

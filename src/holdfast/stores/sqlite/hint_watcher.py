@@ -16,9 +16,10 @@ from collections.abc import Callable
 from functools import partial
 
 from holdfast.core.hint import Hint
+from holdfast.stores.loops import running_loop
 from holdfast.stores.sqlite.files import Files
 from holdfast.stores.sqlite.hint_file import HintFile
-from holdfast.stores.sqlite.jobs import Listener, running_loop
+from holdfast.stores.sqlite.jobs import Listener
 
 _SLOW_LOOK_SECONDS = 1.0
 _FIRST_LOOK_SECONDS = 0.005

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
+from holdfast.stores.loops import call_on
 
 ANSWER_SECONDS = 60.0
 
@@ -106,21 +107,8 @@ def tell(outcomes: Iterable[JobOutcome], hint: Hint | None = None, listeners: It
     if hint is not None:
         for loop, listener in listeners:
             by_loop.setdefault(loop, ([], []))[1].append(listener)
-    here = running_loop()
     for loop, (settled, hinted) in by_loop.items():
-        hand_over = loop.call_soon if loop is here else loop.call_soon_threadsafe
-        try:
-            hand_over(_receive, loop, settled, hint, hinted)
-        except RuntimeError:  # the loop is closed, so its callers are gone
-            continue
-
-
-def running_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the event loop that runs in this thread, or None."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+        call_on(loop, _receive, loop, settled, hint, hinted)  # if it is closed, its callers are gone
 
 
 def _receive(
