@@ -14,18 +14,74 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from holdfast.testing.patience import GUARD_SECONDS
 
 _CHUNK_BYTES = 1 << 16
 
 T = TypeVar("T")
+
+_LAST_ROUNDS = 20
+"""Rounds of the event loop that the end takes. A connection that was just accepted gets its task some rounds later."""
+Request = TypeVar("Request")
+
+CutMoment = Literal["before", "lost", "after"]
+"""When to cut: before the request reaches the server, with its answer lost, or after its answer was delivered."""
+
+
+class CutRule(Generic[Request]):
+    """A rule of a tap for cutting connections around requests. It ends after the requested number of cuts."""
+
+    what = "requests"
+    """The word for what it cuts, in messages."""
+
+    def __init__(self, matches: Callable[[Request], bool], moment: CutMoment, *, count: int, skip: int) -> None:
+        self.moment = moment
+        self.hits = 0
+        """Number of connections that it has cut."""
+        self._matches = matches
+        self._remaining = count
+        self._skip = skip
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+
+    def wait(self, seconds: float = GUARD_SECONDS) -> None:
+        """Wait until it has made all its cuts.
+
+        Raises:
+            TimeoutError: It has not, in time.
+
+        """
+        if not self._done.wait(seconds):
+            raise TimeoutError(f"{self._remaining} {self.what} are still to be cut after {seconds} seconds")
+
+    def end(self) -> None:
+        """Stop cutting."""
+        with self._lock:
+            self._remaining = 0
+
+    def takes(self, request: Request) -> bool:
+        """True if this request, which is about to be executed, is to be cut."""
+        with self._lock:
+            if self._remaining == 0 or not self._matches(request):
+                return False
+            if self._skip > 0:
+                self._skip -= 1
+                return False
+            self._remaining -= 1
+            return True
+
+    def has_cut(self) -> None:
+        self.hits += 1
+        if self._remaining == 0:
+            self._done.set()
 
 
 @dataclass(frozen=True)
@@ -51,9 +107,14 @@ class Tap:
 
 
 class FaultProxy:
-    """A proxy between clients and one server. Use it as a context manager, or `start` and `close` it."""
+    """A proxy between clients and one server. Use it as a context manager, or `start` and `close` it.
 
-    def __init__(self, host: str, port: int, *, tap: Callable[[], Tap] = Tap) -> None:
+    With `encryption`, clients connect by TLS; the server does not notice.
+    """
+
+    def __init__(
+        self, host: str, port: int, *, tap: Callable[[], Tap] = Tap, encryption: ssl.SSLContext | None = None
+    ) -> None:
         self.host = "127.0.0.1"
         self.port = 0
         """The address for clients; known after the start."""
@@ -61,6 +122,7 @@ class FaultProxy:
         """Number of connections that clients have made so far."""
         self._target = (host, port)
         self._tap = tap
+        self._encryption = encryption
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
         self._listener: asyncio.Server | None = None
@@ -77,6 +139,10 @@ class FaultProxy:
     def refuse(self) -> None:
         """Refuse new connections, as a host without the server does. Existing ones stay."""
         self._do(self._stop_listening())
+
+    def redirect(self, host: str, port: int) -> None:
+        """Connect new clients to another server, as an address does after a failover. Existing connections stay."""
+        self._target = (host, port)
 
     def delay(self, *, to_server: float = 0.0, to_client: float = 0.0) -> None:
         """Delay all traffic by this many seconds, from now on."""
@@ -127,7 +193,7 @@ class FaultProxy:
 
     async def _listen(self) -> None:
         if self._listener is None:
-            self._listener = await asyncio.start_server(self._take, self.host, self.port)
+            self._listener = await asyncio.start_server(self._take, self.host, self.port, ssl=self._encryption)
             self.port = self._listener.sockets[0].getsockname()[1]
 
     async def _stop_listening(self) -> None:
@@ -151,10 +217,12 @@ class FaultProxy:
 
     async def _end(self) -> None:
         await self._stop_listening()
-        await self._cut()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for _ in range(_LAST_ROUNDS):
+            await self._cut()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.sleep(0)
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1

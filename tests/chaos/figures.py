@@ -24,7 +24,8 @@ from tests.chaos.host import Host, measured
 from tests.chaos.session import hold
 from tests.process.crew import ROOT
 
-_FIGURE = re.compile(r"^.*?figure: (.*)$", re.MULTILINE)
+_FIGURE = re.compile(r"^[.FEs]*figure: (.*)$", re.MULTILINE)
+"""A line of output, perhaps behind the letters of finished tests; not the source of a failed test."""
 _TAIL_CHARACTERS = 3_000
 
 

@@ -30,6 +30,7 @@ from holdfast.testing.contract.arrange import (
     PYTHON,
     TYPE,
     WORKER,
+    a_step,
     an_id,
     an_intent,
     checkpoint_for,
@@ -107,8 +108,8 @@ async def write(store: Store, checkpoints: Sequence[Checkpoint]) -> Verdicts:
     return await store.checkpoint(random.sample(checkpoints, len(checkpoints)))
 
 
-async def cancel(store: Store, number: int) -> bool | None:
-    return await store.apply(Cancel(run_id=an_id(number), id=new_id(), force=True))
+async def cancel(store: Store, number: int, *, force: bool = True) -> bool | None:
+    return await store.apply(Cancel(run_id=an_id(number), id=new_id(), force=force))
 
 
 async def check_all_go_on(store: Store, numbers: Sequence[int], verdicts: Verdicts, leases: Sequence[Lease]) -> None:
@@ -193,6 +194,29 @@ async def test_a_cancel_and_an_end_that_race_agree_on_one_winner(stores: Stores)
             facts = Counter(fact.event for fact in await stores[2].audit(an_id(number)))
             assert facts["cancelled"] + facts["succeeded"] == 1
     sys.stdout.write(f"figure: {RACES:,} races, one end each, 0 deadlocks\n")
+
+
+async def test_a_cancel_that_races_a_step_with_an_undo_never_forgets_to_undo_it(stores: Stores) -> None:
+    seen: Counter[RunState] = Counter()
+    for numbers in rounds():
+        leases = await held(stores[0], [an_intent(number) for number in numbers])
+        steps = [checkpoint_for(lease, Hold(), entries=(a_step(has_undo=True),)) for lease in leases]
+
+        verdicts, *cancelled = await race(
+            write(stores[0], steps),
+            *(cancel(store, number, force=False) for number, store in zip(numbers, cycle(stores[1:]), strict=False)),
+        )
+
+        assert all(cancelled)
+        lost = {verdict.run_id for verdict in verdicts.verdicts if verdict.is_lost}
+        for number in numbers:
+            details = await stores[1].get(an_id(number))
+            is_recorded = any(entry.has_undo for entry in await stores[1].history(an_id(number)))
+            assert details is not None
+            assert details.run.state is (RunState.ROLLING_BACK if is_recorded else RunState.CANCELLED)
+            assert is_recorded or an_id(number) in lost
+            seen[details.run.state] += 1
+    sys.stdout.write(f"figure: {RACES:,} races: {seen[RunState.ROLLING_BACK]} to undo, 0 forgotten\n")
 
 
 async def test_a_parent_and_children_that_end_concurrently_end_once(stores: Stores) -> None:

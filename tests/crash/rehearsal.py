@@ -101,9 +101,19 @@ class Rehearsal:
 
 
 class _Hall(Harness):
-    """A harness whose time stops while there is no worker, so that no limit of days expires before the next one."""
+    """A harness whose time stops while there is no worker, so that no limit of days expires before the next one.
+
+    The script waits too. A call that was carried out although its worker is gone may still be under way, and what the
+    script does next, such as a deploy of other code, must come after it.
+    """
 
     is_closed: Callable[[], bool]
+
+    async def settle(self) -> None:
+        await super().settle()
+        while self.is_closed():
+            await asyncio.sleep(0.0002)
+            await super().settle()
 
     async def skip(self) -> bool:
         return False if self.is_closed() else await super().skip()

@@ -21,7 +21,7 @@ import pytest
 from holdfast.cli import lifeline
 from holdfast.cli.demo import application
 from holdfast.config.settings import SETTINGS
-from tests.postgres.server import _is_open
+from tests.postgres.server import MEMORY, _is_open, has_room
 
 _SETTINGS = {setting.variable for setting in SETTINGS.values()}
 _INTERNAL = {lifeline.VARIABLE, application.LEDGER_VARIABLE, application.PACE_VARIABLE, "_HOLDFAST_COMPLETE"}
@@ -34,6 +34,15 @@ _PASSWORDS = {"PGPASSFILE", "PGPASSWORD"}
 _ENCODING = {"PYTHONCOERCECLOCALE", "PYTHONIOENCODING", "PYTHONUTF8"}
 
 _SIGNALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the short tier write its temporary files in memory, if there is enough: no test of it cuts the power.
+
+    The workers of pytest-xdist inherit the variable.
+    """
+    if config.getoption("--tier") == "short" and has_room(MEMORY):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 def pytest_sessionstart() -> None:

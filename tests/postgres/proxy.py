@@ -11,62 +11,25 @@ It reads unencrypted traffic only: it answers a request for encryption with a re
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
 from holdfast.core.errors import InvalidRequest
-from holdfast.testing.patience import GUARD_SECONDS
-from tests.proxy import FaultProxy, Tap, TapVerdict
+from tests.proxy import CutRule, FaultProxy, Tap, TapVerdict
 
 _ENCRYPTION_REQUESTS = {80877103, 80877104}  # for TLS and for GSSAPI, which precede the startup message
 _DEFAULT_PORT = 5432
 
 
-class CommitRule:
-    """A rule for cutting around commits. It ends after the requested number of cuts."""
+class CommitRule(CutRule[str]):
+    """A rule for cutting around commits: before the commit reaches the server, or with its answer lost."""
+
+    what = "commits"
 
     def __init__(self, matches: Callable[[str], bool], *, before: bool, count: int, skip: int) -> None:
+        super().__init__(matches, "before" if before else "lost", count=count, skip=skip)
         self.before = before
-        self.hits = 0
-        """Number of connections that it has cut."""
-        self._matches = matches
-        self._remaining = count
-        self._skip = skip
-        self._lock = threading.Lock()
-        self._done = threading.Event()
-
-    def wait(self, seconds: float = GUARD_SECONDS) -> None:
-        """Wait until it has made all its cuts.
-
-        Raises:
-            TimeoutError: It has not, in time.
-
-        """
-        if not self._done.wait(seconds):
-            raise TimeoutError(f"{self._remaining} commits are still to be cut after {seconds} seconds")
-
-    def end(self) -> None:
-        """Stop cutting."""
-        with self._lock:
-            self._remaining = 0
-
-    def takes(self, statement: str) -> bool:
-        """True if this statement, which is about to be executed, is to be cut."""
-        with self._lock:
-            if self._remaining == 0 or not self._matches(statement):
-                return False
-            if self._skip > 0:
-                self._skip -= 1
-                return False
-            self._remaining -= 1
-            return True
-
-    def has_cut(self) -> None:
-        self.hits += 1
-        if self._remaining == 0:
-            self._done.set()
 
 
 class PostgresProxy(FaultProxy):

@@ -46,7 +46,7 @@ def _shared(folder: Path, version: int | None) -> PostgresServer:
             server = PostgresServer.in_use(Path(place.read_text(encoding="utf-8")))
             if server is not None:
                 return server
-        server = PostgresServer(version)
+        server = PostgresServer(version, in_memory=True)  # no test kills this one, so nothing has to survive
         try:
             server.start()
         except BaseException:

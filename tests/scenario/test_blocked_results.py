@@ -254,7 +254,8 @@ async def test_results_fed_before_a_divergence_are_recorded(stage: Stage) -> Non
         run = await h.start("shop.v1")
         await h.settle()
     async with stage.harness(shop(broken, strict=False)) as h:
-        await h.run(run.id).send("go")
+        run = h.run(run.id)  # a handle of the closed harness would open its store again
+        await run.send("go")
         await blocked(h, run, "HistoryDiverged")
         await h.advance(RETRIES_SECONDS)
         assert h.executed == ["check"]

@@ -60,7 +60,8 @@ def test_a_start_stores_all_options_of_the_run(shop: Shop) -> None:
     assert (run["key"], run["priority"], run["tags"]) == ("k", 5, {"shop": "x", "size": "m"})
     assert run["payload"] == {"a": 1, "b": 2}
     assert run["ready_at"] > run["created_at"]
-    assert "starts in 59 min" in shop.type("ls").stdout or "starts in 1 h" in shop.type("ls").stdout
+    listed = shop.type("ls").stdout
+    assert "starts in 59 min" in listed or "starts in 1 h" in listed
 
 
 def test_a_start_can_be_delayed_until_an_instant(shop: Shop) -> None:

@@ -183,6 +183,7 @@ async def test_control_requests_on_a_run_are_signalled(stage: Stage) -> None:
         await run.cancel("enough")
         await h.settle()
         await run.recover()
+        await h.settle()  # a run that is held cannot be deleted
         await fork.cancel(force=True)
         await fork.delete()
         await run.delete()

@@ -45,10 +45,11 @@ def test_no_seed_breaks_a_promise(batch: int) -> None:
         assert not outcome.rule, f"seed {seed}: {outcome.what}"
 
 
+@pytest.mark.both_tiers
 @pytest.mark.parametrize("what", CHANGES)
 def test_runs_of_a_bad_deploy_succeed_when_only_the_right_code_is_left(what: str) -> None:
     misfits = 0
-    for seed in range(8):
+    for seed in range(amount(short=3, long=8)):
         plan = plan_of(seed)
         change = Change(what=what, number=seed)
         plan.deploys = [Deploy(at=1.0, until=400.0, worker=worker, change=change) for worker in range(plan.workers)]
