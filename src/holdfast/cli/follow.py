@@ -43,8 +43,8 @@ async def read(hf: Holdfast, run_id: str) -> Snapshot:
     )
 
 
-async def follow(hf: Holdfast, run_id: str) -> AsyncIterator[Snapshot]:
-    """Yield snapshots of a run: one at once, then one after each change. The last one shows its end."""
+async def follow(hf: Holdfast, run_id: str, last: Snapshot | None = None) -> AsyncIterator[Snapshot]:
+    """Yield snapshots of a run: one at once, unless it equals `last`, then one after each change until its end."""
     told = asyncio.Event()
 
     def hear(_: Hint) -> None:
@@ -52,7 +52,6 @@ async def follow(hf: Holdfast, run_id: str) -> AsyncIterator[Snapshot]:
 
     leave = session_of(hf).store.listen(hear)
     try:
-        last: Snapshot | None = None
         while True:
             told.clear()
             snapshot = await read(hf, run_id)

@@ -38,10 +38,12 @@ def command(out: Output, run: str, timeout: timedelta | None) -> ExitCode:
 
     async def work(hf: Holdfast) -> ExitCode:
         run_id = await find_run(hf, run)
+        first = await read(hf, run_id)
         try:
-            async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
-                with Progress(out, await read(hf, run_id)) as progress:
-                    async for snapshot in follow(hf, run_id):
+            with Progress(out, first) as progress:
+                progress.show(first)  # however short the timeout is, it shows how the run stands
+                async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
+                    async for snapshot in follow(hf, run_id, last=first):
                         progress.show(snapshot)
         except TimeoutError:
             out.talk(f"run {run_id} has not ended yet; `holdfast explain {run_id}` says why")
