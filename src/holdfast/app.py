@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import cached_property
-from types import TracebackType
 from typing import Any, Self, TypeVar, TypeVarTuple, Unpack, overload
 
 from holdfast.config import settings
@@ -44,6 +42,7 @@ from holdfast.engine.topics import Topics
 from holdfast.engine.transfers import TIMEOUT_SECONDS, import_lines, new_export
 from holdfast.engine.types import Types
 from holdfast.engine.workers import Workers
+from holdfast.local_workers import LocalWorkers
 from holdfast.runner.decorators import StepDecorator, TaskDecorator, WorkflowDecorator
 from holdfast.runner.registry import Registry
 from holdfast.store_urls import store_for
@@ -80,7 +79,7 @@ class Holdfast:
         self._configuration = configuration
         self._hooks = hooks
         self._starter = Starter(session)
-        self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+        self._local_workers = LocalWorkers(session)
         self._metrics: Metrics | None = None
         self._sync: Sync | None = None
         self._making_sync = threading.Lock()
@@ -91,9 +90,7 @@ class Holdfast:
         await self._session.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -101,8 +98,7 @@ class Holdfast:
         if self._session.is_forked:
             return  # the open store and the workers belong to the parent process
         refuse_workflow_code()
-        for worker in list(self._workers):
-            await worker.stop()
+        await self._local_workers.stop()
         if self._sync is not None:
             await asyncio.to_thread(self._sync.close)
         await self._hooks.drain(_HOOK_SECONDS)
@@ -147,8 +143,7 @@ class Holdfast:
         """Start runs over time: put `@hf.schedule("0 3 * * *")` above `@hf.workflow` or `@hf.task`.
 
         It fires at the times of the `cron` expression, or every `every` seconds (`ScheduleOptions`). `args` are the
-        arguments of the function. `name` is the name of the schedule, by default the type. A worker puts the schedule
-        into the store when it starts.
+        arguments of the function. `name` is by default the type. A worker puts it into the store when it starts.
         """
         return self._session.registry.schedule(cron, name=name, args=args, **options)
 
@@ -319,10 +314,9 @@ class Holdfast:
         id: str | None = None,
         by: str = "",
     ) -> None:
-        """Send a run a message in your own transaction: it arrives when you commit that transaction.
+        """Send a run, by handle or id, a message that arrives when you commit your own transaction.
 
-        `run` is a handle or an id. Raises `RunNotFound` or `RunFinished` at once if the run does not exist or has
-        ended.
+        Raises `RunNotFound` or `RunFinished` at once if the run does not exist or has ended.
         """
         handle = self.run(run) if isinstance(run, str) else run
         await handle.send_in(connection, name, payload, id=id, by=by)
@@ -409,7 +403,7 @@ class Holdfast:
         configured = self._configuration
         lease = configured[settings.LEASE] if lease_seconds is None else lease_seconds
         grace = configured[settings.GRACE] if grace_seconds is None else grace_seconds
-        return self._new_worker(
+        return self._local_workers.make(
             types=configured[settings.TYPES] if types is None else types,
             concurrency=configured.chosen(settings.CONCURRENCY, concurrency),
             threads=configured.chosen(settings.THREADS, threads),
@@ -419,26 +413,6 @@ class Holdfast:
             name=configured.chosen(settings.NAME, name),
             retention=configured[settings.RETENTION] if retention is None else retention,
         )
-
-    def _new_worker(self, **options: Any) -> Worker:
-        session = self._session
-        worker = Worker(
-            session.store,
-            session.registry,
-            signals=session.signals,
-            on_open=session.open,
-            on_start=session.local_workers.append,
-            on_stop=self._forget_worker,
-            on_end=lambda run_id, end: session.results.note(run_id, end),  # noqa: PLW0108 - none before it is open
-            **options,
-        )
-        self._workers.add(worker)
-        return worker
-
-    def _forget_worker(self, worker: Worker) -> None:
-        if worker in self._session.local_workers:
-            self._session.local_workers.remove(worker)
-        self._workers.discard(worker)
 
     # Observing
 
@@ -463,7 +437,7 @@ class Holdfast:
         if self._metrics is None:
             session = self._session
             self._metrics = Metrics(
-                session.signals, self._hooks, lambda: self._workers, session.opened_store, lambda: session.is_open
+                session.signals, self._hooks, lambda: self._local_workers, session.opened_store, lambda: session.is_open
             )
         return self._metrics
 
@@ -483,8 +457,7 @@ class Holdfast:
 
     def _twin(self) -> Holdfast:
         """Make another Holdfast with the same runs, code and hooks, for another event loop."""
-        session = self._session
-        twin = Holdfast.__new__(Holdfast)
+        session, twin = self._session, Holdfast.__new__(Holdfast)
         other = Session(session.url, session.store.twin(), session.registry, session.signals)
         twin._assemble(other, self._configuration, self._hooks)  # noqa: SLF001 - of the same class
         return twin

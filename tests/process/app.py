@@ -271,7 +271,7 @@ async def serve(url: str, registries: Sequence[Registry], *, hints_only: bool, *
         hint_watcher._SLOW_LOOK_SECONDS = LONG_SECONDS
         options["poll"] = None
     try:
-        await hf._new_worker(**options).run()
+        await hf._local_workers.make(**options).run()
     finally:
         await hf.close()
 

@@ -119,7 +119,7 @@ async def test_a_run_of_a_transaction_that_raised_never_existed(hf: Holdfast) ->
 
 @pytest.mark.usefixtures("nobody_looks")
 async def test_an_idle_worker_claims_the_run_at_once(hf: Holdfast) -> None:
-    async with hf._new_worker(poll=None) as worker:
+    async with hf._local_workers.make(poll=None) as worker:
         await worker.run_until_idle()
         with hf.connection() as connection:
             run = await hf.start_in(connection, "ship", {"order": place(connection)})
@@ -130,7 +130,7 @@ async def test_a_connection_of_your_own_works_and_a_worker_finds_the_run_soon(
     sqlite_hf: Holdfast, tmp_path: Path
 ) -> None:
     connection = apsw.Connection(f"{tmp_path}/shop.db")
-    async with sqlite_hf._new_worker(poll=None):
+    async with sqlite_hf._local_workers.make(poll=None):
         connection.execute("begin immediate")
         run = await sqlite_hf.start_in(connection, "ship", {"order": place(connection)})
         connection.execute("commit")
@@ -144,7 +144,7 @@ async def test_a_connection_of_your_own_works_and_a_worker_finds_the_run_soon(
 @pytest.mark.usefixtures("nobody_looks")
 async def test_a_message_arrives_exactly_if_the_transaction_is_committed(hf: Holdfast) -> None:
     run = await hf.start("parcel", key="parcel-1")
-    async with hf._new_worker(poll=None) as worker:
+    async with hf._local_workers.make(poll=None) as worker:
         await worker.run_until_idle()
         with rolled_back(hf) as connection:
             await hf.send_in(connection, run, "word", f"order {place(connection)} is void")
@@ -190,7 +190,7 @@ async def test_a_message_that_cannot_be_delivered_is_refused_at_once_without_har
 @pytest.mark.usefixtures("nobody_looks")
 async def test_an_event_exists_exactly_if_the_transaction_is_committed(hf: Holdfast) -> None:
     runs = [await hf.start("listener") for _ in range(2)]
-    async with hf._new_worker(poll=None) as worker:
+    async with hf._local_workers.make(poll=None) as worker:
         await worker.run_until_idle()
         with rolled_back(hf) as connection:
             await hf.emit_in(connection, "rates", f"void {place(connection)}")

@@ -178,7 +178,7 @@ async def test_runs_are_claimed_by_priority_lower_first_then_by_age(stage: Stage
         for name, priority in [("late", 200), ("first", 100), ("urgent", 0), ("second", 100)]:
             await h.start(job, name, priority=priority)
             await h.advance(1)
-        worker = h._new_worker(clock=h.clock, poll=None, has_heart=False, concurrency=1)
+        worker = h._local_workers.make(clock=h.clock, poll=None, has_heart=False, concurrency=1)
         await worker.run_until_idle()
     assert begun == ["urgent", "first", "second", "late"]
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from holdfast.app import Holdfast, session_of
@@ -79,12 +78,10 @@ class Harness(Holdfast):
         await self.start_worker()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._worker is not None:
             await self._worker.stop(grace_seconds=0)
-        await super().__aexit__(kind, error, traceback)
+        await super().__aexit__()
 
     # Steps
 
@@ -190,7 +187,7 @@ class Harness(Holdfast):
 
     async def start_worker(self) -> Worker:
         """Start a worker, for example after `crash_worker`. `async with` starts the first one."""
-        self._worker = self._new_worker(
+        self._worker = self._local_workers.make(
             clock=self.clock,
             poll=None,
             prune_every=None,

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from holdfast.worker.run_driver import RunDriver
 
 
+class WorkerClock(Clock, Protocol):
+    """A clock that follows the clock of the store."""
+
+    def told(self, now: Micros, asked_at: Micros | None = None) -> None: ...
+
+
 class DriverHost(Protocol):
     """A worker as its run drivers see it."""
 

@@ -12,14 +12,15 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from holdfast.core.clock import SECOND, Clock, Micros, Timer, moment
-from holdfast.core.commands import Fired, FireSchedules
+from holdfast.core.commands import Fired, FireSchedules, PutSchedules
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.hint import Hint
 from holdfast.core.model import Firing, Schedule
 from holdfast.core.outage import Outage
 from holdfast.core.ports import Store
-from holdfast.core.questions import ListDueSchedules
+from holdfast.core.questions import PAGE_LIMIT, ListDueSchedules
 from holdfast.core.schedules import SLOTS_LIMIT, firing
+from holdfast.runner.registry import Registry
 from holdfast.worker.signals import SignalSender
 
 PAGE = 200
@@ -35,6 +36,13 @@ _ELSEWHERE_SECONDS = 1.0
 """Minimum interval between two hints heeded: other processes send streams of them, few about schedules."""
 
 _log = logging.getLogger("holdfast.scheduler")
+
+
+async def declare_schedules(store: Store, registry: Registry) -> None:
+    """Write the schedules declared in code to the store. The store ignores unchanged ones."""
+    declared = list(registry.schedules())
+    for start in range(0, len(declared), PAGE_LIMIT):
+        await store.apply(PutSchedules(schedules=declared[start : start + PAGE_LIMIT]))
 
 
 class Scheduler:

@@ -15,19 +15,18 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from holdfast.config import settings
 from holdfast.core.checkpoint import Claimed, Finish, LeaseRequest, Verdicts
-from holdfast.core.clock import SECOND, Clock, FollowingClock, Micros, micros
-from holdfast.core.commands import OfferTypes, PutSchedules, RetireWorker
+from holdfast.core.clock import SECOND, FollowingClock, Micros, micros
+from holdfast.core.commands import OfferTypes, RetireWorker
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.ids import new_id
 from holdfast.core.intent import check_length, check_text, is_count
 from holdfast.core.model import Holding, Lease, WorkerRecord
 from holdfast.core.ports import Store
-from holdfast.core.questions import PAGE_LIMIT
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.rules import SUSPECT_CRASHES
 from holdfast.core.signals import Signals
@@ -35,12 +34,13 @@ from holdfast.runner.operation import StepCall
 from holdfast.runner.registry import Registry
 from holdfast.worker.claimer import POLL, PYTHON, Claimer
 from holdfast.worker.committer import Committer
+from holdfast.worker.driver_host import WorkerClock
 from holdfast.worker.executor import Executor
 from holdfast.worker.heartbeat import BEATS_PER_LEASE, LONGEST_PAUSE_SECONDS, Heartbeat
 from holdfast.worker.lease_check import LeaseCheck
 from holdfast.worker.pruner import PRUNE_EVERY, Pruner
 from holdfast.worker.run_driver import RunDriver
-from holdfast.worker.scheduler import Scheduler
+from holdfast.worker.scheduler import Scheduler, declare_schedules
 from holdfast.worker.shutdown import Shutdown
 from holdfast.worker.signals import SignalSender
 from holdfast.worker.transactor import Transactor
@@ -50,12 +50,6 @@ _RELEASE_SECONDS = 5.0
 _HEALTHY: Micros = 10 * SECOND
 
 _log = logging.getLogger("holdfast.worker")
-
-
-class WorkerClock(Clock, Protocol):
-    """A clock that follows the clock of the store."""
-
-    def told(self, now: Micros, asked_at: Micros | None = None) -> None: ...
 
 
 class Worker:
@@ -188,7 +182,7 @@ class Worker:
         # The first `await` comes after all parts exist, so that a concurrent `stop` finds them.
         await self._store.apply(OfferTypes(worker=self.name, offers=self._worker_types.offers()))
         await self.renew()
-        await self._declare_schedules()
+        await declare_schedules(self._store, self._registry)
         if self._has_heart:
             self._heartbeat = Heartbeat(
                 self._store,
@@ -425,12 +419,6 @@ class Worker:
         self._claimer.make_room()
 
     # Schedules
-
-    async def _declare_schedules(self) -> None:
-        """Write the schedules declared in code to the store. The store ignores unchanged ones."""
-        declared = list(self._registry.schedules())
-        for start in range(0, len(declared), PAGE_LIMIT):
-            await self._store.apply(PutSchedules(schedules=declared[start : start + PAGE_LIMIT]))
 
     def _looked_at_schedules(self, has_made_runs: bool) -> None:  # noqa: FBT001 - the name says it
         if has_made_runs:

@@ -49,7 +49,7 @@ async def h() -> AsyncIterator[Harness]:
 
 
 def hire(h: Harness, **options: Any) -> Worker:
-    return h._new_worker(clock=h.clock, poll=None, has_heart=False, **options)
+    return h._local_workers.make(clock=h.clock, poll=None, has_heart=False, **options)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ async def test_a_worker_claims_types_that_are_registered_while_it_works(h: Harne
 
 async def test_a_run_without_a_hint_is_claimed_at_the_next_poll(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_of(h).store, "listen", lambda _: lambda: None)  # every hint is lost
-    async with h._new_worker(clock=h.clock, poll=10 * SECOND, has_heart=False) as worker:
+    async with h._local_workers.make(clock=h.clock, poll=10 * SECOND, has_heart=False) as worker:
         while not worker.is_idle:
             await asyncio.sleep(0.001)
         await session_of(h).store.create([Intent(id="somebody's", type="shopping.v1", payload="{}")])
@@ -105,7 +105,7 @@ async def test_an_idle_worker_polls_less_than_once_in_two_seconds() -> None:
     async with Harness(registry(), clock=clock, store=store) as h:
         await h.stop_worker()
         await h.start("shopping.v1", delay=3600)
-        h._worker = h._new_worker(clock=h.clock, has_heart=False)
+        h._worker = h._local_workers.make(clock=h.clock, has_heart=False)
         await h._worker.start()
         await h.advance(10)  # so that every backoff has reached its limit
         before = len(store.calls)
@@ -586,7 +586,7 @@ async def test_a_due_retry_that_may_not_start_is_not_checked_repeatedly(why: str
         retry = Retry(initial=0.05 if is_to_pause else 60, jitter=0)
         await asyncio.gather(ctx.step("long", is_over.wait), ctx.step("failing", failing, retry=retry))
 
-    async with hf, hf._new_worker(clock=clock, poll=None):
+    async with hf, hf._local_workers.make(clock=clock, poll=None):
         await hf.start(busy)
         await until("the step has failed", lambda: bool(attempts))
         await asyncio.sleep(0.2)

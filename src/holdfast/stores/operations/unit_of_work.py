@@ -20,20 +20,18 @@ from holdfast.core.limits import Window
 from holdfast.core.model import (
     Arrival,
     AuditFact,
-    DeadLetter,
     Entry,
     Event,
     Fence,
     Run,
     RunOptions,
-    Schedule,
     Topic,
     TypeRule,
     Wait,
-    WorkerRecord,
 )
 from holdfast.core.topics import EventState
-from holdfast.core.transfer import KeptEvent, Origin
+from holdfast.core.transfer import KeptEvent
+from holdfast.stores.operations.catalogue import DeadLetterRows, Origins, ScheduleRows, WorkerRows
 from holdfast.stores.operations.housekeeping import Housekeeping
 
 
@@ -325,20 +323,6 @@ class Events(Protocol):
         ...
 
 
-class DeadLetterRows(Protocol):
-    """Dead letters, by number."""
-
-    def add(self, letter: DeadLetter) -> None:
-        """Keep a dead letter under the next number."""
-        ...
-
-    def get(self, number: int) -> DeadLetter | None: ...
-
-    def remove(self, number: int) -> bool:
-        """Delete a dead letter. Return True if it existed."""
-        ...
-
-
 class TypeRows(Protocol):
     """The rules of types, by name."""
 
@@ -388,36 +372,6 @@ class Limits(Protocol):
     def put(self, run: Run) -> None:
         """Write the next value of a run, and take and free slots to match it."""
         ...
-
-
-class ScheduleRows(Protocol):
-    """Schedules, by name."""
-
-    def get(self, name: str) -> Schedule | None: ...
-
-    def put(self, schedule: Schedule) -> None: ...
-
-    def remove(self, name: str) -> bool:
-        """Delete a schedule. Return True if it existed."""
-        ...
-
-
-class WorkerRows(Protocol):
-    """Live workers, by id."""
-
-    def beat(self, worker: WorkerRecord, now: Micros) -> None:
-        """Record the heartbeat of a worker."""
-        ...
-
-    def remove(self, worker_id: str) -> None: ...
-
-
-class Origins(Protocol):
-    """Progress of imports from other stores, by the id of the export."""
-
-    def get(self, export_id: str) -> Origin | None: ...
-
-    def put(self, export_id: str, origin: Origin) -> None: ...
 
 
 class Audit(Protocol):

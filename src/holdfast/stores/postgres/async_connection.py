@@ -20,7 +20,7 @@ from psycopg.waiting import Ready, Wait
 
 from holdfast.stores.postgres.connections import Connection, Unanswered, silence
 from holdfast.stores.postgres.errors import is_lost, is_timeout
-from holdfast.stores.postgres.scripts import Pipeline, Statement
+from holdfast.stores.postgres.scripts import Statement, Statements
 
 T = TypeVar("T")
 
@@ -74,13 +74,13 @@ class AsyncConnection:
             self._watch = self._loop.call_later(self.connection.answer_seconds, self._look)
         self._go_on(work.send, None)
 
-    async def ask(self, said: Statement | Pipeline) -> Any:
+    async def ask(self, said: Statement | Statements) -> Any:
         """Execute a statement and return its one value, or None if it is null or there is no row."""
         if self._lost is not None:
             raise self._lost
         self._sent_at = time.monotonic()
         cursor = self._cursor
-        if isinstance(said, Pipeline):
+        if isinstance(said, Statements):
             cursor, said = self._chain_cursor, _joined(said)
         try:
             await cursor.execute(*said)
@@ -167,7 +167,7 @@ class AsyncConnection:
             self._broke(error)
 
 
-def _joined(chain: Pipeline) -> Statement:
+def _joined(chain: Statements) -> Statement:
     """Join several statements into one. It cannot be prepared, so the cursor inserts the arguments as literals."""
     statement = b"; ".join(statement for statement, _ in chain.statements)
     return statement, tuple(argument for _, arguments in chain.statements for argument in arguments)

@@ -21,7 +21,7 @@ from holdfast.stores.postgres.async_connection import AsyncConnection
 from holdfast.stores.postgres.connections import USUAL, Connection, SessionLimits, disown
 from holdfast.stores.postgres.connector import Connector
 from holdfast.stores.postgres.errors import is_cancelled, is_conflict, is_lost, is_overdue, is_timeout, unavailable
-from holdfast.stores.postgres.scripts import Pipeline, Script, Statement, run_script
+from holdfast.stores.postgres.scripts import Script, Statement, Statements, run_script
 from holdfast.stores.postgres.sessions import Sessions, Work
 
 STOP_SECONDS = 5.0
@@ -206,8 +206,8 @@ class _LoopJob(Generic[T]):
             self.future.set_result(other.result())
 
 
-def _is_short(statement: Statement | Pipeline) -> bool:
-    if isinstance(statement, Pipeline):
+def _is_short(statement: Statement | Statements) -> bool:
+    if isinstance(statement, Statements):
         return all(map(_is_short, statement.statements))
     characters = 0
     for one in statement[1]:  # this runs for every statement, and a plain loop is faster than `sum`

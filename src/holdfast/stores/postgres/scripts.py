@@ -21,7 +21,7 @@ Statement = tuple[bytes, tuple[object, ...]]
 """A statement and its arguments."""
 
 
-class Pipeline(NamedTuple):
+class Statements(NamedTuple):
     """Statements that go to the server together, because none needs the answer to another.
 
     The answer is that of the last statement that returns one. After a statement that fails, no other is executed.
@@ -30,14 +30,14 @@ class Pipeline(NamedTuple):
     statements: tuple[Statement, ...]
 
 
-Script = Generator[Statement | Pipeline, Any, T]
+Script = Generator[Statement | Statements, Any, T]
 """An operation of several statements. An error is raised at the statement that failed."""
 
 
-def pipelined(*said: Statement | Pipeline) -> Pipeline:
-    """Statements and pipelines as one pipeline."""
-    return Pipeline(
-        tuple(statement for one in said for statement in (one.statements if isinstance(one, Pipeline) else (one,)))
+def pipelined(*said: Statement | Statements) -> Statements:
+    """Statements that go to the server together, from single ones and such groups."""
+    return Statements(
+        tuple(statement for one in said for statement in (one.statements if isinstance(one, Statements) else (one,)))
     )
 
 

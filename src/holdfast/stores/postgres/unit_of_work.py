@@ -20,7 +20,7 @@ from holdfast.core.hint import News
 from holdfast.stores.postgres import unreadable
 from holdfast.stores.postgres.connections import IDLE_IN_TRANSACTION_SECONDS
 from holdfast.stores.postgres.load_document import document
-from holdfast.stores.postgres.scripts import Pipeline, Script, Statement, pipelined
+from holdfast.stores.postgres.scripts import Script, Statement, Statements, pipelined
 from holdfast.stores.postgres.sql import Calls
 from holdfast.stores.working.decision import ROUNDS_LIMIT, Operation, decide
 from holdfast.stores.working.load_request import LoadRequest, NotLoaded
@@ -69,7 +69,7 @@ class Bounds:
         return answer
 
 
-def _going_on(work: Script[T], statement: Statement | Pipeline) -> Script[T]:
+def _going_on(work: Script[T], statement: Statement | Statements) -> Script[T]:
     """Continue a script that has begun, with this statement in place of its first one."""
     while True:
         try:

@@ -52,7 +52,7 @@ class Member(Holdfast):
     async def live(self) -> None:
         """Work like a supervised process: retry until the worker has started, then renew its leases."""
         while True:
-            worker = self._new_worker(
+            worker = self._local_workers.make(
                 name=self.process.name,
                 concurrency=self._world.adversity.concurrency,
                 lease_seconds=LEASE_SECONDS,
