@@ -1,25 +1,22 @@
 """Checkpoints: most take one round trip, because the store remembers the run. The shared operations decide the others.
 
-Only the holder changes a run that is leased, with three exceptions: something arrives, a pause is requested, or the run
-is taken away. So the store computes the next state from the run it remembers, and the server writes it if the run is
-unchanged.
+`stores.held` computes the next state from the run that is remembered, and the server writes it if the run is unchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import audit, rules
-from holdfast.core.checkpoint import Checkpoint, ContinueAsNew, Finish, Hold, StartRollback, Suspend, Verdict, Verdicts
+from holdfast.core import audit
+from holdfast.core.checkpoint import Checkpoint, Finish, Hold, Suspend, Verdict, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.hint import News
-from holdfast.core.model import Arrival, Entry, Lease, Run, Wait, WaitKind
+from holdfast.core.model import Arrival, Entry, Run, Wait
+from holdfast.stores.held import Held, Plain, plain, reached_by
 from holdfast.stores.operations import checkpoints as model
 from holdfast.stores.postgres import unreadable
 from holdfast.stores.postgres.json_parts import items, members
@@ -32,82 +29,31 @@ from holdfast.stores.working.working_set import WorkingSet
 encode = msgspec.json.encode
 
 
-class Held:
-    """The runs that this store has leased, as their holder knows them. Forgetting one costs only a round trip."""
-
-    def __init__(self) -> None:
-        self._runs: dict[str, Run] = {}
-        self._waits: dict[str, tuple[Wait, ...]] = {}
-
-    def lease(self, leases: Sequence[Lease]) -> None:
-        for lease in leases:
-            self._runs[lease.run.id] = replace(lease.run, payload="")
-            if lease.run.token == 1 and lease.run.group is None:
-                self._waits[lease.run.id] = ()  # on its first claim a run has no waits
-            else:
-                self._waits.pop(lease.run.id, None)
-
-    def run(self, run_id: str, token: int) -> Run | None:
-        """Return the remembered run if it is held under this token."""
-        run = self._runs.get(run_id)
-        return run if run is not None and run.token == token else None
-
-    def waits(self, checkpoint: Checkpoint) -> tuple[Wait, ...] | None:
-        """Return the waits of a run after a checkpoint, or None if they are unknown."""
-        return checkpoint.waits if checkpoint.waits is not None else self._waits.get(checkpoint.run_id)
-
-    def keep(self, run: Run, waits: tuple[Wait, ...] | None) -> None:
-        self._runs[run.id] = run
-        if waits is not None:
-            self._waits[run.id] = waits
-
-    def let_go(self, run_id: str) -> None:
-        self._runs.pop(run_id, None)
-        self._waits.pop(run_id, None)
+def _kind(one: Plain) -> str:
+    """Return the kind of check that the server makes before it writes."""
+    if one.ends:
+        return "end"
+    if isinstance(one.checkpoint.next, Suspend):
+        return "sleep"
+    return "keep" if one.is_held else "move"
 
 
-@dataclass(frozen=True, slots=True)
-class Plain:
-    """A checkpoint that takes one round trip: the run before, the run after by `rules`, and its waits if known."""
-
-    checkpoint: Checkpoint
-    before: Run
-    after: Run
-    waits: tuple[Wait, ...] | None
-
-    @property
-    def is_held(self) -> bool:
-        return self.after is self.before
-
-    @property
-    def ends(self) -> bool:
-        return self.after.state.is_end
-
-    @property
-    def kind(self) -> str:
-        """The kind of check that the server makes before it writes."""
-        if self.ends:
-            return "end"
-        if isinstance(self.checkpoint.next, Suspend):
-            return "sleep"
-        return "keep" if self.is_held else "move"
-
-    def move(self, number: int, now: Micros) -> dict[str, Any] | None:
-        """Return all changes but the entries, for the `number`-th run of a batch. None if there are no others."""
-        checkpoint = self.checkpoint
-        move: dict[str, Any] = {}
-        if checkpoint.consumed:
-            move["consumed"] = checkpoint.consumed
-        if self.ends:
-            if checkpoint.waits is not None or self.waits != ():
-                move["waits"] = ()
-        elif checkpoint.waits is not None:
-            move["waits"] = checkpoint.waits
-        if checkpoint.values:
-            move["values"] = checkpoint.values
-        if not self.is_held:
-            move |= _moved(self.before, self.after, now)
-        return {"n": number, **move} if move else None
+def _move(one: Plain, number: int, now: Micros) -> dict[str, Any] | None:
+    """Return all changes but the entries, for the `number`-th run of a batch. None if there are no others."""
+    checkpoint = one.checkpoint
+    move: dict[str, Any] = {}
+    if checkpoint.consumed:
+        move["consumed"] = checkpoint.consumed
+    if one.ends:
+        if checkpoint.waits is not None or one.waits != ():
+            move["waits"] = ()
+    elif checkpoint.waits is not None:
+        move["waits"] = checkpoint.waits
+    if checkpoint.values:
+        move["values"] = checkpoint.values
+    if not one.is_held:
+        move |= _moved(one.before, one.after, now)
+    return {"n": number, **move} if move else None
 
 
 def _moved(before: Run, after: Run, now: Micros) -> dict[str, Any]:
@@ -158,51 +104,6 @@ def _said(text: str) -> _Said:
         return _decode_said(text)
     except unreadable.FAILURES:
         return _Said("lost")  # its inbox cannot be decoded; the next claim blocks the run
-
-
-def plain(checkpoint: Checkpoint, held: Held, now: Micros) -> Plain | None:
-    """Return a checkpoint as `Plain`, or None if it takes more than one round trip."""
-    run = held.run(checkpoint.run_id, checkpoint.token)
-    step = checkpoint.next
-    if run is None or run.is_pausing or _reaches_others(checkpoint) or isinstance(step, (StartRollback, ContinueAsNew)):
-        return None
-    if any(audit.of_entry(run.id, entry, now) is not None for entry in checkpoint.entries):
-        return None
-    waits = held.waits(checkpoint)
-    if isinstance(step, Hold):
-        return Plain(checkpoint, run, run, waits) if not (checkpoint.charged and run.crashes) else None
-    if run.slots:
-        return None
-    if isinstance(step, Suspend):
-        if waits is None or run.arrivals > checkpoint.seen or run.options.max_suspend is not None:
-            return None  # with `max_suspend` the holder decides `suspended_at`; the server function writes its own time
-        return Plain(checkpoint, run, rules.advanced(run, replace(checkpoint, waits=waits), now), waits)
-    if isinstance(step, Finish) and (run.parent_location is not None or run.retention is not None):
-        return None
-    return Plain(checkpoint, run, rules.advanced(run, checkpoint, now), waits)
-
-
-_kind_of = attrgetter("kind")
-
-
-def _reaches_others(checkpoint: Checkpoint) -> bool:
-    """True if a checkpoint concerns other runs, or needs a part of its run's history or audit."""
-    if checkpoint.children or checkpoint.messages or checkpoint.events or checkpoint.cancels:
-        return True
-    if checkpoint.replies or checkpoint.pruned or checkpoint.beat:
-        return True
-    return WaitKind.EVENT in map(_kind_of, checkpoint.waits or ())  # `map` is fast: a parent may have thousands
-
-
-def _reached(held: Held, batch: Sequence[Checkpoint]) -> set[str]:
-    """Return the other runs that checkpoints are known to change. Their own checkpoints must keep the batch's order."""
-    reached: set[str] = set()
-    for checkpoint in batch:
-        run = held.run(checkpoint.run_id, checkpoint.token)
-        reached.update(checkpoint.cancels, (message.run_id or "" for message in checkpoint.messages))
-        if run is not None and run.parent_id is not None:
-            reached.add(run.parent_id)
-    return reached
 
 
 class AlreadySettled(Exception):
@@ -282,7 +183,7 @@ class Writing:
         plains = {place: one for place, one in found if one is not None}
         if len(plains) == len(batch):
             return plains
-        reached = _reached(self._held, [one for place, one in enumerate(batch) if place not in plains])
+        reached = reached_by(self._held, [one for place, one in enumerate(batch) if place not in plains])
         return {place: one for place, one in plains.items() if one.before.id not in reached}
 
     def _write_plain(self, plains: dict[int, Plain]) -> Script[None]:
@@ -290,10 +191,10 @@ class Writing:
         batch = list(plains.values())
         numbered = list(enumerate(batch, start=1))
         gained = _numbered_entries(numbered)
-        moves = [one.move(number, self._now) for number, one in numbered]
+        moves = [_move(one, number, self._now) for number, one in numbered]
         moved = [move for move in moves if move is not None]
         runs = [
-            (one.checkpoint.run_id, one.checkpoint.token, one.checkpoint.seen, "hold" if move is None else one.kind)
+            (one.checkpoint.run_id, one.checkpoint.token, one.checkpoint.seen, "hold" if move is None else _kind(one))
             for one, move in zip(batch, moves, strict=True)
         ]
         rest = gained, encode(moved).decode() if moved else None, self._at

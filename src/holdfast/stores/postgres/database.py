@@ -17,9 +17,10 @@ from holdfast.core.errors import Fatal, StoreUnavailable
 from holdfast.core.hint import News
 from holdfast.core.model import Entry, Event, Intent, MessageToRun
 from holdfast.core.ports import Transacted, Transaction
+from holdfast.stores.held import Held
 from holdfast.stores.postgres import claims, commands, reads
 from holdfast.stores.postgres.address import PostgresAddress
-from holdfast.stores.postgres.checkpoints import AlreadySettled, Held, Writing
+from holdfast.stores.postgres.checkpoints import AlreadySettled, Writing
 from holdfast.stores.postgres.connections import connect
 from holdfast.stores.postgres.errors import is_conflict, is_overdue, unavailable
 from holdfast.stores.postgres.hints import Hints

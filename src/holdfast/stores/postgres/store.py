@@ -21,9 +21,10 @@ from holdfast.core.model import AuditFact, Entry, Holding, Intent, WorkerRecord
 from holdfast.core.ports import Finding, Pruned, SchemaStatus
 from holdfast.core.questions import Awaited, Details, EndsOf, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
+from holdfast.stores.held import Held
 from holdfast.stores.postgres import answers, checkup, claims, commands, leases, listing, pruning, reads, schema
 from holdfast.stores.postgres.address import PostgresAddress
-from holdfast.stores.postgres.checkpoints import Held, Writing
+from holdfast.stores.postgres.checkpoints import Writing
 from holdfast.stores.postgres.connections import OWN, UNLIMITED, SessionLimits
 from holdfast.stores.postgres.connector import Connector
 from holdfast.stores.postgres.database import PostgresDatabase

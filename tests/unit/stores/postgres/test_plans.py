@@ -12,8 +12,9 @@ from holdfast.core.checkpoint import Checkpoint, ClaimRequest, Finish
 from holdfast.core.clock import SECOND
 from holdfast.core.questions import Query
 from holdfast.core.states import RunState
+from holdfast.stores.held import Held
 from holdfast.stores.postgres import backlogs, claims, listing, pruning, purging, reads, sql_requests
-from holdfast.stores.postgres.checkpoints import Held, Writing
+from holdfast.stores.postgres.checkpoints import Writing
 from holdfast.stores.postgres.scripts import run_script
 from holdfast.stores.postgres.sql import Calls, qualified
 from holdfast.stores.postgres.unit_of_work import PART
