@@ -108,7 +108,7 @@ def loops(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
 
 
 def check_pruned(
-    target: Entry,
+    target: str,
     cut: int,
     entries: Iterable[Entry],
     *,
@@ -117,10 +117,8 @@ def check_pruned(
     """Refuse to go back to a point inside iterations of a loop that were pruned."""
     for loop, marks in loops(entries).items():
         is_pruned = marks[-1].ref == PRUNED and marks[0].position >= cut
-        if is_pruned and (is_within(target.location, loop) or is_beside(target.location, loop)):
-            raise InvalidRequest(
-                f"at {target.location!r} the loop {loop!r} was in iterations that are now pruned; {instead}"
-            )
+        if is_pruned and (is_within(target, loop) or is_beside(target, loop)):
+            raise InvalidRequest(f"at {target!r} the loop {loop!r} was in iterations that are now pruned; {instead}")
 
 
 def marks_past(locations: Iterable[str], entries: Sequence[Entry]) -> Iterator[Entry]:

@@ -69,7 +69,7 @@ class Recovery:
             # Entries after an undone step relied on it, or would be fed before the step can run again.
             first = min(self._undone, key=lambda entry: entry.position)
             instead = "what was undone there cannot run again, start another run"
-            check_pruned(first, self._cut, self._entries, instead=instead)
+            check_pruned(first.location, self._cut, self._entries, instead=instead)
             self._gone |= {entry.location for entry in self._entries if is_after(entry, self._cut)}
 
     @cached_property

@@ -130,12 +130,13 @@ def rewind(
 ) -> Revision:
     """Drop the entry at a location and everything that came later. Inside a loop, drop the whole loop.
 
-    `children` are the open children that exist, `told` those whose ends are in the inbox.
+    A location that only has entries below it, such as a join or a map, stands for all of them. `children` are the
+    open children that exist, `told` those whose ends are in the inbox.
     """
     by_location = {entry.location: entry for entry in entries}
-    target = _found(by_location, location)
-    cut = beginning(target)
-    loop = _enclosing_loop(target)
+    targets = _found(by_location, location)
+    cut = min(map(beginning, targets.values()))
+    loop = _enclosing_loop(location, by_location.get(location))
     if loop is not None:
         members = [entry for entry in entries if is_within(entry.location, loop)]
         if any(entry.ref == PRUNED for entry in members if entry.kind is EntryKind.LOOP):
@@ -146,19 +147,25 @@ def rewind(
         cut = min(beginning(member) for member in members)
     # Undone steps have no effect, although the history says done. So go back to before the first of them.
     cut = min((cut, *(by_location[at].position for at in undone(entries) if at in by_location)))
-    check_pruned(target, cut, entries)
-    gone = [entry for entry in entries if entry is target or is_after(entry, cut) or is_undoing(entry)]
-    revision = _revision(run, entries, gone, children, cut=cut, target=location, told=told)
+    check_pruned(location, cut, entries)
+    gone = [entry for entry in entries if entry.location in targets or is_after(entry, cut) or is_undoing(entry)]
+    revision = _revision(run, entries, gone, children, cut=cut, targets=targets, told=told)
     return restamped(with_rounds(revision, entries, now), entries, cut - 1, now)
 
 
 def fork(run: Run, entries: Sequence[Entry], request: Fork, now: Micros) -> tuple[Run, tuple[Entry, ...]]:
     """Return the run that a fork creates, and its history. Copied steps have no undo: the fork did not do them."""
+    history, has_begun = _forked_history(entries, request, now)
+    return _forked_run(run, request, now, has_history=bool(history), has_begun=has_begun), history
+
+
+def _forked_history(entries: Sequence[Entry], request: Fork, now: Micros) -> tuple[tuple[Entry, ...], bool]:
+    """Return the history before a location, and True if it has a fact."""
     by_location = {entry.location: entry for entry in entries}
-    target = _found(by_location, request.location)
-    cut = beginning(target)
+    targets = _found(by_location, request.location)
+    cut = min(map(beginning, targets.values()))
     kept = [entry for entry in entries if not is_after(entry, cut) and (entry.is_settled or is_bookkeeping(entry))]
-    _check_forkable(target, cut, entries, kept)
+    _check_forkable(request.location, targets, cut, entries, kept)
     history = {entry.location: replace(entry, has_undo=False) for entry in kept}
     for location, value in request.patch.items():
         if location not in history:
@@ -170,7 +177,11 @@ def fork(run: Run, entries: Sequence[Entry], request: Fork, now: Micros) -> tupl
     latest = latest_fact(history.values(), cut - 1)
     if latest is not None:
         history[latest.location] = replace(latest, retry_at=now)
-    forked = Run(
+    return tuple(history.values()), latest is not None
+
+
+def _forked_run(run: Run, request: Fork, now: Micros, *, has_history: bool, has_begun: bool) -> Run:
+    return Run(
         id=request.new_run_id,
         type=run.type,
         state=RunState.PENDING,
@@ -181,9 +192,9 @@ def fork(run: Run, entries: Sequence[Entry], request: Fork, now: Micros) -> tupl
         priority=run.priority,
         ready_at=now,
         tags=run.tags,
-        token=1 if history else 0,  # with a history, it ranks like a run that was claimed before
-        first_claimed_at=run.first_claimed_at if latest is not None else None,
-        python=run.python if history else None,
+        token=1 if has_history else 0,  # with a history, it ranks like a run that was claimed before
+        first_claimed_at=run.first_claimed_at if has_begun else None,
+        python=run.python if has_history else None,
         generation=run.generation,
         continued=run.continued,
         retention=run.retention,
@@ -194,21 +205,22 @@ def fork(run: Run, entries: Sequence[Entry], request: Fork, now: Micros) -> tupl
             seed=run.options.seed or run.id,
         ),
     )
-    return forked, tuple(history.values())
 
 
-def _check_forkable(target: Entry, cut: int, entries: Sequence[Entry], kept: Sequence[Entry]) -> None:
+def _check_forkable(
+    location: str, targets: Container[str], cut: int, entries: Sequence[Entry], kept: Sequence[Entry]
+) -> None:
     """Refuse a fork that would share a child, or rely on steps that are undone or pruned."""
-    where = f"at {target.location!r}"
-    children = [e for e in entries if e.kind is EntryKind.CHILD and e is not target]
+    where = f"at {location!r}"
+    children = [e for e in entries if e.kind is EntryKind.CHILD and e.location not in targets]
     if is_open := [e.location for e in children if e.since < cut <= (e.position or cut)]:
         raise InvalidRequest(f"{where} the children {_listed(is_open)} are open; a fork cannot share them")
     if was_undone := sorted(set(undone(entries)).intersection(entry.location for entry in kept)):
         raise InvalidRequest(
-            f"{_listed(was_undone)} before {target.location!r} was undone, so a fork cannot rely on it; "
+            f"{_listed(was_undone)} before {location!r} was undone, so a fork cannot rely on it; "
             "recover the run, or fork it at an earlier location"
         )
-    check_pruned(target, cut, entries)
+    check_pruned(location, cut, entries)
 
 
 def _revision(
@@ -218,12 +230,12 @@ def _revision(
     children: Mapping[str, Run],
     *,
     cut: int,
-    target: str,
+    targets: Container[str],
     told: Container[str],
 ) -> Revision:
     """Return the revision that drops the entries in `gone`.
 
-    The entry at `target` is dropped completely. Of another child that was started before the cut, only the end is
+    The entries at `targets` are dropped completely. Of another child that was started before the cut, only the end is
     dropped, unless a dropped entry cancelled that child.
     """
     dropped: list[str] = []
@@ -235,7 +247,7 @@ def _revision(
     restarted = {entry.location for entry in cancelled_children(entries, forgotten, children)}
     for entry in sorted(gone, key=lambda one: one.position):
         is_child = entry.kind is EntryKind.CHILD
-        starts_again = entry.since >= cut or entry.location == target or entry.location in restarted
+        starts_again = entry.since >= cut or entry.location in targets or entry.location in restarted
         if is_child and entry.is_settled and not starts_again:
             reset.append(unsettled(entry))
             unread.append(end_of(run, entry))
@@ -301,19 +313,22 @@ def restamped(revision: Revision, entries: Iterable[Entry], last: int, now: Micr
     return replace(revision, reset=(*revision.reset, replace(latest, retry_at=now)))
 
 
-def _found(by_location: Mapping[str, Entry], location: str) -> Entry:
-    entry = by_location.get(location)
-    if entry is None or is_bookkeeping(entry) or is_undoing(entry):
-        there = [one.location for one in by_location.values() if not (is_bookkeeping(one) or is_undoing(one))]
-        raise InvalidRequest(f"the run has no entry at {location!r}; it has {_listed(there) or 'none at all'}")
-    return entry
+def _found(by_location: Mapping[str, Entry], location: str) -> dict[str, Entry]:
+    """Return the entry at a location, or all entries below it if it has none itself, such as a join or a map."""
+    there = {at: one for at, one in by_location.items() if not (is_bookkeeping(one) or is_undoing(one))}
+    if location in there:
+        return {location: there[location]}
+    found = {at: one for at, one in there.items() if is_within(at, location)}
+    if not found:
+        raise InvalidRequest(f"the run has no entry at {location!r}; it has {_listed(list(there)) or 'none at all'}")
+    return found
 
 
-def _enclosing_loop(entry: Entry) -> str | None:
-    outermost, _ = next(iterations_around(entry.location), (None, 0))
+def _enclosing_loop(location: str, entry: Entry | None) -> str | None:
+    outermost, _ = next(iterations_around(location), (None, 0))
     if outermost is not None:
         return outermost
-    return entry.location if entry.kind is EntryKind.LOOP else None
+    return location if entry is not None and entry.kind is EntryKind.LOOP else None
 
 
 def _patched(entry: Entry, value: str) -> Entry:
