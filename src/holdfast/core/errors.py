@@ -4,6 +4,7 @@
     ├── InvalidRequest             a call that can never work: wrong arguments, bad name, illegal value
     │   ├── NotSerializable        a value that has no JSON form
     │   ├── PayloadTooLarge        a value over a size limit
+    │   ├── FlowRefused            a text that is not a flow; lists every mistake in it
     │   └── UnknownWorkflow        a type that is not registered here
     ├── KeyConflict                this key already belongs to a run with another payload
     ├── RunNotFound                no run with this id or key
@@ -148,6 +149,38 @@ class Unreadable(InvalidRequest):
 
 class UnknownWorkflow(InvalidRequest):
     """Raised for a function or type that is not a registered workflow or task."""
+
+
+class Mistake(msgspec.Struct, frozen=True):
+    """One thing that is wrong with the text of a flow."""
+
+    line: int
+    """Its line, counted from 1."""
+    column: int
+    """Its column, counted from 1."""
+    source_line: str
+    """The text of that line."""
+    message: str
+    """What is wrong."""
+    advice: str
+    """What to write instead."""
+
+    def __str__(self) -> str:
+        return f"line {self.line}, column {self.column}: {self.message}; {self.advice}\n    {self.source_line}".rstrip()
+
+
+class FlowRefused(InvalidRequest):
+    """Raised for a text that is not a flow. It has every mistake of the text."""
+
+    def __init__(self, mistakes: tuple[Mistake, ...], *, total: int = 0) -> None:
+        count = max(total, len(mistakes))
+        listed = "\n".join(str(mistake) for mistake in mistakes)
+        more = f"\nand {count - len(mistakes)} more" if count > len(mistakes) else ""
+        super().__init__(f"the flow has {count} mistake{'' if count == 1 else 's'}:\n{listed}{more}")
+        self.mistakes = mistakes
+        """The mistakes, in the order of their places."""
+        self.total = count
+        """The number of mistakes, including those that are not listed."""
 
 
 class KeyConflict(HoldfastError):

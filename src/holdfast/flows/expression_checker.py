@@ -1,0 +1,269 @@
+"""The checker of expressions: which of Python's expressions a flow may use, and where."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+
+from holdfast.core.suggestion import nearest
+from holdfast.flows.call_checker import CallChecker
+from holdfast.flows.faults import CATCHABLE
+from holdfast.flows.function_scope import FunctionScope
+from holdfast.flows.grammar import (
+    BINARY_NODES,
+    BUILTINS,
+    COMPARE_NODES,
+    DURABLE,
+    FORMAT_SPECIFICATION,
+    LAZY,
+    REFUSED_EXPRESSIONS,
+    REFUSED_OPERATORS,
+    UNARY_NODES,
+)
+from holdfast.flows.limits import CALL_ARGUMENT_LIMIT
+from holdfast.flows.mistakes import Mistakes
+from holdfast.flows.scopes import target_names
+
+INTEGER_DIGITS = 4_000
+"""Maximum number of digits of an integer in a program."""
+_FORMAT = re.compile(FORMAT_SPECIFICATION)
+
+
+class ExpressionChecker:
+    """Checks the expressions of one function."""
+
+    def __init__(self, scope: FunctionScope, mistakes: Mistakes) -> None:
+        self._scope = scope
+        self._mistakes = mistakes
+        self._no_await = 0
+        self.calls = CallChecker(scope, mistakes, self)
+
+    def check(self, node: ast.expr, *, allows_tuple: bool = False) -> None:
+        """Add the mistakes of an expression whose value is used."""
+        if type(node) in REFUSED_EXPRESSIONS:
+            self._mistakes.add(node, *REFUSED_EXPRESSIONS[type(node)])
+            return
+        if isinstance(node, ast.Tuple):
+            if not allows_tuple:
+                self._mistakes.add(node, "tuples are not JSON values", "write a list: [a, b]")
+            self._check_all(node.elts)
+            return
+        check = getattr(self, f"_check_{type(node).__name__.lower()}", None)
+        if check is None:
+            self._mistakes.add(node, f"a flow has no `{type(node).__name__}` expression", "write it in another way")
+        else:
+            check(node)
+
+    def check_iterable(self, node: ast.expr) -> None:
+        """Add the mistakes of an expression that is iterated, where tuples and lazy iterables are allowed."""
+        if CallChecker.is_lazy(node):
+            self.calls.check_lazy(node)
+        else:
+            self.check(node, allows_tuple=True)
+
+    def check_target(self, node: ast.expr) -> None:
+        """Add the mistakes of something that is assigned to."""
+        match node:
+            case ast.Name(id=name):
+                self.check_name(node, name, self._mistakes)
+            case ast.Tuple(elts=parts) | ast.List(elts=parts):
+                if not parts or len(parts) > CALL_ARGUMENT_LIMIT:
+                    self._mistakes.add(node, "a target has one to 200 names", "name each part")
+                for part in parts:
+                    self.check_target(part)
+            case ast.Subscript(slice=ast.Slice()):
+                self._mistakes.add(node, "a slice cannot be changed", "build a new list: values[:1] + new + values[2:]")
+            case ast.Subscript(value=value, slice=key):
+                self.check(value)
+                self.check(key)
+            case ast.Starred():
+                self._mistakes.add(node, "a target cannot have `*`", "assign the list, and take slices of it")
+            case ast.Attribute(attr=name):
+                self._mistakes.add(node, f"values have no attribute {name} to assign", f'use an item: value["{name}"]')
+            case _:
+                self._mistakes.add(node, "this cannot be assigned to", "assign to a name or an item")
+
+    @staticmethod
+    def check_name(node: ast.AST, name: str, mistakes: Mistakes) -> None:
+        """Add a mistake if a name must not be defined."""
+        if name.startswith("__"):
+            mistakes.add(node, f"names that begin with __ belong to Python: {name}", "choose another name")
+        elif name in CATCHABLE:
+            mistakes.add(node, f"{name} is the name of an error", "choose another name")
+
+    def _check_all(self, nodes: list[ast.expr]) -> None:
+        for node in nodes:
+            self.check(node)
+
+    def _check_constant(self, node: ast.Constant) -> None:
+        value = node.value
+        if isinstance(value, str):
+            if not _is_text(value):
+                self._mistakes.add(node, "the text has a lone surrogate", "write the whole character")
+        elif isinstance(value, bytes):
+            self._mistakes.add(node, "bytes are not a JSON value", "use text")
+        elif isinstance(value, complex) or value is ...:
+            self._mistakes.add(node, f"{value!r} is not a JSON value", "use a number or None")
+        elif isinstance(value, float) and not math.isfinite(value):
+            self._mistakes.add(node, "the number is too large for a float", "write a smaller number")
+        elif isinstance(value, int) and value.bit_length() > INTEGER_DIGITS * 3:
+            self._mistakes.add(node, f"the integer has more than {INTEGER_DIGITS:,} digits", "write a smaller number")
+
+    def _check_name(self, node: ast.Name) -> None:
+        name = node.id
+        if self._scope.is_variable(name) or self._scope.is_constant(name):
+            return
+        if name in BUILTINS or name in LAZY or name in DURABLE or name in self._scope.names.helpers:
+            self._mistakes.add(node, f"{name} is a function, not a value", f"call it: {name}(…)")
+        elif name.startswith("__"):
+            self._mistakes.add(node, f"names that begin with __ belong to Python: {name}", "remove it")
+        else:
+            near = nearest(name, self._scope.known())
+            advice = f"did you mean {near}?" if near else "assign it first, or take it as a parameter"
+            self._mistakes.add(node, f"unknown name {name}", advice)
+
+    def _check_joinedstr(self, node: ast.JoinedStr) -> None:
+        for part in node.values:
+            if not isinstance(part, ast.FormattedValue):
+                self.check(part)
+                continue
+            self.check(part.value)
+            if part.conversion == ord("a"):
+                self._mistakes.add(part.value, "f-strings have no !a", "use !r")
+            if part.format_spec is not None:
+                self._check_specification(part.format_spec, part.value)
+
+    def _check_specification(self, spec: ast.expr, place: ast.expr) -> None:
+        parts = spec.values if isinstance(spec, ast.JoinedStr) else [spec]
+        texts = [part.value for part in parts if isinstance(part, ast.Constant)]
+        if len(texts) != len(parts):
+            self._mistakes.add(place, "a format is fixed text", "write the width and precision as numbers")
+        elif _FORMAT.fullmatch("".join(map(str, texts))) is None:
+            shown = "".join(map(str, texts))[:40]
+            self._mistakes.add(place, f"unknown format {shown!r}", "write a format such as .2f, >10, 05d or ,")
+
+    def _check_formattedvalue(self, node: ast.FormattedValue) -> None:
+        self.check(node.value)
+
+    def _check_binop(self, node: ast.BinOp) -> None:
+        if type(node.op) not in BINARY_NODES:
+            self._mistakes.add(node, f"a flow has no operator {type(node.op).__name__}", REFUSED_OPERATORS)
+        is_text = isinstance(node.left, ast.JoinedStr) or (
+            isinstance(node.left, ast.Constant) and isinstance(node.left.value, str)
+        )
+        if isinstance(node.op, ast.Mod) and is_text:
+            self._mistakes.add(node, "text has no operator %", 'use an f-string: f"{value}"')
+        self._check_all([node.left, node.right])
+
+    def _check_boolop(self, node: ast.BoolOp) -> None:
+        self._check_all(node.values)
+
+    def _check_unaryop(self, node: ast.UnaryOp) -> None:
+        if type(node.op) not in UNARY_NODES:
+            self._mistakes.add(node, "a flow has no operator ~", "use arithmetic")
+        self.check(node.operand)
+
+    def _check_ifexp(self, node: ast.IfExp) -> None:
+        self._check_all([node.test, node.body, node.orelse])
+
+    def _check_compare(self, node: ast.Compare) -> None:
+        self.check(node.left)
+        for op, right in zip(node.ops, node.comparators, strict=True):
+            if isinstance(op, ast.In | ast.NotIn):
+                self.check_iterable(right)
+            else:
+                self.check(right)
+            if isinstance(op, ast.Is | ast.IsNot) and not _is_singleton(right):
+                self._mistakes.add(right, "`is` compares with None, True or False only", "use ==")
+            if type(op) not in COMPARE_NODES:
+                self._mistakes.add(node, "a flow has no such comparison", "use ==")
+
+    def _check_list(self, node: ast.List) -> None:
+        self._check_all(node.elts)
+
+    def _check_dict(self, node: ast.Dict) -> None:
+        for key, value in zip(node.keys, node.values, strict=True):
+            if key is None:
+                self._mistakes.add(value, "a dict cannot have `**`", "copy the dict, and update the copy")
+            elif isinstance(key, ast.Constant) and not isinstance(key.value, str):
+                self._mistakes.add(key, "keys of a dict are text", f'write "{key.value!r}"')
+            else:
+                self.check(key)
+            self.check(value)
+
+    def _check_subscript(self, node: ast.Subscript) -> None:
+        self.check(node.value)
+        if isinstance(node.slice, ast.Slice):
+            self._check_all([part for part in (node.slice.lower, node.slice.upper, node.slice.step) if part])
+        elif isinstance(node.slice, ast.Tuple):
+            self._mistakes.add(node.slice, "an index is one value", "index twice: values[a][b]")
+        else:
+            self.check(node.slice)
+
+    def _check_slice(self, node: ast.Slice) -> None:
+        self._mistakes.add(node, "a slice stands only inside an index", "write values[start:stop]")
+
+    def _check_attribute(self, node: ast.Attribute) -> None:
+        self.check(node.value)
+        self._mistakes.add(node, f"values have no attribute {node.attr}", f'use an item: value["{node.attr}"]')
+
+    def _check_call(self, node: ast.Call) -> None:
+        if CallChecker.is_lazy(node) and not self._shadows(node):
+            name = node.func.id if isinstance(node.func, ast.Name) else f"{node.func.attr}"  # type: ignore[attr-defined]
+            advice = f"write list({'' if isinstance(node.func, ast.Name) else '….'}{name}(…))"
+            self._mistakes.add(node, f"{name}() can only be iterated: it is not a JSON value", advice)
+            self.calls.check_lazy(node)
+        else:
+            self.calls.check(node)
+
+    def _shadows(self, node: ast.Call) -> bool:
+        return isinstance(node.func, ast.Name) and self._scope.is_variable(node.func.id)
+
+    def _check_await(self, node: ast.Await) -> None:
+        if not self._scope.is_async:
+            name = self._scope.function
+            self._mistakes.add(node, f"{name} is a pure function and cannot await", f"write `async def {name}`")
+        if self._no_await:
+            advice = "start the calls in the comprehension, then await join(…) of the list"
+            self._mistakes.add(node, "inside a comprehension, only the first iterable may await", advice)
+        self.check(node.value)
+
+    def _check_listcomp(self, node: ast.ListComp) -> None:
+        self._check_comprehension(node, [node.elt])
+
+    def _check_dictcomp(self, node: ast.DictComp) -> None:
+        self._check_comprehension(node, [node.key, node.value])
+
+    def _check_comprehension(self, node: ast.ListComp | ast.DictComp, elements: list[ast.expr]) -> None:
+        bound = {name for part in node.generators for name in target_names(part.target)}
+        self.check_iterable(node.generators[0].iter)
+        self._no_await += 1
+        with self._scope.comprehension(bound):
+            for place, part in enumerate(node.generators):
+                if part.is_async:
+                    self._mistakes.add(part.target, "a flow has no `async for`", "await the list first")
+                if place:
+                    self.check_iterable(part.iter)
+                self._check_comprehension_target(part.target)
+                self._check_all(part.ifs)
+            self._check_all(elements)
+        self._no_await -= 1
+
+    def _check_comprehension_target(self, target: ast.expr) -> None:
+        if any(isinstance(part, ast.Subscript) for part in ast.walk(target)):
+            self._mistakes.add(target, "a comprehension assigns to names only", "use a for statement")
+        else:
+            self.check_target(target)
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_singleton(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, bool))

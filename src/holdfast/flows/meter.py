@@ -1,0 +1,83 @@
+"""The meter: charges large operations on values, and refuses them before they exceed a limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.flows.faults import exceeded, fault
+from holdfast.flows.limits import DEPTH_LIMIT, FlowLimits
+
+SCALARS = frozenset((int, str, float, bool, type(None)))
+
+
+class Meter:
+    """The limits of a run, and the instructions that large operations cost in addition to their own."""
+
+    __slots__ = ("cost", "created", "limits")
+
+    def __init__(self, limits: FlowLimits) -> None:
+        self.limits = limits
+        self.cost = 0
+        self.created = 0
+        """An upper bound of the bytes that were added to the state."""
+
+    def items(self, count: int, what: str = "the list") -> None:
+        """Charge an operation on the items of a collection. Refuse it if there are too many."""
+        if count > self.limits.collection_items:
+            raise exceeded("collection_items", self.limits.collection_items, f"{what} would have {count:,} items")
+        self.cost += count >> 3
+        self.created += 8 * count
+
+    def characters(self, count: int) -> None:
+        """Charge an operation on a string. Refuse it if its result is too long."""
+        if count > self.limits.string_characters:
+            maximum = self.limits.string_characters
+            raise exceeded("string_characters", maximum, f"the string would have {count:,} characters")
+        self.cost += count >> 9
+        self.created += count
+
+    def bits(self, count: int) -> None:
+        """Refuse an integer that is too large."""
+        if count > self.limits.integer_bits:
+            raise exceeded("integer_bits", self.limits.integer_bits, f"the integer would have {count:,} bits")
+        self.created += count >> 3
+
+    def measure(self, *values: Any) -> int:
+        """Charge an operation on whole values, and return an upper bound of their length as text.
+
+        Refuses values that are too large, too deep, or contain themselves. Parts that occur twice count twice, because
+        comparing and writing visits them twice. It needs no recursion.
+        """
+        nodes, characters = 0, 0
+        pending: list[tuple[Any, int]] = [(value, 0) for value in values]
+        while pending:
+            value, depth = pending.pop()
+            kind = type(value)
+            if kind is list or kind is dict:
+                if depth >= DEPTH_LIMIT:
+                    raise fault("ValueError", f"the value is nested deeper than {DEPTH_LIMIT} levels")
+                nodes += len(value)
+                characters += 4 * len(value) + 2
+                self._check_nodes(nodes)
+                parts = value.values() if kind is dict else value
+                if kind is dict:
+                    characters += sum(map(len, value)) * 6
+                if SCALARS.issuperset(map(type, parts)):
+                    characters += sum(map(_length, parts))
+                else:
+                    pending += [(part, depth + 1) for part in parts]
+            else:
+                characters += _length(value)
+        self.cost += (nodes >> 2) + (characters >> 8)
+        return characters
+
+    def _check_nodes(self, nodes: int) -> None:
+        if nodes > self.limits.value_nodes:
+            raise exceeded("value_nodes", self.limits.value_nodes, "the value has too many parts")
+
+
+def _length(value: Any) -> int:
+    kind = type(value)
+    if kind is str:
+        return len(value)
+    return value.bit_length() // 3 + 2 if kind is int else 25

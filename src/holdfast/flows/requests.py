@@ -1,0 +1,127 @@
+"""Requests: what a flow asks the outside for. A closed union of values."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.core.clock import Micros
+
+ChildVerb = Literal["call", "start"]
+
+
+class FlowRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True, tag_field="request"):
+    """The base of all requests. A request without an answer has the handle 0."""
+
+    handle: int
+    line: int
+
+
+class CallChild(FlowRequest, frozen=True, kw_only=True):
+    """Start a child run, and report its end. `is_awaited_kind` is the word that the program used.
+
+    After a resume the payload is empty: the child was created with the checkpoint of that turn.
+    """
+
+    type: str
+    payload: str
+    options: dict[str, Any] = {}
+    is_awaited_kind: ChildVerb = "call"
+
+
+class MapChildren(FlowRequest, frozen=True, kw_only=True):
+    """Start one child for each payload, at most `limit` at once, and report the end of each with `settle_member`.
+
+    After a resume the payloads are empty, and `settled` are the indexes of the children that have been reported.
+    """
+
+    type: str
+    payloads: tuple[str, ...]
+    count: int
+    limit: int | None = None
+    options: dict[str, Any] = {}
+    settled: tuple[int, ...] = ()
+
+
+class SleepUntil(FlowRequest, frozen=True, kw_only=True):
+    """Report `Done` with null at an instant. `is_fixed`: the program named the instant, not a duration."""
+
+    deadline: Micros
+    is_fixed: bool = False
+
+
+class ReceiveMessage(FlowRequest, frozen=True, kw_only=True):
+    """Report the payload of the next message, or `[name, payload]` with `with_name`. No names mean any message."""
+
+    names: tuple[str, ...]
+    deadline: Micros | None = None
+    with_name: bool = False
+
+
+class ReceiveBatch(FlowRequest, frozen=True, kw_only=True):
+    """Report a list of up to `count` messages as soon as there is one, or an empty list at the deadline."""
+
+    names: tuple[str, ...]
+    count: int
+    deadline: Micros | None = None
+    with_name: bool = False
+
+
+class WaitEvent(FlowRequest, frozen=True, kw_only=True):
+    """Report the payload of the next event on a topic."""
+
+    topic: str
+    deadline: Micros | None = None
+
+
+class SendMessage(FlowRequest, frozen=True, kw_only=True):
+    """Send a message to a run by its id, or to the child of a handle."""
+
+    run_id: str | None
+    child: int | None
+    name: str
+    payload: str
+
+
+class EmitEvent(FlowRequest, frozen=True, kw_only=True):
+    """Publish an event."""
+
+    topic: str
+    payload: str
+
+
+class SetValue(FlowRequest, frozen=True, kw_only=True):
+    """Publish a named value of the run."""
+
+    name: str
+    value: str
+
+
+class WriteLog(FlowRequest, frozen=True, kw_only=True):
+    """Write a line to the log of the run."""
+
+    text: str
+
+
+class Withdraw(FlowRequest, frozen=True, kw_only=True):
+    """End an operation that lost a race or was cancelled: withdraw its wait, or cancel its child."""
+
+
+Request = (
+    CallChild
+    | MapChildren
+    | SleepUntil
+    | ReceiveMessage
+    | ReceiveBatch
+    | WaitEvent
+    | SendMessage
+    | EmitEvent
+    | SetValue
+    | WriteLog
+    | Withdraw
+)
+"""Everything that a flow asks for."""
+
+OpenRequest = CallChild | MapChildren | SleepUntil | ReceiveMessage | ReceiveBatch | WaitEvent
+"""The requests that are answered with `settle`."""

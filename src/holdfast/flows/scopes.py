@@ -1,0 +1,81 @@
+"""Scopes: the names of a program, and the helper functions that it may call."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Helper:
+    """A function of the program, as its callers see it."""
+
+    __slots__ = ("defaults", "is_async", "name", "node", "number", "parameters")
+
+    def __init__(self, node: FunctionNode, number: int) -> None:
+        self.node = node
+        self.number = number
+        self.name = node.name
+        self.is_async = isinstance(node, ast.AsyncFunctionDef)
+        self.parameters = [argument.arg for argument in node.args.args]
+        given = node.args.defaults
+        self.defaults: dict[str, Any] = {
+            name: literal(default)
+            for name, default in zip(self.parameters[len(self.parameters) - len(given) :], given, strict=False)
+            if is_literal(default)
+        }
+
+
+class ProgramNames:
+    """The functions and constants of a program."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        nodes = [node for node in tree.body if isinstance(node, FunctionNode)]
+        nodes.sort(key=lambda node: node.name != "main")
+        self.helpers: dict[str, Helper] = {}
+        for node in nodes:
+            self.helpers.setdefault(node.name, Helper(node, len(self.helpers)))
+        self.constants: dict[str, Any] = {}
+        for statement in tree.body:
+            if isinstance(statement, ast.Assign) and is_literal(statement.value):
+                for target in statement.targets:
+                    if isinstance(target, ast.Name):
+                        self.constants[target.id] = literal(statement.value)
+
+
+def is_literal(node: ast.expr) -> bool:
+    """True if an expression is a constant scalar."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return isinstance(node.operand, ast.Constant) and type(node.operand.value) in (int, float)
+    return isinstance(node, ast.Constant) and type(node.value) in (str, int, float, bool, type(None))
+
+
+def literal(node: ast.expr) -> Any:
+    """Return the value of a constant scalar."""
+    if isinstance(node, ast.UnaryOp):
+        return -literal(node.operand)
+    assert isinstance(node, ast.Constant)
+    return node.value
+
+
+def local_names(function: FunctionNode) -> list[str]:
+    """Return the parameters and assigned variables of a function, without those of comprehensions."""
+    found = dict.fromkeys(argument.arg for argument in function.args.args)
+    pending: list[ast.AST] = [*function.body[::-1]]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.ListComp | ast.DictComp | FunctionNode | ast.ClassDef | ast.Lambda):
+            # Targets inside a comprehension are its own. Its parts cannot assign anything else.
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.setdefault(node.id)
+        if isinstance(node, ast.ExceptHandler) and node.name:
+            found.setdefault(node.name)
+        pending.extend(list(ast.iter_child_nodes(node))[::-1])
+    return list(found)
+
+
+def target_names(target: ast.expr) -> list[str]:
+    """Return the names that a target binds."""
+    return [node.id for node in ast.walk(target) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]

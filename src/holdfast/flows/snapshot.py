@@ -1,0 +1,260 @@
+"""The snapshot: the whole state of a machine as one JSON document.
+
+Lists and dicts stand in one table, the heap, and refer to each other by number. So a list that two variables share is
+still shared after a resume, and a value may even contain itself. A reference is `[number]`, a handle `{"h": number}`, a
+cursor `{"c": number}`, an error `{"e": number}`, a variable without a value `{}`. Everything else is a scalar.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import msgspec
+
+from holdfast.core.clock import Micros
+from holdfast.core.errors import Unreadable
+from holdfast.flows.frames import MAIN_PATH, Frame, Path
+from holdfast.flows.handles import Handles
+from holdfast.flows.heap import HeapReader, HeapWriter, SavedCursor, SavedError
+from holdfast.flows.limits import FlowLimits
+from holdfast.flows.operations import FAILED, FIRST, JOIN, MAP, OPEN, PATH, PRIMITIVE, RACE, OpenOperation
+from holdfast.flows.program import Program
+from holdfast.flows.requests import OpenRequest
+
+FORMAT = 1
+
+
+class SavedState(msgspec.Struct):
+    """The parts of a machine that a snapshot keeps."""
+
+    seed: str
+    now: Micros
+    draws: int
+    used: int
+    handles: Any
+
+
+class SavedFrame(msgspec.Struct, array_like=True):
+    """A frame in a snapshot."""
+
+    function: int
+    pc: int
+    slots: list[Any]
+    stack: list[Any]
+
+
+class SavedPath(msgspec.Struct, array_like=True):
+    """A path in a snapshot."""
+
+    number: int
+    handle: int
+    wait: int
+    error: Any
+    frames: list[SavedFrame]
+
+
+class SavedOperation(msgspec.Struct, omit_defaults=True):
+    """An operation in a snapshot."""
+
+    n: int
+    kind: int
+    state: int = OPEN
+    request: OpenRequest | None = None
+    value: Any = None
+    error: Any = None
+    paths: list[int] = []
+    groups: list[int] = []
+    keys: list[str] | None = None
+    members: list[int] = []
+    left: int = 0
+    fails_fast: bool = False
+    results: Any = None
+    errors: Any = None
+
+
+class SavedMachine(msgspec.Struct):
+    """The document."""
+
+    format: int
+    program: str
+    seed: str
+    now: Micros
+    draws: int
+    used: int
+    next: tuple[int, int]
+    ready: list[int]
+    paths: list[SavedPath]
+    operations: list[SavedOperation]
+    heap: list[list[Any] | dict[str, Any]]
+    cursors: list[SavedCursor]
+    errors: list[SavedError]
+
+
+class SavedEnvelope(msgspec.Struct):
+    """The document with a checksum, so that an edited or cut snapshot is noticed."""
+
+    check: int
+    state: msgspec.Raw
+
+
+_encode = msgspec.json.Encoder().encode
+_decode_envelope = msgspec.json.Decoder(SavedEnvelope).decode
+_decode_machine = msgspec.json.Decoder(SavedMachine).decode
+
+
+def encode_state(state: SavedState, program: Program) -> str:
+    """Return the snapshot of a machine. Operations that nothing refers to any more are removed from it."""
+    handles: Handles = state.handles
+    writer = HeapWriter()
+    paths = [_save_path(path, writer) for path in handles.paths.values()]
+    writer.finish()
+    operations = _save_operations(handles, writer)
+    document = SavedMachine(
+        format=FORMAT,
+        program=program.version,
+        seed=state.seed,
+        now=state.now,
+        draws=state.draws,
+        used=state.used,
+        next=(handles.next_number, handles.next_path),
+        ready=list(handles.ready),
+        paths=paths,
+        operations=operations,
+        heap=writer.heap,
+        cursors=writer.cursors,
+        errors=writer.errors,
+    )
+    body = _encode(document)
+    return f'{{"check":{zlib.crc32(body)},"state":{body.decode()}}}'
+
+
+def _save_path(path: Path, writer: HeapWriter) -> SavedPath:
+    frames = [
+        SavedFrame(
+            frame.function, frame.pc, [writer.put(one) for one in frame.slots], [writer.put(one) for one in frame.stack]
+        )
+        for frame in path.frames
+    ]
+    error = None if path.error is None else writer.put(path.error)
+    return SavedPath(path.number, path.handle, path.wait, error, frames)
+
+
+def _save_operations(handles: Handles, writer: HeapWriter) -> list[SavedOperation]:
+    """Save the operations that something refers to. A result may have handles itself, so more may become known."""
+    awaited = {path.wait for path in handles.paths.values()} | {path.handle for path in handles.paths.values()}
+    handles.keep((writer.handles | awaited) & handles.table.keys(), writer)
+    return [_save_operation(one, writer) for one in handles.table.values()]
+
+
+def _save_operation(one: OpenOperation, writer: HeapWriter) -> SavedOperation:
+    if one.state == OPEN and one.kind == PRIMITIVE:  # most are, and there may be thousands
+        return SavedOperation(n=one.number, kind=PRIMITIVE, request=one.request, paths=one.paths, groups=one.groups)
+    saved = SavedOperation(
+        n=one.number,
+        kind=one.kind,
+        state=one.state,
+        request=one.saved_request() if one.request is not None and (one.state == OPEN or one.is_child) else None,
+        value=writer.put(one.value),
+        error=None if one.error is None else writer.put(one.error),
+        paths=one.paths,
+        groups=one.groups,
+        keys=one.keys,
+        members=one.members,
+        left=one.left,
+        fails_fast=one.fails_fast,
+        results=writer.put(one.results) if one.results else None,
+        errors=writer.put(one.errors) if one.errors else None,
+    )
+    writer.finish()
+    return saved
+
+
+# Reading
+
+
+def decode_state(text: str, program: Program, limits: FlowLimits) -> SavedState:
+    """Return the state in a snapshot. Raises `Unreadable` if it is not one of this program."""
+    try:
+        envelope = _decode_envelope(text)
+        body = bytes(envelope.state)
+        if zlib.crc32(body) != envelope.check:
+            raise Unreadable("this snapshot of a flow was changed after it was written")
+        document = _decode_machine(body)
+        if document.format != FORMAT:
+            raise Unreadable(f"this snapshot of a flow has format {document.format}; upgrade holdfast")
+        if document.program != program.version:
+            raise Unreadable("this snapshot belongs to another version of the flow")
+        handles = _restored(document, program, limits)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError, KeyError, IndexError, TypeError) as error:
+        if isinstance(error, Unreadable):
+            raise
+        raise Unreadable(f"this is not a snapshot of a flow: {error}") from error
+    return SavedState(seed=document.seed, now=document.now, draws=document.draws, used=document.used, handles=handles)
+
+
+def _restored(document: SavedMachine, program: Program, limits: FlowLimits) -> Handles:
+    reader = HeapReader(document.heap, document.cursors, document.errors)
+    handles = Handles(limits)
+    handles.next_number, handles.next_path = document.next
+    for saved in document.operations:
+        handles.table[saved.n] = _restored_operation(saved, reader)
+    for path in document.paths:
+        handles.paths[path.number] = _restored_path(path, reader, program)
+    handles.ready.extend(document.ready)
+    handles.open_count = sum(one.state == OPEN for one in handles.table.values())
+    _check(handles, reader)
+    return handles
+
+
+def _restored_operation(saved: SavedOperation, reader: HeapReader) -> OpenOperation:
+    one = OpenOperation(saved.n, saved.kind, saved.request)
+    one.state = saved.state
+    one.value = reader.get(saved.value)
+    one.error = None if saved.error is None else reader.error(saved.error)
+    one.paths, one.groups, one.keys, one.members = saved.paths, saved.groups, saved.keys, saved.members
+    one.left, one.fails_fast = saved.left, saved.fails_fast
+    one.results = {} if saved.results is None else reader.mapping(saved.results)
+    one.errors = {} if saved.errors is None else reader.mapping(saved.errors)
+    return one
+
+
+def _restored_path(saved: SavedPath, reader: HeapReader, program: Program) -> Path:
+    frames = []
+    for one in saved.frames:
+        if not 0 <= one.function < len(program.functions):
+            raise Unreadable("this snapshot has a function that the flow does not have")
+        function = program.functions[one.function]
+        if len(one.slots) != len(function.slots) or not 0 <= one.pc < len(function.handlers):
+            raise Unreadable(f"this snapshot does not fit the function {function.name}")
+        slots = [reader.get(value) for value in one.slots]
+        frames.append(Frame(one.function, slots, one.pc, [reader.get(value) for value in one.stack]))
+    if not frames:
+        raise Unreadable("this snapshot has a path that has ended")
+    path = Path(saved.number, saved.handle, frames)
+    path.wait = saved.wait
+    path.error = None if saved.error is None else reader.error(saved.error)
+    return path
+
+
+def _check(handles: Handles, reader: HeapReader) -> None:
+    """Refuse a snapshot with references to what it does not have."""
+    table, paths = handles.table, handles.paths
+    if MAIN_PATH not in paths:
+        raise Unreadable("this snapshot has no main path")
+    if not reader.handles <= {0, *table}:
+        raise Unreadable("this snapshot has a handle without an operation")
+    if not set(handles.ready) <= set(paths) or not all(path.wait in (-1, *table) for path in paths.values()):
+        raise Unreadable("this snapshot has a path that waits for nothing")
+    for one in table.values():
+        is_known = one.kind in (PRIMITIVE, JOIN, RACE, FIRST, PATH, MAP) and OPEN <= one.state <= FAILED
+        if not is_known or (one.state == FAILED and one.error is None):
+            raise Unreadable("this snapshot has an operation of unknown kind")
+        needs_request = one.state == OPEN and one.kind in (PRIMITIVE, MAP)
+        if needs_request and one.request is None:
+            raise Unreadable("this snapshot has an operation without a request")
+        if one.state == OPEN and not set(one.paths) <= set(paths):
+            raise Unreadable("this snapshot has an operation that an unknown path awaits")
+        members = set(paths) if one.kind == PATH else set(table)
+        if one.state == OPEN and not set(one.members) <= members:
+            raise Unreadable("this snapshot has a group with an unknown branch")

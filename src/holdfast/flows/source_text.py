@@ -1,0 +1,87 @@
+"""The text of a flow: parsed into a syntax tree of bounded size, or refused."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import warnings
+
+from holdfast.core.errors import FlowRefused
+from holdfast.flows.limits import NESTING_LIMIT, NODE_LIMIT, SOURCE_LIMIT_CHARACTERS
+from holdfast.flows.mistakes import Mistakes
+
+
+def parse(source: str) -> ast.Module:
+    """Return the syntax tree of a text. Raises `FlowRefused` if it is not Python, or too large."""
+    if not isinstance(source, str):
+        raise _refusal("", 1, 1, f"a flow is text, not {type(source).__name__}", "pass a str")
+    if len(source) > SOURCE_LIMIT_CHARACTERS:
+        what = f"the text has {len(source):,} characters; the limit is {SOURCE_LIMIT_CHARACTERS:,}"
+        raise _refusal("", 1, 1, what, "split it into several flows")
+    try:
+        source.encode()
+    except UnicodeEncodeError as error:
+        raise _refusal("", 1, 1, f"the text is not valid Unicode: {error.reason}", "save it as UTF-8") from error
+    tree = _parsed(source)
+    _check_size(tree, source)
+    return tree
+
+
+def _parsed(source: str) -> ast.Module:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as an invalid escape sequence, which Python still accepts
+            return ast.parse(source)
+    except SyntaxError as error:
+        line, column = error.lineno or 1, max(error.offset or 1, 1)
+        raise _refusal(source, line, column, f"this is not Python: {error.msg}", "correct the syntax") from None
+    except ValueError as error:  # NUL characters
+        raise _refusal(source, 1, 1, f"this is not Python: {error}", "remove the character") from None
+    except (RecursionError, MemoryError, OverflowError):
+        raise _refusal(source, 1, 1, "the text is nested too deeply", "use helper functions") from None
+
+
+def _refusal(source: str, line: int, column: int, message: str, advice: str) -> FlowRefused:
+    mistakes = Mistakes(source)
+    mistakes.add_at(line, column, message, advice)
+    return mistakes.refusal()
+
+
+def _check_size(tree: ast.Module, source: str) -> None:
+    """Refuse a tree that is too large or too deep, without recursion, so that later passes may recurse."""
+    count = 0
+    pending: list[tuple[ast.AST, int]] = [(tree, 0)]
+    while pending:
+        node, depth = pending.pop()
+        count += 1
+        if count > NODE_LIMIT or depth > NESTING_LIMIT:
+            what = f"more than {NODE_LIMIT:,} nodes" if count > NODE_LIMIT else f"more than {NESTING_LIMIT} levels"
+            place = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
+            advice = "split the program into several flows" if count > NODE_LIMIT else "use helper functions"
+            raise _refusal(source, *place, f"the program has {what}", advice)
+        for child in ast.iter_child_nodes(node):
+            is_elif = isinstance(node, ast.If) and isinstance(child, ast.If) and node.orelse == [child]
+            pending.append((child, depth if is_elif else depth + 1))
+
+
+def version_of(tree: ast.Module) -> str:
+    """Return the SHA-256 of a syntax tree without positions and comments, the same in every version of Python."""
+    return hashlib.sha256(_dump(tree).encode()).hexdigest()
+
+
+_IGNORED_FIELDS = {"ctx", "kind", "type_comment", "type_ignores", "type_params"}
+
+
+def _dump(node: object) -> str:
+    if isinstance(node, ast.AST):
+        fields = [
+            f"{name}={_dump(value)}"
+            for name, value in ast.iter_fields(node)
+            if name not in _IGNORED_FIELDS and value is not None and value != []
+        ]
+        if isinstance(node, ast.Constant):
+            fields = [f"{type(node.value).__name__}:{node.value!r}"]
+        return f"{type(node).__name__}({','.join(fields)})"
+    if isinstance(node, list):
+        return f"[{','.join(_dump(item) for item in node)}]"
+    return repr(node)
