@@ -41,6 +41,7 @@ from holdfast.core.commands import (
     OfferTypes,
     PurgeDeadLetters,
     Recover,
+    RegisterFlow,
     ReplayDeadLetters,
     RetireWorker,
     SendMessages,
@@ -48,6 +49,7 @@ from holdfast.core.commands import (
 )
 from holdfast.core.entries import UNDO_PREFIX
 from holdfast.core.errors import InvalidRequest, KeyConflict, RunBusy, RunNotFound
+from holdfast.core.flow_definitions import FLOW_RUNTIME
 from holdfast.core.model import (
     Arrival,
     Entry,
@@ -77,6 +79,7 @@ from holdfast.core.questions import (
     EndsOf,
     FindOrphans,
     ListDeadLetters,
+    ListFlows,
     ListTopics,
     ListTypes,
     Query,
@@ -108,6 +111,7 @@ from holdfast.testing.contract.arrange import (
     succeed,
     transfer_of,
 )
+from holdfast.testing.contract.flow import a_flow
 from tests.contract.side_by_side import Open, SideBySide
 from tests.contract.slots import check_slots
 from tests.contract.wishes import WISHES, Wish, request_of
@@ -252,6 +256,13 @@ CHECKPOINTS = st.fixed_dictionaries(
             *({"cancel": number} for number in range(RUNS)),
         ),
     }
+)
+FLOWS = st.tuples(st.sampled_from("abc"), st.sampled_from(TYPES))
+FLOW_QUERIES = some_of(
+    *({"type": type} for type in (*TYPES, "shop.*", "s*", "%")),
+    *({"version": version} for version in ("a", "bb", "%")),
+    *({"limit": limit} for limit in (1, 2)),
+    {"with_texts": True},
 )
 QUERIES = some_of(
     *({"states": frozenset({state})} for state in RunState),
@@ -467,10 +478,24 @@ class StoreMachine(SideBySide):
             self._write([checkpoint_for(lease, Release(), seen=MANY)])
         self.claim(worker=WORKERS[0], types=OFFERED, limit=limit, may_suspect=True, repeats=None, shares=shares)
 
-    @rule(name=st.sampled_from(TYPES), worker=st.sampled_from(WORKERS))
-    def offer_types(self, name: str, worker: str) -> None:
-        offer = TypeOffer(name=name, runtime="python", description="%")
+    @rule(
+        name=st.sampled_from(TYPES), worker=st.sampled_from(WORKERS), runtime=st.sampled_from(["python", FLOW_RUNTIME])
+    )
+    def offer_types(self, name: str, worker: str, runtime: str) -> None:
+        offer = TypeOffer(name=name, runtime=runtime, description="%")
         self._both(lambda store: store.apply(OfferTypes(worker=worker, offers=[offer])))
+
+    @rule(flow=FLOWS, code=st.integers(1, 2), by=st.sampled_from(WORKERS))
+    def register_flow(self, flow: tuple[str, str], code: int, by: str) -> None:
+        definition = a_flow(*flow, program=f"{code}", instruction_set=code)
+        self._both(lambda store: store.apply(RegisterFlow(definition=definition, by=by)))
+
+    @rule(query=FLOW_QUERIES)
+    def list_flows(self, query: Plan) -> None:
+        first = self._both(lambda store: store.catalog(ListFlows(**query)), list)
+        if first:
+            after = (first[-1].type, first[-1].registered_at)
+            self._both(lambda store: store.catalog(ListFlows(**query, after=after)), list)
 
     @rule(
         kind=st.sampled_from(["prune", "prune one", "dry run", "replay", "purge"]),
@@ -500,6 +525,7 @@ class StoreMachine(SideBySide):
     @rule(
         runs=st.lists(MOVES, max_size=3),
         events=st.lists(KEPT, max_size=3),
+        flows=st.lists(FLOWS, max_size=1),
         export=st.integers(0, 3),
         is_last=often(usual=False, rare=[True]),
     )
@@ -508,6 +534,7 @@ class StoreMachine(SideBySide):
         *,
         runs: list[tuple[int, int, str | None]],
         events: list[tuple[int, str, bool]],
+        flows: list[tuple[str, str]],
         export: int,
         is_last: bool,
     ) -> None:
@@ -528,6 +555,7 @@ class StoreMachine(SideBySide):
             last_event=MOVED_EVENTS,
             runs=tuple(dumps),
             events=tuple(kept.values()),
+            flows=tuple(a_flow(*flow, program="1", registered_at=self.clock.now() - SECOND) for flow in flows),
             is_last=is_last,
         )
         self._both(lambda store: transfer_of(store).restore(restoration))
@@ -850,6 +878,7 @@ async def _picture(store: Store, numbers: Sequence[int]) -> Plan:
         "held": await store.stats(CountLeases()),
         "topics": list(await store.catalog(ListTopics())),
         "types": list(await store.catalog(ListTypes())),
+        "flows": list(await store.catalog(ListFlows(with_texts=True))),
         "slots": list(await store.stats(CountSlots())),
         "slots of a type": list(await store.stats(CountSlots(type=TYPES[0]))),
         "letters": list(await store.catalog(ListDeadLetters(limit=MANY))),

@@ -201,6 +201,7 @@ def test_pruning_reports_what_it_deleted(shop: Shop) -> None:
         "events": 2,
         "dead_letters": 0,
         "taken": 0,
+        "flows": 0,
         "receipts": 0,
         "replies": 0,
         "has_more": False,

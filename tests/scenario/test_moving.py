@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast import (
     Break,
@@ -27,15 +28,18 @@ from holdfast import (
 from holdfast.app import session_of
 from holdfast.core.checkpoint import ClaimRequest
 from holdfast.core.clock import SECOND
-from holdfast.core.commands import PutSchedules
-from holdfast.core.model import Schedule
-from holdfast.core.questions import ListSchedules, ListTypes
+from holdfast.core.commands import OfferTypes, PutSchedules, RegisterFlow
+from holdfast.core.flow_definitions import FlowDefinition
+from holdfast.core.model import Schedule, TypeOffer
+from holdfast.core.ports import Store
+from holdfast.core.questions import ListFlows, ListSchedules, ListTypes
 from holdfast.core.states import ENDS
 from holdfast.core.transfer import Dump
 from holdfast.engine import importing
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import Harness
 from holdfast.testing.contract.arrange import transfer_of
+from holdfast.testing.contract.flow import a_flow
 from tests.postgres import Databases
 from tests.stage import Stage, lent
 
@@ -600,6 +604,43 @@ async def test_rules_of_topics_and_types_move_unless_the_target_has_its_own(few_
         assert (rules["looper"].concurrency, rules["looper"].retention) == (2, 86_400 * SECOND)
         assert (rules["sleeper"].concurrency, rules["sleeper"].is_enabled) == (9, True)
         assert [(topic.name, topic.max_pending) for topic in await there.topics.list()] == [("a*", 10_000), ("jobs", 7)]
+
+
+async def test_flows_move_once_and_before_the_rules(few_stages: tuple[Stage, Stage]) -> None:
+    async with both(few_stages, a_shop()) as (h, there):
+        await h.types.set("looper", concurrency=2)
+        source, target = session_of(h).store, session_of(there).store
+        for letter in "aba":
+            await source.apply(RegisterFlow(definition=a_flow(letter, "flow.v1"), by="ann"))
+        lines = await exported(h)
+
+        reports = [await there.import_(lines) for _ in range(2)]
+        reports.append(await there.import_(await exported(h)))
+
+        assert [report.flows for report in reports] == [3, 0, 0]
+        kinds = [json.loads(line)["line"] for line in lines]
+        assert kinds[1:4] == ["flow"] * 3
+        question = ListFlows(with_texts=True)
+        assert await _unused(target, question) == await _unused(source, question)
+
+
+async def _unused(store: Store, question: ListFlows) -> list[FlowDefinition]:
+    return [replace(flow, used_at=0) for flow in await store.catalog(question)]
+
+
+async def test_nothing_is_imported_if_a_flow_is_code_in_the_target(few_stages: tuple[Stage, Stage]) -> None:
+    async with both(few_stages, a_shop()) as (h, there):
+        await h.topics.set("jobs", mode="queue")
+        target = session_of(there).store
+        await session_of(h).store.apply(RegisterFlow(definition=a_flow("a", "flow.v1")))
+        offer = TypeOffer(name="flow.v1", runtime="python")
+        await target.apply(OfferTypes(worker="host-1", offers=[offer]))
+
+        with pytest.raises(InvalidRequest, match=r"'flow\.v1' is code: worker 'host-1'.*\nNothing was imported"):
+            await there.import_(await exported(h))
+
+        assert await target.catalog(ListFlows()) == []
+        assert await there.topics.list() == []
 
 
 async def test_schedules_move_with_their_state(few_stages: tuple[Stage, Stage]) -> None:

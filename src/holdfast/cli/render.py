@@ -200,6 +200,7 @@ def pruned_json(pruned: Pruned) -> Json:
         "taken": pruned.taken,
         "receipts": pruned.receipts,
         "replies": pruned.replies,
+        "flows": pruned.flows,
         "has_more": pruned.has_more,
     }
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from holdfast.core.clock import Micros
+from holdfast.core.flow_definitions import FlowDefinition, RegisteredFlow
 from holdfast.core.model import Event, Firing, MessageToRun, Schedule, Topic, TypeChange, TypeOffer, Value
 
 REOPENED_AT_ONCE = 1_000
@@ -172,10 +173,25 @@ class ChangeTypes(Command[None], frozen=True, kw_only=True):
 
 
 class OfferTypes(Command[None], frozen=True, kw_only=True):
-    """Record the types that a worker, identified by its name, can execute."""
+    """Record the types that a worker, identified by its name, can execute.
+
+    Raises `InvalidRequest` if the worker offers code for a type that is a flow. The offer of a flow has the runtime
+    `flow_definitions.FLOW_RUNTIME`.
+    """
 
     worker: str
     offers: Sequence[TypeOffer]
+
+
+class RegisterFlow(Command[RegisteredFlow], frozen=True, kw_only=True):
+    """Register a version of a flow. It is the version of runs that are created from now on.
+
+    Registering the newest version of its type again changes nothing. An older version becomes the newest one again,
+    with the program of its first registration. The store sets the instant, later than every earlier registration of
+    the type. Raises `InvalidRequest` if a worker offers the type as code.
+    """
+
+    definition: FlowDefinition
 
 
 class RetireWorker(Command[None], frozen=True, kw_only=True):
@@ -239,6 +255,7 @@ AnyCommand = (
     | PurgeDeadLetters
     | ChangeTypes
     | OfferTypes
+    | RegisterFlow
     | RetireWorker
     | PutSchedules
     | PauseSchedules

@@ -16,6 +16,7 @@ import msgspec
 from holdfast.core.clock import Micros
 from holdfast.core.codec import json_flaw
 from holdfast.core.errors import InvalidRequest
+from holdfast.core.flow_definitions import FlowDefinition
 from holdfast.core.intent import check_id, check_key, check_tags, check_text, check_topic, check_type
 from holdfast.core.model import DeadLetter, Schedule, Topic, TypeRule, Value
 from holdfast.core.schedules import check_schedule_name
@@ -55,6 +56,12 @@ class ScheduleLine(Value, frozen=True, kw_only=True, tag_field="line", tag="sche
     schedule: Schedule
 
 
+class FlowLine(Value, frozen=True, kw_only=True, tag_field="line", tag="flow"):
+    """A registration of a flow. These come before the runs that execute it."""
+
+    flow: FlowDefinition
+
+
 class RunLine(Value, frozen=True, kw_only=True, tag_field="line", tag="run"):
     """A run with everything that belongs to it."""
 
@@ -87,7 +94,7 @@ class Footer(Value, frozen=True, kw_only=True, tag_field="line", tag="end"):
     left: int = 0
 
 
-Content = TopicLine | TypeLine | ScheduleLine | RunLine | UnreadableLine | EventLine | LetterLine
+Content = FlowLine | TopicLine | TypeLine | ScheduleLine | RunLine | UnreadableLine | EventLine | LetterLine
 Line = Header | Content | Footer
 
 _encode = msgspec.json.Encoder().encode
@@ -211,6 +218,8 @@ class ExportReader:
                 self._check_value(line.event.payload)
             case LetterLine():
                 self._check_order("letter", line.letter.number)
+            case FlowLine():
+                self._check_value(line.flow.program)
             case _:
                 pass
 
@@ -247,7 +256,7 @@ class ExportReader:
         return InvalidRequest(f"line {self.number} {why}")
 
 
-def _check_names(line: Content) -> None:
+def _check_names(line: Content) -> None:  # noqa: C901 - one case for each kind of line
     """Refuse names that the source store would not have accepted."""
     match line:
         case RunLine(dump=dump):
@@ -269,6 +278,9 @@ def _check_names(line: Content) -> None:
             check_topic(topic.name)
         case TypeLine(type=rule):
             check_type(rule.name)
+        case FlowLine(flow=flow):
+            check_type(flow.type)
+            check_text(flow.version, "version of a flow")
         case ScheduleLine(schedule=schedule):
             check_schedule_name(schedule.name)
             check_type(schedule.type)

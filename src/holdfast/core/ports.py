@@ -39,7 +39,7 @@ class Pruned(Value, frozen=True, kw_only=True):
     """The numbers of items that a pruning removed. `has_more`: more items are due.
 
     `runs` are counted by type. `events` had expired or overflowed. `dead_letters` are queue events that became dead
-    letters, `taken` are queue events that a run had taken.
+    letters, `taken` are queue events that a run had taken. `flows` are definitions that no run needs any more.
     """
 
     runs: dict[str, int] = {}
@@ -48,6 +48,7 @@ class Pruned(Value, frozen=True, kw_only=True):
     taken: int = 0
     receipts: int = 0
     replies: int = 0
+    flows: int = 0
     has_more: bool = False
 
     def plus(self, other: Pruned) -> Pruned:
@@ -59,6 +60,7 @@ class Pruned(Value, frozen=True, kw_only=True):
             taken=self.taken + other.taken,
             receipts=self.receipts + other.receipts,
             replies=self.replies + other.replies,
+            flows=self.flows + other.flows,
             has_more=other.has_more,
         )
 
@@ -110,7 +112,7 @@ class Reader(Protocol):
         ...
 
     async def catalog(self, question: Listing[A]) -> A:
-        """Return things other than runs: topics, types, schedules, dead letters."""
+        """Return things other than runs: topics, types, schedules, dead letters, flows."""
         ...
 
     async def changes(self, question: Awaited[A]) -> A:
@@ -228,7 +230,8 @@ class Transfer(Protocol):
         """Write data from another store unchanged. Each run is written whole or not at all.
 
         Future events get higher numbers than any that the restored runs know. If a run is not at rest, the whole
-        restoration is refused with `InvalidRequest`. Data that was restored before is not changed.
+        restoration is refused with `InvalidRequest`. So is a flow of a type that is code here. Data that was restored
+        before is not changed.
         """
         ...
 

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from holdfast.core.checkpoint import Verdicts
 from holdfast.core.clock import Micros
+from holdfast.core.flow_definitions import FlowDefinition
 from holdfast.core.intent import matches_type
 from holdfast.core.model import Arrival, Backlog, DeadLetter, Holding, Run, Schedule, Topic, TypeRule, Value, Wait
 from holdfast.core.states import RunState
@@ -157,6 +158,28 @@ class ListSchedules(Listing[Sequence[Schedule]], frozen=True, kw_only=True):
         )
 
 
+class ListFlows(Listing[Sequence[FlowDefinition]], frozen=True, kw_only=True):
+    """Registrations of flows, by type and then by time.
+
+    `type` may end in `.*`; `version` is the beginning of a version. `after` is the type and the time of the last one of
+    the previous page. Without `with_texts`, source and program are left out, which makes the answer small.
+    """
+
+    type: str | None = None
+    version: str | None = None
+    with_texts: bool = False
+    after: tuple[str, Micros] = ("", 0)
+    limit: int = 100
+
+    def admits(self, definition: FlowDefinition) -> bool:
+        """True if a registration matches the filter."""
+        return (
+            (self.type is None or matches_type(definition.type, self.type))
+            and (self.version is None or definition.version.startswith(self.version))
+            and (definition.type, definition.registered_at) > self.after
+        )
+
+
 class Due(Value, frozen=True, kw_only=True):
     """The schedules with a due slot, earliest first, and the time of the next slot that is not due."""
 
@@ -175,7 +198,7 @@ class ListDueSchedules(Listing[Due], frozen=True, kw_only=True):
     after: tuple[Micros, str] = (0, "")
 
 
-AnyListing = ListTopics | ListTypes | ListMessages | ListDeadLetters | ListSchedules | ListDueSchedules
+AnyListing = ListTopics | ListTypes | ListMessages | ListDeadLetters | ListSchedules | ListDueSchedules | ListFlows
 
 
 # Changes: news that a process waits for

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from holdfast.core.audit import REQUEST
 from holdfast.core.clock import Micros
 from holdfast.core.errors import InvalidRequest
+from holdfast.core.flow_definitions import FlowDefinition
 from holdfast.core.model import (
     Arrival,
     AuditFact,
@@ -85,6 +86,7 @@ class Restoration(Value, frozen=True, kw_only=True):
     runs: tuple[Dump, ...] = ()
     events: tuple[KeptEvent, ...] = ()
     letters: tuple[DeadLetter, ...] = ()
+    flows: tuple[FlowDefinition, ...] = ()
     is_last: bool = False
 
 
@@ -107,6 +109,7 @@ class Restored(Value, frozen=True, kw_only=True):
     events: int = 0
     skipped: int = 0
     letters: int = 0
+    flows: int = 0
     is_finished: bool = False
 
 

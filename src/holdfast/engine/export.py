@@ -18,18 +18,19 @@ from holdfast.core.errors import RunNotFound, Unreadable
 from holdfast.core.ids import new_id
 from holdfast.core.model import Run, Value
 from holdfast.core.ports import Store
-from holdfast.core.questions import Details, ListDeadLetters, ListSchedules, ListTopics, ListTypes, Query
+from holdfast.core.questions import Details, ListDeadLetters, ListFlows, ListSchedules, ListTopics, ListTypes, Query
 from holdfast.core.rules import is_due
 from holdfast.core.states import ENDS, LIVE, RunState
 from holdfast.core.transfer import EXPORT, KeptEvent, is_at_rest, is_ruled, values_of
 from holdfast.core.unreadable import told
 from holdfast.engine.capabilities import transfer_of
 from holdfast.engine.info import RunInfo
-from holdfast.engine.paging import letter_pages, pages, run_pages, schedule_pages
+from holdfast.engine.paging import flow_pages, letter_pages, pages, run_pages, schedule_pages
 from holdfast.engine.queries import Filter, query_of
 from holdfast.engine.session import Session
 
 RUNS_AT_ONCE = 50
+FLOWS_AT_ONCE = 50
 LOOK_SECONDS = 0.2
 """Interval between two checks for runs that workers have released."""
 
@@ -116,9 +117,8 @@ class Export:
         )
 
     async def _contents(self, store: Store, query: Query, last_event: int) -> AsyncIterator[export_format.Content]:
-        if self._is_live:
-            async for rule in _rules(store):
-                yield rule
+        async for line in _before_runs(store, has_rules=self._is_live):
+            yield line
         async for run_ids in self._run_ids(store, query):
             for run_line in await self._dumped(store, run_ids):
                 yield run_line
@@ -270,6 +270,19 @@ async def family_of(store: Store, run: Run) -> list[Run]:
         async for page in run_pages(store, Query(parent_id=member.id, states=LIVE)):
             family += [details.run for details in page]
     return family
+
+
+async def _before_runs(store: Store, *, has_rules: bool) -> AsyncIterator[export_format.Content]:
+    """Yield the registrations of flows, and then the rules of topics and types.
+
+    Flows come first, so that an import that refuses one has written nothing.
+    """
+    async for flows in flow_pages(store, ListFlows(with_texts=True), page_size=FLOWS_AT_ONCE):
+        for flow in flows:
+            yield export_format.FlowLine(flow=flow)
+    if has_rules:
+        async for rule in _rules(store):
+            yield rule
 
 
 async def _rules(store: Store) -> AsyncIterator[export_format.Content]:

@@ -14,6 +14,7 @@ import msgspec
 from holdfast.core import export_format
 from holdfast.core.commands import ChangeTypes, Resume, SetTopics
 from holdfast.core.errors import InvalidRequest, RunNotFound
+from holdfast.core.flow_definitions import FlowDefinition
 from holdfast.core.model import DeadLetter, Schedule, WaitKind
 from holdfast.core.ports import Store
 from holdfast.core.questions import ListTopics, ListTypes, Query
@@ -45,7 +46,7 @@ class RefusedRun(msgspec.Struct, frozen=True, kw_only=True):
 class ImportReport(msgspec.Struct, kw_only=True):
     """The result of an import, which is safe to repeat.
 
-    `topics`, `types`, `schedules`, `events` and `letters` are the numbers of those that were imported.
+    `flows`, `topics`, `types`, `schedules`, `events` and `letters` are the numbers of those that were imported.
     """
 
     export_id: str = ""
@@ -56,6 +57,7 @@ class ImportReport(msgspec.Struct, kw_only=True):
     """Number of runs that existed already and did not change."""
     resumed: int = 0
     """Number of runs that the export had paused and that continue here."""
+    flows: int = 0
     topics: int = 0
     types: int = 0
     schedules: int = 0
@@ -85,6 +87,7 @@ class Import:
         self._runs: list[Dump] = []
         self._events: list[KeptEvent] = []
         self._letters: list[DeadLetter] = []
+        self._flows: list[FlowDefinition] = []
         self._schedules: list[Schedule] = []
         self._size = 0
         self._topics: set[str] = set()
@@ -113,7 +116,7 @@ class Import:
 
     def _so_far(self) -> str:
         report = self.report
-        if not report.restored:
+        if not (report.restored or report.flows):
             return "Nothing was imported."
         return (
             f"{report.restored} runs were imported before that. Runs that the export paused stay paused; none was "
@@ -129,7 +132,11 @@ class Import:
         self.report.was_finished = told.is_finished
 
     async def _add(self, line: export_format.Content, size: int) -> None:
+        if self._flows and not isinstance(line, export_format.FlowLine):
+            await self._flush()  # a refused flow keeps everything after it from being written
         match line:
+            case export_format.FlowLine(flow=flow):
+                self._flows.append(flow)
             case export_format.RunLine(dump=dump):
                 self._runs.append(dump)
             case export_format.UnreadableLine(id=run_id, why=why):
@@ -161,15 +168,16 @@ class Import:
 
     async def _flush(self) -> None:
         """Write the current batch."""
-        restoration = self._restoration(runs=self._runs, events=self._events, letters=self._letters)
+        restoration = self._restoration(runs=self._runs, events=self._events, letters=self._letters, flows=self._flows)
         told = await transfer_of(self._store, "import_").restore(restoration)
         for dump, fate in zip(self._runs, told.fates, strict=True):
             self._note(dump, fate)
         self.report.events += told.events
         self.report.skipped += told.skipped
         self.report.letters += told.letters
+        self.report.flows += told.flows
         self._told("imported", len(self._runs))
-        self._runs, self._events, self._letters, self._size = [], [], [], 0
+        self._runs, self._events, self._letters, self._flows, self._size = [], [], [], [], 0
 
     def _note(self, dump: Dump, fate: Fate) -> None:
         report = self.report
@@ -189,6 +197,7 @@ class Import:
         runs: Sequence[Dump] = (),
         events: Sequence[KeptEvent] = (),
         letters: Sequence[DeadLetter] = (),
+        flows: Sequence[FlowDefinition] = (),
         is_last: bool = False,
     ) -> Restoration:
         header = self._reading.header
@@ -199,6 +208,7 @@ class Import:
             runs=tuple(runs),
             events=tuple(events),
             letters=tuple(letters),
+            flows=tuple(flows),
             is_last=is_last,
         )
 

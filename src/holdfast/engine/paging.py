@@ -7,9 +7,10 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from holdfast.core.flow_definitions import FlowDefinition
 from holdfast.core.model import DeadLetter, Schedule
 from holdfast.core.ports import Reader
-from holdfast.core.questions import PAGE_LIMIT, Details, ListDeadLetters, ListSchedules, Query
+from holdfast.core.questions import PAGE_LIMIT, Details, ListDeadLetters, ListFlows, ListSchedules, Query
 
 T = TypeVar("T")
 
@@ -61,3 +62,15 @@ def schedule_pages(store: Reader, query: ListSchedules, limit: int | None = None
         return store.catalog(replace(query, after=after, limit=size))
 
     return pages(read, limit)
+
+
+def flow_pages(
+    store: Reader, query: ListFlows, limit: int | None = None, page_size: int = PAGE_LIMIT
+) -> AsyncIterator[Sequence[FlowDefinition]]:
+    """Return the pages of all registrations of flows that match a query, by type and time."""
+
+    def read(last: FlowDefinition | None, size: int) -> Awaitable[Sequence[FlowDefinition]]:
+        after = query.after if last is None else (last.type, last.registered_at)
+        return store.catalog(replace(query, after=after, limit=size))
+
+    return pages(read, limit, page_size)

@@ -207,8 +207,8 @@ async def test_the_wal_is_copied_back_between_batches(store: SqliteStore, monkey
     for number in range(60):
         await start(store, an_intent(number, payload=payload))
 
-    # Each commit writes a dozen pages; without the copying the file would keep them all.
-    assert store._files.wal.stat().st_size < 60 * 4_096
+    # The schema takes about 60 pages, and each commit a dozen; without the copying the file would keep them all.
+    assert store._files.wal.stat().st_size < 100 * 4_096
 
 
 async def test_operations_need_an_open_store(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from holdfast.stores.sqlite import (
     dead_letters,
     events,
     families,
+    flows,
     histories,
     housekeeping,
     inboxes,
@@ -46,6 +47,7 @@ MODULES = (
     dead_letters,
     events,
     families,
+    flows,
     histories,
     housekeeping,
     inboxes,
@@ -68,6 +70,7 @@ READS_EVERYTHING = {
     "_TOPICS",
     "_TYPES",
     "_RULED",
+    "_SUPERSEDED",
     "_USES",
     "_STRAY",
     "_RETENTIONS",
@@ -144,6 +147,9 @@ QUEUE_PLANS = {
     "purging._NEXT_TYPE": "run_ended (type>?)",
     "schedules._DUE": "schedule_due ((next_at,name)>(?,?) AND next_at<?)",
     "schedules._NEXT": "schedule_due (next_at>?)",
+    "flows._OF_TYPE": "sqlite_autoindex_flow_1 (type=?)",
+    "flows._LIST": "sqlite_autoindex_flow_1 ((type,registered_at)>(?,?))",
+    "flows._OLDEST_RUN": "run_type (type=?)",
 }
 
 

@@ -70,6 +70,7 @@ def _tell(out: Output, pruned: Pruned, *, is_dry_run: bool) -> None:
         "queue events that were taken": pruned.taken,
         "ids of received messages": pruned.receipts,
         "replies": pruned.replies,
+        "definitions of flows": pruned.flows,
     }
     if not any(counts.values()):
         out.talk("there is nothing to prune")

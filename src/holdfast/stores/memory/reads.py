@@ -25,6 +25,7 @@ from holdfast.core.questions import (
     FindOrphans,
     ListDeadLetters,
     ListDueSchedules,
+    ListFlows,
     Listing,
     ListMessages,
     ListSchedules,
@@ -39,6 +40,7 @@ from holdfast.core.questions import (
 from holdfast.core.states import RunState
 from holdfast.core.topics import covers
 from holdfast.core.transfer import Dump, KeptEvent
+from holdfast.stores.memory.flows import list_flows
 from holdfast.stores.memory.state import Published, Record, State
 from holdfast.stores.memory.unit_of_work import StateUnit
 from holdfast.stores.operations import leases
@@ -90,6 +92,8 @@ def _catalog(state: State, question: AnyListing, now: Micros) -> object:
             return schedules(state, question)
         case ListDueSchedules():
             return due_schedules(state, question.limit, question.after, now)
+        case ListFlows():
+            return list_flows(state, question)
         case _:
             assert_never(question)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from holdfast.core import audit, limits, rules
 from holdfast.core.clock import Micros
+from holdfast.core.flow_definitions import FlowDefinition
 from holdfast.core.hint import News
 from holdfast.core.limits import Window
 from holdfast.core.location import is_within
@@ -127,6 +128,7 @@ class State:
     parked: dict[str, list[Place]] = field(default_factory=lambda: defaultdict(list))
     slots: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     types: dict[str, TypeRule] = field(default_factory=dict)
+    flows: dict[str, list[FlowDefinition]] = field(default_factory=dict)
     windows: dict[str, Window] = field(default_factory=dict)
     events: dict[str, list[Published]] = field(default_factory=lambda: defaultdict(list))
     event_count: int = 0
@@ -166,6 +168,10 @@ class State:
         for record in self.records.values():
             if record.run.type == type and (wait := limits.parked_at(record.waits)) is not None:
                 record.run, record.waits = limits.let_go(record.run, wait.since, now), limits.without(record.waits)
+
+    def whole_flow(self, definition: FlowDefinition) -> FlowDefinition:
+        """Return a registration with its texts. A working set may have loaded it without them."""
+        return definition
 
     def next_event(self) -> int:
         """Return the number of the next event."""

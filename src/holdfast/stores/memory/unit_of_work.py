@@ -27,6 +27,7 @@ from holdfast.core.model import (
 )
 from holdfast.core.transfer import Origin
 from holdfast.stores.memory.events import StateEvents
+from holdfast.stores.memory.flows import StateFlows
 from holdfast.stores.memory.housekeeping import StateHousekeeping
 from holdfast.stores.memory.state import Place, Record, State
 from holdfast.stores.operations.unit_of_work import Taken
@@ -46,6 +47,7 @@ class StateUnit:
         self.events = StateEvents(state)
         self.dead_letters = StateDeadLetters(state)
         self.types = StateTypes(state)
+        self.flows = StateFlows(state)
         self.limits = StateLimits(state)
         self.schedules = StateSchedules(state)
         self.workers = StateWorkers(state)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from holdfast.core.clock import Micros
+from holdfast.core.flow_definitions import FlowDefinition
 from holdfast.core.model import DeadLetter, Schedule, WorkerRecord
 from holdfast.core.transfer import Origin
 
@@ -32,6 +34,32 @@ class ScheduleRows(Protocol):
 
     def remove(self, name: str) -> bool:
         """Delete a schedule. Return True if it existed."""
+        ...
+
+
+class FlowRows(Protocol):
+    """Registrations of flows, by type and time."""
+
+    def of(self, type: str) -> Sequence[FlowDefinition]:
+        """Return the registrations of a type in order of time. Their texts may be missing."""
+        ...
+
+    def whole(self, definition: FlowDefinition) -> FlowDefinition:
+        """Return a registration with its texts."""
+        ...
+
+    def put(self, definition: FlowDefinition) -> None:
+        """Add a registration with its texts, or replace the `used_at` of one that is there."""
+        ...
+
+    def remove(self, definition: FlowDefinition) -> None: ...
+
+    def types(self) -> Sequence[str]:
+        """Return the types that have more than one registration, so that old ones may be removed. Only for pruning."""
+        ...
+
+    def oldest_run(self, type: str) -> Micros | None:
+        """Return when the oldest run of a type that is still stored was created. Only for pruning."""
         ...
 
 

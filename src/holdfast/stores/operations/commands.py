@@ -21,6 +21,7 @@ from holdfast.core.commands import (
     PurgeDeadLetters,
     PutSchedules,
     Recover,
+    RegisterFlow,
     RemoveSchedules,
     ReplayDeadLetters,
     Resume,
@@ -31,7 +32,7 @@ from holdfast.core.commands import (
     TriggerSchedule,
     Wake,
 )
-from holdfast.stores.operations import arrivals, controls, dead_letters, schedules, types
+from holdfast.stores.operations import arrivals, controls, dead_letters, flows, schedules, types
 from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 A = TypeVar("A")
@@ -61,6 +62,8 @@ def _apply(unit: UnitOfWork, command: AnyCommand, now: Micros) -> object:  # noq
             types.change(unit, command.changes, now)
         case OfferTypes():
             types.offer(unit, command.worker, command.offers, now)
+        case RegisterFlow():
+            return flows.register(unit, command.definition, command.by, now)
         case RetireWorker():
             unit.workers.remove(command.worker_id)
         case PutSchedules():

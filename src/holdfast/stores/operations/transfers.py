@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from holdfast.core import transfer
 from holdfast.core.clock import Micros
 from holdfast.core.transfer import Dump, Fate, KeptEvent, Origin, Restoration, Restored
-from holdfast.stores.operations import queues
+from holdfast.stores.operations import flows, queues
 from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
@@ -18,6 +18,8 @@ def restore(unit: UnitOfWork, restoration: Restoration, now: Micros) -> Restored
     origin = unit.origins.get(restoration.export_id) or _first_seen(unit)
     if origin.is_finished:
         return Restored(is_finished=True)
+    flows.check_restorable(unit, restoration.flows)
+    restored_flows = flows.restore(unit, restoration.flows, now)
     unit.events.raise_numbers(restoration.last_event)
     fates = tuple(_restore_one(unit, dump, origin.high) for dump in restoration.runs)
     origin, events, skipped = transfer.take_in(
@@ -31,7 +33,7 @@ def restore(unit: UnitOfWork, restoration: Restoration, now: Micros) -> Restored
         unit.dead_letters.add(letter)
         origin = replace(origin, letter=letter.number)
     unit.origins.put(restoration.export_id, replace(origin, is_finished=restoration.is_last))
-    return Restored(fates=fates, events=events, skipped=skipped, letters=len(fresh))
+    return Restored(fates=fates, events=events, skipped=skipped, letters=len(fresh), flows=restored_flows)
 
 
 def _first_seen(unit: UnitOfWork) -> Origin:

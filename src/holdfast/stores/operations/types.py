@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.core.clock import Micros
 from holdfast.core.model import TypeChange, TypeOffer, TypeRule
-from holdfast.stores.operations import limits
+from holdfast.stores.operations import flows, limits
 from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
@@ -23,7 +23,11 @@ def change(unit: UnitOfWork, changes: Sequence[TypeChange], now: Micros) -> None
 
 
 def offer(unit: UnitOfWork, worker: str, offers: Sequence[TypeOffer], now: Micros) -> None:
-    """Record the types that a worker offers. The settings that a person has made for a type stay."""
+    """Record the types that a worker offers. The settings that a person has made for a type stay.
+
+    Raises before it writes if one of the types is a flow and is offered as code.
+    """
+    flows.check_offers(unit, worker, offers)
     for one in offers:
         known = unit.types.get(one.name) or TypeRule(name=one.name)
         unit.types.put(known.offered(one, worker, now))

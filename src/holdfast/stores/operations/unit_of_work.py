@@ -31,7 +31,7 @@ from holdfast.core.model import (
 )
 from holdfast.core.topics import EventState
 from holdfast.core.transfer import KeptEvent
-from holdfast.stores.operations.catalogue import DeadLetterRows, Origins, ScheduleRows, WorkerRows
+from holdfast.stores.operations.catalogue import DeadLetterRows, FlowRows, Origins, ScheduleRows, WorkerRows
 from holdfast.stores.operations.housekeeping import Housekeeping
 
 
@@ -428,6 +428,9 @@ class UnitOfWork(Protocol):
 
     @property
     def types(self) -> TypeRows: ...
+
+    @property
+    def flows(self) -> FlowRows: ...
 
     @property
     def limits(self) -> Limits: ...

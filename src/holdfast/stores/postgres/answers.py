@@ -18,6 +18,7 @@ from holdfast.core.questions import (
     FindOrphans,
     ListDeadLetters,
     ListDueSchedules,
+    ListFlows,
     Listing,
     ListMessages,
     ListSchedules,
@@ -27,7 +28,7 @@ from holdfast.core.questions import (
     Stat,
     VerdictsOn,
 )
-from holdfast.stores.postgres import backlogs, leases, reads, schedules, topics
+from holdfast.stores.postgres import backlogs, flows, leases, reads, schedules, topics
 from holdfast.stores.postgres.scripts import Connection, Script
 
 A = TypeVar("A")
@@ -71,6 +72,8 @@ def _catalog(connection: Connection, schema: str, question: AnyListing, at: Micr
             return schedules.list_schedules(connection, schema, question)
         case ListDueSchedules():
             return schedules.due(connection, schema, question.limit, question.after, at)
+        case ListFlows():
+            return flows.list_flows(connection, schema, question)
         case _:
             assert_never(question)
 

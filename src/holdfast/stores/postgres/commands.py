@@ -16,6 +16,7 @@ from holdfast.core.commands import (
     PurgeDeadLetters,
     PutSchedules,
     Recover,
+    RegisterFlow,
     RemoveSchedules,
     ReplayDeadLetters,
     RetireWorker,
@@ -48,7 +49,7 @@ def is_small(command: Command[Any]) -> bool:
             return len(some) <= SMALL
         case PauseSchedules(names=some) | RemoveSchedules(names=some):
             return len(some) <= SMALL
-        case TriggerSchedule() | OfferTypes() | ReplayDeadLetters() | PurgeDeadLetters():
+        case TriggerSchedule() | OfferTypes() | RegisterFlow() | ReplayDeadLetters() | PurgeDeadLetters():
             return True
         case _:
             return False

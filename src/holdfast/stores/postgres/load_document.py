@@ -39,6 +39,7 @@ def document(request: LoadRequest, schema: str) -> str:
         "types": sorted(request.types),
         "limits": sorted(request.limits),
         "lifted": sorted(request.lifted),
+        "flows": [{"type": type, "has_texts": type in request.flow_texts} for type in sorted(request.flows)],
         "is_ruling": request.is_ruling,
         "due": list(request.due),
     }

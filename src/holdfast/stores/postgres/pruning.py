@@ -19,7 +19,7 @@ from holdfast.core.model import EVENT_RETENTION, RECEIPT_RETENTION, DeadReason
 from holdfast.core.ports import Pruned
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.topics import REPLY_RETENTION, TAKEN_RETENTION, topic_of
-from holdfast.stores.postgres import purging, topics
+from holdfast.stores.postgres import flows, purging, topics
 from holdfast.stores.postgres.sql import qualified
 
 LOOK_AHEAD = 100_000
@@ -231,9 +231,13 @@ def prune(
     with connection.transaction(force_rollback=True) if is_dry_run else nullcontext():
         pruned = _Pruning(connection, schema, limit, now, is_dry_run=is_dry_run).done()
     if is_dry_run:
-        return replace(pruned, runs=purging.count(connection, schema, retention, now))
+        with connection.transaction(force_rollback=True):
+            removed = flows.prune(connection, schema, limit, retention, now)
+        return replace(pruned, runs=purging.count(connection, schema, retention, now), flows=removed)
     runs, has_more = purging.purge(connection, schema, limit, retention, now)
-    return replace(pruned, runs=runs, has_more=pruned.has_more or has_more)
+    with connection.transaction():
+        removed = flows.prune(connection, schema, limit, retention, now)
+    return replace(pruned, runs=runs, flows=removed, has_more=pruned.has_more or has_more or removed == limit)
 
 
 class _Pruning:

@@ -320,6 +320,22 @@ create table types (
 
 comment on table types is 'Internal. Read the view type.';
 
+-- The registrations of flows. `program` is JSON.
+create table flows (
+    type text collate "C" not null,
+    registered_at bigint not null,
+    version text not null,
+    instruction_set integer not null,
+    description text not null,
+    by text not null,
+    used_at bigint not null,
+    source text not null,
+    program text not null,
+    primary key (type, registered_at)
+);
+
+comment on table flows is 'Internal: the registered versions of flows.';
+
 -- The runs that have a slot, by limit.
 create table slots (
     name text collate "C" not null,

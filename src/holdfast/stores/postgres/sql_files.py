@@ -20,7 +20,7 @@ from holdfast.core.text import NOT_IN_TYPES_RANGE, POSTGRES_REFUSED_RANGE
 from holdfast.stores import sql_text
 from holdfast.stores.postgres.sql import RANK
 
-NUMBER = 12
+NUMBER = 13
 """The number of the schema. Every change of an SQL file, except of a comment, needs the next number."""
 
 FIRST = ("micros", "instant", "new_id", "json_of", "json_or_null", "check_intent")

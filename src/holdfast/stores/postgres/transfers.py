@@ -252,6 +252,10 @@ def _to_load(restoration: Restoration, origin: Origin) -> LoadRequest:
             to_load.waiting[event.topic] += 1
         else:
             to_load.awaited.add(event.topic)
+    for flow in restoration.flows:
+        to_load.types.add(flow.type)
+        to_load.flows.add(flow.type)
+        to_load.flow_texts.add(flow.type)
     to_load.new_events = _numbers_wanted(restoration, origin.high)
     return to_load
 

@@ -20,6 +20,7 @@ from holdfast.core.questions import (
     FindOrphans,
     ListDeadLetters,
     ListDueSchedules,
+    ListFlows,
     Listing,
     ListMessages,
     ListSchedules,
@@ -30,7 +31,7 @@ from holdfast.core.questions import (
     VerdictsOn,
 )
 from holdfast.stores.operations import leases
-from holdfast.stores.sqlite import backlogs, dead_letters, events, inboxes, limits, reads, schedules, types
+from holdfast.stores.sqlite import backlogs, dead_letters, events, flows, inboxes, limits, reads, schedules, types
 from holdfast.stores.sqlite.transaction import Transaction
 
 A = TypeVar("A")
@@ -74,6 +75,8 @@ def _catalog(connection: apsw.Connection, question: AnyListing, now: Micros) -> 
             return schedules.list_schedules(connection, question)
         case ListDueSchedules():
             return schedules.due(connection, question.limit, question.after, now)
+        case ListFlows():
+            return flows.list_flows(connection, question)
         case _:
             assert_never(question)
 

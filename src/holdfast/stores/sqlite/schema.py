@@ -14,7 +14,7 @@ from holdfast.stores import schema_number
 from holdfast.stores.sql_text import filled_in
 from holdfast.stores.sqlite.connections import open_for_reading
 
-NUMBER = 6
+NUMBER = 7
 """The number of the schema. Every change of `schema.sql`, except to comments, needs a new number."""
 
 APPLICATION_ID = 0x484F4C44

@@ -280,6 +280,20 @@ create table type (
     seen_at integer
 ) without rowid;
 
+-- The registrations of flows. The texts are the last columns, so that a list does not read their pages.
+create table flow (
+    type text not null,
+    registered_at integer not null,
+    version text not null,
+    instruction_set integer not null,
+    description text not null,
+    by text not null,
+    used_at integer not null,
+    source text not null,
+    program text not null,
+    primary key (type, registered_at)
+);
+
 -- The runs that hold a slot, by limit.
 create table slot (
     name text not null,

@@ -22,7 +22,7 @@ from holdfast.core.model import AuditFact, Entry, Holding, Intent, WorkerRecord
 from holdfast.core.ports import Finding, Pruned, SchemaStatus
 from holdfast.core.questions import Awaited, Details, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
-from holdfast.stores.operations import commands, leases, pruning, starts
+from holdfast.stores.operations import commands, flows, leases, pruning, starts
 from holdfast.stores.sqlite import answers, checkup, claims, histories, listing, purging, reads, schema, unreadable
 from holdfast.stores.sqlite.checkpoints import write as write_checkpoints
 from holdfast.stores.sqlite.database import SqliteDatabase, check_not_writing
@@ -135,9 +135,14 @@ class SqliteStore:
         if not is_dry_run:
             return await self._writer.run(lambda unit: pruning.prune(unit, limit, retention, unit.now()))
         now = self._clock.now()
-        pruned = await self._writer.run(lambda unit: _rehearse(unit, limit))
+        pruned = await self._writer.run(
+            lambda unit: _rehearsed(unit, lambda: pruning.prune_events(unit, limit, unit.now()))
+        )
+        removed = await self._writer.run(
+            lambda unit: _rehearsed(unit, lambda: flows.prune(unit, limit, retention, now))
+        )
         runs = await self._readers.run(lambda connection: purging.count(connection, retention, now))
-        return replace(pruned, runs=runs)
+        return replace(pruned, runs=runs, flows=removed)
 
     async def apply(self, command: Command[A]) -> A:
         def operation(unit: Transaction) -> A:
@@ -233,12 +238,12 @@ class SqliteStore:
             )
 
 
-def _rehearse(unit: Transaction, limit: int) -> Pruned:
-    """Prune events, receipts and replies in a savepoint, count them and roll back. A reader counts the runs."""
+def _rehearsed(unit: Transaction, prune: Callable[[], A]) -> A:
+    """Prune something other than runs in a savepoint, count it and roll back. A reader counts the runs."""
     unit.flush()  # other operations share this transaction, and their changes must survive the rollback
     unit.connection.execute("savepoint dry_run")
     try:
-        return pruning.prune_events(unit, limit, unit.now())
+        return prune()
     finally:
         unit.connection.execute("rollback to dry_run")
         unit.connection.execute("release dry_run")

@@ -18,6 +18,7 @@ from holdfast.stores.sqlite.audits import SqliteAudit
 from holdfast.stores.sqlite.dead_letters import SqliteDeadLetters
 from holdfast.stores.sqlite.events import SqliteEvents
 from holdfast.stores.sqlite.families import SqliteFamilies
+from holdfast.stores.sqlite.flows import SqliteFlows
 from holdfast.stores.sqlite.histories import SqliteHistories
 from holdfast.stores.sqlite.housekeeping import SqliteHousekeeping
 from holdfast.stores.sqlite.inboxes import SqliteInboxes
@@ -58,6 +59,7 @@ class Transaction:
     dead_letters = _UnitPart(SqliteDeadLetters)
     events = _UnitPart(SqliteEvents)
     families = _UnitPart(SqliteFamilies)
+    flows = _UnitPart(SqliteFlows)
     housekeeping = _UnitPart(SqliteHousekeeping)
     limits = _UnitPart(SqliteLimits)
     origins = _UnitPart(SqliteOrigins)

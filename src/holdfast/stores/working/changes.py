@@ -35,6 +35,7 @@ def changes_of(working: WorkingSet) -> Changes:
     changes["letters"], changes["purged"] = working.changed_letters()
     changes["lifted"] = sorted(working.lifted)
     changes["types"] = [with_fields(rule, rate_window=window) for rule, window in working.changed_types()]
+    changes["flows"] = working.changed_flows()
     changes["facts"] = working.facts
     return {name: change for name, change in changes.items() if change}
 

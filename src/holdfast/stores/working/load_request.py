@@ -26,6 +26,7 @@ from holdfast.core.commands import (
     PurgeDeadLetters,
     PutSchedules,
     Recover,
+    RegisterFlow,
     RemoveSchedules,
     ReplayDeadLetters,
     Resume,
@@ -71,6 +72,7 @@ class LoadRequest:
     - `groups` and `waiting`: how many of the runs to load that wait for a slot, or for an event of a queue.
     - `types`: types whose rules and slots are needed.
     - `limits` and `lifted`: types whose limits may change, and types that lose their limits.
+    - `flows` and `flow_texts`: types whose registrations are needed, and those that are needed with their texts.
     - `is_ruling`: claims wait until the transaction ends.
     """
 
@@ -97,6 +99,8 @@ class LoadRequest:
     types: set[str] = field(default_factory=set)
     limits: set[str] = field(default_factory=set)
     lifted: set[str] = field(default_factory=set)
+    flows: set[str] = field(default_factory=set)
+    flow_texts: set[str] = field(default_factory=set)
     is_ruling: bool = False
     due: set[DueRuns] = field(default_factory=set)
 
@@ -125,6 +129,10 @@ class LoadRequest:
                 self.is_ruling = True
             case OfferTypes():
                 self.types.update(offer.name for offer in command.offers)
+                self.flows.update(offer.name for offer in command.offers)
+            case RegisterFlow():
+                self.types.add(command.definition.type)
+                self.flows.add(command.definition.type)
             case TriggerSchedule():
                 self.runs.add(command.run_id)
             case FireSchedules():

@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.core import limits
 from holdfast.core.clock import Micros
+from holdfast.core.flow_definitions import FlowDefinition
 from holdfast.core.limits import Window
 from holdfast.core.location import is_within
 from holdfast.core.model import Arrival, AuditFact, DeadLetter, Entry, Event, Run, Topic, TypeRule, Wait
@@ -88,6 +89,7 @@ class Loaded(msgspec.Struct, frozen=True):
     types: list[tuple[TypeRule, Window | None]] = []
     slots: list[tuple[str, int]] = []
     queues: list[str] = []
+    flows: list[FlowDefinition] = []
 
 
 class MoreParked(str):
@@ -347,6 +349,12 @@ def _ends_of_loaded(group: str, places: Sequence[Place], count: int) -> Iterator
         yield level, since, MoreParked(group, run_id)
 
 
+def _flows_of(loaded: Loaded) -> Iterator[tuple[str, list[FlowDefinition]]]:
+    """Yield the registrations of each type that has some."""
+    for type, registrations in groupby(loaded.flows, lambda one: one.type):
+        yield type, list(registrations)
+
+
 class WorkingSet(State):
     """The state that an operation works on, and the changes that it makes."""
 
@@ -364,6 +372,7 @@ class WorkingSet(State):
         self._limited, self._queues, self._groups = request.limits, loaded.queues, {*request.groups}
         self._lifted = request.lifted
         self._renewals = request.renewals
+        self._flows = {(one.type, one.registered_at): one for one in loaded.flows}
         self.lifted: set[str] = set()
         """Types that have lost their limits. All their waiting runs are locked, but only requested runs are loaded."""
         super().__init__(
@@ -373,6 +382,7 @@ class WorkingSet(State):
             parked=KnownLists("groups", request.groups),
             slots=KnownSlots(loaded, request),
             types=KnownRules(loaded, request),
+            flows=Known("flows", request.flows, _flows_of(loaded)),
             windows=Known("types", request.types, ((rule.name, window) for rule, window in loaded.types if window)),
             events=Known("emitted", topics, [(topic, []) for topic in topics]),
             topics={topic.name: topic for topic in loaded.topics},
@@ -391,6 +401,11 @@ class WorkingSet(State):
     def unit(self) -> StateUnit:
         """The working set as a unit of work."""
         return StateUnit(self)
+
+    def whole_flow(self, definition: FlowDefinition) -> FlowDefinition:
+        if definition.type not in self._request.flow_texts:
+            raise NotLoaded("flow_texts", definition.type)
+        return definition
 
     def next_event(self) -> int:
         number = next(self._numbers, None)
@@ -452,6 +467,11 @@ class WorkingSet(State):
         """Return the new and changed types, each with the window of its limits."""
         rules = ((rule, dict.get(self.windows, name)) for name, rule in self.types.items())
         return [(rule, window) for rule, window in rules if self._rules.get(rule.name) != (rule, window)]
+
+    def changed_flows(self) -> list[FlowDefinition]:
+        """Return the new registrations, and those with another `used_at`."""
+        known = (one for registrations in self.flows.values() for one in registrations)
+        return [one for one in known if self._flows.get((one.type, one.registered_at)) != one]
 
     def changed_letters(self) -> tuple[list[DeadLetter], list[int]]:
         """Return the new dead letters, and the numbers of the removed ones."""

@@ -30,6 +30,7 @@ _PARTS = (
     "database",
     "delete",
     "event",
+    "flow",
     "fork",
     "generation",
     "group",
@@ -69,6 +70,7 @@ from holdfast.testing.contract.control import ControlContract  # noqa: E402
 from holdfast.testing.contract.database import DatabaseContract  # noqa: E402
 from holdfast.testing.contract.delete import DeleteContract  # noqa: E402
 from holdfast.testing.contract.event import EventContract  # noqa: E402
+from holdfast.testing.contract.flow import FlowContract, MovedFlowContract  # noqa: E402
 from holdfast.testing.contract.fork import ForkContract  # noqa: E402
 from holdfast.testing.contract.generation import GenerationContract  # noqa: E402
 from holdfast.testing.contract.group import GroupContract  # noqa: E402
@@ -107,6 +109,7 @@ __all__ = [
     "DeleteContract",
     "EventContract",
     "ExportContract",
+    "FlowContract",
     "ForkContract",
     "GenerationContract",
     "GroupContract",
@@ -115,6 +118,7 @@ __all__ = [
     "LimitContract",
     "MessageContract",
     "MovedEventContract",
+    "MovedFlowContract",
     "PauseContract",
     "QueueContract",
     "RateContract",
@@ -140,7 +144,7 @@ class ArrivalContract(MessageContract, EventContract, QueueContract, LetterContr
     """Arrivals of a run: messages, events and the ends of children."""
 
 
-class TransferContract(ExportContract, MovedEventContract):
+class TransferContract(ExportContract, MovedEventContract, MovedFlowContract):
     """The tests for a store whose runs can be exported and imported. Use it like `StoreContract`."""
 
 
@@ -164,6 +168,7 @@ class StoreContract(
     ForkContract,
     ScheduleContract,
     TypeContract,
+    FlowContract,
     LimitContract,
     SlotContract,
     RateContract,

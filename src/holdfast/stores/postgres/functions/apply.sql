@@ -13,7 +13,7 @@ begin
     from json_to_record(changes::json) as c (
         runs json, made json, types json, lifted json, freed json, taken json, cleared json, dropped json, entries json,
         emptied json, consumed json, arrived json, waits json, "values" json, receipts json, replies json,
-        forgotten json, events json, letters json, purged json, facts json
+        forgotten json, events json, letters json, purged json, facts json, flows json, faded json
     );
     if c.runs is not null then
         update runs as r
@@ -98,6 +98,19 @@ begin
             concurrency = excluded.concurrency, per_key = excluded.per_key, rate = excluded.rate,
             rate_window = excluded.rate_window, retention = excluded.retention, seen_by = excluded.seen_by,
             seen_at = excluded.seen_at;
+    end if;
+    if c.flows is not null then
+        insert into flows (type, registered_at, version, instruction_set, description, by, used_at, source, program)
+        select
+            f.type, f.registered_at, f.version, coalesce(f.instruction_set, 1), coalesce(f.description, ''),
+            coalesce(f.by, ''), coalesce(f.used_at, 0), coalesce(f.source, ''), coalesce(f.program, '')
+        from json_to_recordset(c.flows) as f (
+            type text, registered_at bigint, version text, instruction_set integer, description text, by text,
+            used_at bigint, source text, program text
+        )
+        order by f.type collate "C", f.registered_at
+        on conflict (type, registered_at) do update
+        set used_at = excluded.used_at;
     end if;
     if c.freed is not null then
         delete from slots as s

@@ -1,5 +1,5 @@
--- Lock the rows that an operation concerns, and read everything that it may need. Topics are locked first, then types
--- with limits, then runs, each kind in one order. Rows are read after they are locked, so they stay true until the
+-- Lock the rows that an operation concerns, and read everything that it may need. Flows are locked first, then topics,
+-- then types with limits, then runs, each kind in one order. Rows are read after they are locked, so they stay true until the
 -- transaction ends. Only the choice of the runs to lock is read before. If one turns out to be missing, the operation
 -- starts over.
 --
@@ -33,7 +33,8 @@ begin
     from json_to_record(asked) as w (
         endings json, renewals json, types json, runs json, is_ruling boolean, buckets json, keys json,
         emitted json, groups json, limits json, lifted json, due json, locations json, scopes json, histories json,
-        messages json, audits json, topics json, events json, inboxes json, new_events integer, letters json, waits json
+        messages json, audits json, topics json, events json, inboxes json, new_events integer, letters json, waits json,
+        flows json
     );
     endings := text_array_v1(w.endings);
     renewals := text_array_v1(w.renewals);
@@ -41,6 +42,10 @@ begin
     locked := text_array_v1(w.runs);
     if w.is_ruling is not null then
         lock table types in exclusive mode;
+    end if;
+    if w.flows is not null then
+        -- Only one transaction at a time decides over flows, and whether a type is one. Reads go on.
+        lock table flows in share row exclusive mode;
     end if;
     if w.buckets is not null then
         for bucket in
@@ -298,6 +303,18 @@ begin
             select coalesce(json_agg(row_to_json(l) order by l.number), '[]')
             from json_array_elements_text(w.letters) as n (number)
             join letters as l on l.number = n.number::bigint
+        ));
+    end if;
+    if w.flows is not null then
+        found := found || named_v1('flows', (
+            select coalesce(json_agg(json_build_object(
+                'type', f.type, 'version', f.version, 'instruction_set', f.instruction_set,
+                'description', f.description, 'registered_at', f.registered_at, 'by', f.by, 'used_at', f.used_at,
+                'source', case when l.has_texts then f.source else '' end,
+                'program', case when l.has_texts then f.program else '' end
+            ) order by f.type, f.registered_at), '[]')
+            from json_to_recordset(w.flows) as l (type text, has_texts boolean)
+            join flows as f on f.type = l.type
         ));
     end if;
     return '{' || array_to_string(found, ',') || '}';
