@@ -47,7 +47,7 @@ from holdfast.core.commands import (
     SendMessages,
     SetTopics,
 )
-from holdfast.core.entries import UNDO_PREFIX
+from holdfast.core.entries import FLOW_LOCATION, UNDO_PREFIX
 from holdfast.core.errors import InvalidRequest, KeyConflict, RunBusy, RunNotFound
 from holdfast.core.flow_definitions import FLOW_RUNTIME
 from holdfast.core.model import (
@@ -112,6 +112,7 @@ from holdfast.testing.contract.arrange import (
     transfer_of,
 )
 from holdfast.testing.contract.flow import a_flow
+from holdfast.testing.contract.flow_history import a_flow_entry, a_turn
 from tests.contract.side_by_side import Open, SideBySide
 from tests.contract.slots import check_slots
 from tests.contract.wishes import WISHES, Wish, request_of
@@ -249,6 +250,9 @@ CHECKPOINTS = st.fixed_dictionaries(
             ),
             {"pruned": ("a",)},
             {"pruned": ("b",)},
+            *({"turn": True} for _ in range(4)),
+            *({"turn": True, "forgotten": age} for age in (0, 3)),
+            {"forgotten": 1},
             *({"message": (number, None, "go")} for number in range(RUNS)),
             {"message": (0, "k", "stop")},
             *({"event": topic} for topic in TOPICS),
@@ -720,6 +724,8 @@ class StoreMachine(SideBySide):
         arrivals = self.model._state.records[run.id].run.arrivals
         seen = {"all": arrivals, "known": max(known, default=0), "lease": run.arrivals, "none": 0}
         entries = (*map(self._entry, plan["entries"]), *self._records(run.id, consumed, more), *self._undone(run.id))
+        if "turn" in more:
+            entries = (*entries, *self._turn(run.id))
         return Checkpoint(
             run_id=run.id,
             token=run.token + {"future": 1, "past": -1}.get(plan["right"], 0),
@@ -738,6 +744,7 @@ class StoreMachine(SideBySide):
             # Only younger runs: a run that cancels its ancestor would cancel itself.
             cancels=tuple(an_id(number) for number in _some(more, "cancel") if an_id(number) > run.id),
             pruned=more.get("pruned", ()),
+            forgotten=max(0, self.position - more["forgotten"]) if "forgotten" in more else 0,
             values=more.get("values", {}),
             beat=more.get("beat", 0),
             charged=more.get("charged", False),
@@ -765,6 +772,14 @@ class StoreMachine(SideBySide):
         if arrival.state is not RunState.SUCCEEDED:
             ended |= {"state": EntryState.FAILED, "error": arrival.error, "result": None}
         return a_child(_number_of(arrival.name), location, self.position, **ended)
+
+    def _turn(self, run_id: str) -> Iterator[Entry]:
+        """Return the snapshot of a flow, and its copy for people."""
+        known = self.model._state.records[run_id].entries.get(FLOW_LOCATION)
+        turn, since = (known.attempts if known is not None else 0) + 1, self.position
+        self.position += 1
+        yield a_turn(turn, self.position, since=since)
+        yield a_flow_entry(turn, since=since)
 
     def _undone(self, run_id: str) -> Iterator[Entry]:
         """Let each checkpoint of a run that rolls back record an undo."""

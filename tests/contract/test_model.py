@@ -19,7 +19,8 @@ from holdfast.core.checkpoint import Checkpoint, ClaimRequest, LeaseRequest, Ver
 from holdfast.core.claim_order import Shares
 from holdfast.core.clock import Micros
 from holdfast.core.commands import RunControl, Sent
-from holdfast.core.model import Arrival, Entry, Lease, MessageToRun, Run, TypeRule, Wait
+from holdfast.core.flow_definitions import FlowDefinition, RegisteredFlow
+from holdfast.core.model import Arrival, Entry, Lease, MessageToRun, Run, TypeOffer, TypeRule, Wait
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.memory import claims as model_claims
 from holdfast.stores.memory.unit_of_work import StateUnit
@@ -28,6 +29,7 @@ from holdfast.stores.operations import (
     checkpoints,
     claims,
     controls,
+    flows,
     inboxes,
     limits,
     queues,
@@ -228,6 +230,25 @@ def forgets_who_is_held(right: Callable[..., None], unit: StateUnit, rule: TypeR
     """Do not count held runs."""
 
 
+def leases_entries_for_people(right: Callable[..., Lease], unit: StateUnit, run: Run) -> Lease:
+    return replace(right(unit, run), entries=unit.histories.all(run.id))
+
+
+def forgets_nothing(right: Callable[..., Verdict], unit: StateUnit, checkpoint: Checkpoint, now: Micros) -> Verdict:
+    return right(unit, replace(checkpoint, forgotten=0), now)
+
+
+def forgets_earlier_flows(
+    right: Callable[..., RegisteredFlow], unit: StateUnit, definition: FlowDefinition, by: str, now: Micros
+) -> RegisteredFlow:
+    unit.state.flows.pop(definition.type, None)
+    return right(unit, definition, by, now)
+
+
+def offers_flows_as_code(right: Callable[..., None], unit: StateUnit, worker: str, offers: Sequence[TypeOffer]) -> None:
+    """Do not refuse anything."""
+
+
 BUGS: dict[Callable[..., object], tuple[ModuleType, str]] = {
     writes_without_fence: (checkpoints, "write_one"),
     parks_without_looking: (checkpoints, "write_one"),
@@ -247,6 +268,10 @@ BUGS: dict[Callable[..., object], tuple[ModuleType, str]] = {
     hands_nothing_on: (limits, "leave"),
     lets_everybody_in: (limits, "admit"),
     forgets_who_is_held: (limits, "apply"),
+    leases_entries_for_people: (claims, "lease_of"),
+    forgets_nothing: (checkpoints, "write_one"),
+    forgets_earlier_flows: (flows, "register"),
+    offers_flows_as_code: (flows, "check_offers"),
 }
 
 

@@ -16,8 +16,8 @@ MUTANTS = (
         edits=(
             Edit(
                 _RECOVERY,
-                "            if child is None and not is_done(entry):\n",
-                "            if not is_done(entry):\n",
+                "            elif child is None and not is_done(entry):\n",
+                "            elif not is_done(entry):\n",
             ),
         ),
         caught_by=(_CONTRACT, _SIMULATION),

@@ -62,7 +62,8 @@ class Checkpoint(Value, frozen=True, kw_only=True):
     """Everything one run gained since its last checkpoint. Written whole under a current token, or not at all.
 
     `waits` is the full set of open waits, or None if it did not change. `consumed` are the numbers of the arrivals
-    that the entries used up. `pruned` are scopes whose entries are removed, except those that undo needs. `charged`
+    that the entries used up. `pruned` are scopes whose entries are removed, except those that undo needs. `forgotten`
+    also removes the settled entries for people (`location.is_for_people`) whose position is below it. `charged`
     means that the crashes counted on the run are now in the attempts of its steps. `beat` numbers the heartbeats
     under this token, from 1; 0 means no heartbeat.
     """
@@ -80,6 +81,7 @@ class Checkpoint(Value, frozen=True, kw_only=True):
     cancels: tuple[str, ...] = ()
     replies: tuple[Reply, ...] = ()
     pruned: tuple[str, ...] = ()
+    forgotten: int = 0
     values: dict[str, str] = {}
     beat: int = 0
     charged: bool = False

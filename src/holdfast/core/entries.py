@@ -17,7 +17,28 @@ from holdfast.core.states import RunState
 EVENTS_LOCATION = "~events"
 """Location of the entry that records the last event a run received per topic. It outlives pruned entries."""
 
-BOOKKEEPING = frozenset({EVENTS_LOCATION, ROUNDS_LOCATION})
+FLOW_LOCATION = "~flow"
+"""Location of the newest snapshot of a flow: the text in `result`, the version of the program in `ref`.
+
+`attempts` is the number of the turn that wrote it, so that each turn supersedes the one before. `since` is the position
+of the last fact that it includes, `finished_at` the instant of that turn. After a revision, `retry_at` is the instant
+of the revision: the deadlines in the snapshot move by `retry_at - finished_at`. A `result` of None means the beginning.
+"""
+
+ADOPTED_LOCATION = "~adopted"
+"""Location of the children that a recovered flow started in the turn that failed: JSON, from locations to run ids.
+
+The snapshot does not know them. If the flow starts a child at such a location again, it takes this one.
+"""
+
+TURN_PREFIX = "@turn/"
+"""Beginning of the locations of the snapshots that a flow keeps for people, which the number of the turn completes.
+
+Such an entry is settled, at the last position of its checkpoint. The `since` of an entry of a flow is the last position
+of a fact or of a snapshot before the program asked for it. So a snapshot includes exactly the entries before it.
+"""
+
+BOOKKEEPING = frozenset({EVENTS_LOCATION, ROUNDS_LOCATION, FLOW_LOCATION, ADOPTED_LOCATION})
 """Locations of the engine's own entries. They have no position, and no revision drops them."""
 
 UNDO_PREFIX = "~undo/"

@@ -18,6 +18,9 @@ from holdfast.core.text import refused_character
 NAME_LIMIT = 200
 TIMER_NAME = "~timer"
 
+PEOPLE_PREFIX = "@"
+"""The beginning of locations that only people and revisions read. A claim leaves these entries out."""
+
 _ITERATION = re.compile(r"/~(\d+)(?=/|$)")
 
 
@@ -27,11 +30,16 @@ def check_name(name: str, what: str = "name") -> str:
         raise InvalidRequest(f"a {what} must be a string, not {type(name).__name__}: {name!r}")
     if not 1 <= len(name) <= NAME_LIMIT:
         raise InvalidRequest(f"a {what} has 1 to {NAME_LIMIT} characters; this one has {len(name)}: {name[:40]!r}")
-    if "/" in name or "#" in name or name[0] in "~+":
-        raise InvalidRequest(f"a {what} must not contain '/' or '#' or begin with '~' or '+': {name!r}")
+    if "/" in name or "#" in name or name[0] in "~+@":
+        raise InvalidRequest(f"a {what} must not contain '/' or '#' or begin with '~', '+' or '@': {name!r}")
     if (found := refused_character(name)) is not None:
         raise InvalidRequest(f"a {what} must not contain {found}: {name!r}")
     return name
+
+
+def is_for_people(location: str) -> bool:
+    """True if only people and revisions read the entry at a location, so that a claim leaves it out."""
+    return location.startswith(PEOPLE_PREFIX)
 
 
 def name_from(kind: str, subject: str) -> str:

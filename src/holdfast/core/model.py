@@ -193,6 +193,7 @@ class EntryKind(StrEnum):
     ROLLBACK = "rollback"
     UNDO = "undo"
     ROUNDS = "rounds"
+    SNAPSHOT = "snapshot"
 
 
 class EntryState(StrEnum):

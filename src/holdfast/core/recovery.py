@@ -2,6 +2,7 @@
 
 It drops the failed entries and everything that followed from them. If steps were undone, it also drops everything since
 the first of these. Children are never started twice: failed ones are reopened, the others are taken as they are.
+A flow continues from its newest snapshot, which is the one before the turn that failed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
-from holdfast.core import kinship, received, rules
+from holdfast.core import flow_revision, kinship, rules
 from holdfast.core.audit import KEY_REUSED, REQUEST
 from holdfast.core.clock import Micros
 from holdfast.core.consequences import Consequences, cancelled_children, consequences_of
@@ -27,6 +28,7 @@ from holdfast.core.entries import (
     unsettled,
 )
 from holdfast.core.errors import KeyConflict, RunBusy
+from holdfast.core.flow_revision import FlowPoint
 from holdfast.core.model import Arrival, AuditFact, Entry, EntryKind, EntryState, Run
 from holdfast.core.revision import Revision, restamped, rewound, with_rounds
 from holdfast.core.states import RunState
@@ -57,11 +59,25 @@ class Recovery:
         self._faults = [by_location[at] for at in _locations_of(run) if at in by_location]
         self._aftermath = Consequences(set(), set())
         self._gone: set[str] = set()
-        if run.rollback is None:  # otherwise the rollback continues, and the other entries stay
+        self._flow = flow_revision.newest_point(entries)
+        if self._flow is not None and run.rollback is None:
+            self._go_back(self._flow)
+        elif run.rollback is None:  # otherwise the rollback continues, and the other entries stay
             self._forget()
 
+    def _go_back(self, snapshot: FlowPoint) -> None:
+        """Drop what a snapshot does not know. A child that the failed turn started is not started twice."""
+        gone = flow_revision.not_included(self._entries, snapshot)
+        self._faults = self._failed(self._faults)
+        self._gone = {entry.location for entry in gone}
+        self._aftermath = Consequences(self._gone, {e.location for e in gone if e.since > snapshot.since})
+
+    @staticmethod
+    def _failed(entries: Iterable[Entry]) -> list[Entry]:
+        return [entry for entry in entries if entry.state in (EntryState.FAILED, EntryState.TIMED_OUT)]
+
     def _forget(self) -> None:
-        self._faults = [entry for entry in self._faults if entry.state in (EntryState.FAILED, EntryState.TIMED_OUT)]
+        self._faults = self._failed(self._faults)
         self._aftermath = consequences_of(self._faults, self._entries)
         again = [entry.location for entry in (*self._faults, *self._undone)]
         self._gone = self._aftermath.gone | {mark.location for mark in marks_past(again, self._entries)}
@@ -131,12 +147,15 @@ class Recovery:
             return Revision(dropped=tuple(attempts), reason=reason)
         forgotten = (e for e in self._entries if e.location in self._gone or is_undoing(e))
         dropped = [entry for entry in forgotten if entry.kind is not EntryKind.CHILD]
-        unread = [(entry.position, one) for entry in dropped for one in _read_in(entry)]
+        unread = [(entry.position, one) for entry in dropped for one in flow_revision.arrivals_in(entry)]
         kept: list[Entry] = []
         attached: dict[str, str] = {}
         for entry in self._open_children():
             child = children.get(entry.ref or "")
-            if child is None and not is_done(entry):
+            if child is None and not is_done(entry) and self._flow is not None:
+                kept.append(entry)
+                unread += [] if entry.ref in told else [(entry.position, flow_revision.removed_end(entry, now))]
+            elif child is None and not is_done(entry):
                 dropped += [] if entry.ref in told else [entry]  # started again, if the code gets there
             elif entry.is_settled or self.run.state.is_end:  # otherwise its end has arrived, or will
                 kept.append(entry)
@@ -152,10 +171,24 @@ class Recovery:
             unread=tuple(arrivals),
             attached=attached,
         )
+        if self._flow is not None:
+            return self._continued(revision, kept, now)
         begun = [*dropped, *(entry for entry in kept if self._begins_again(entry, children.get(entry.ref or "")))]
         since = [entry.since for entry in begun if entry.kind is not EntryKind.LOOP and not is_undoing(entry)]
         revision = with_rounds(revision, self._entries, now)
         return restamped(revision, self._entries, min(since), now) if since else revision
+
+    def _continued(self, revision: Revision, kept: Iterable[Entry], now: Micros) -> Revision:
+        """Let a flow continue from its snapshot. Its waits have the time that was left when the snapshot was taken.
+
+        The time of a blocked run went on, because it had not ended.
+        """
+        reset = [*revision.reset]
+        if self._flow is not None and self.run.state.is_end:
+            reset += flow_revision.restored(self._entries, self._flow, now)
+        if unknown := [entry for entry in kept if entry.location in self._aftermath.followed]:
+            reset.append(flow_revision.adopted(unknown, now))
+        return replace(revision, reset=tuple(reset))
 
     def _end_of(self, entry: Entry, child: Run | None) -> Arrival | None:
         """Return the end of a child as an arrival; None if the child is alive."""
@@ -172,7 +205,8 @@ class Recovery:
         is_sure = entry.location not in self._aftermath.followed and (not self._cut or entry.since < self._cut)
         if is_sure and entry.state is not EntryState.RETRYING:
             return unsettled(entry)
-        return replace(unsettled(entry), state=EntryState.RETRYING, since=min(entry.since, self._last_kept))
+        since = min(entry.since, self._last_kept) if self._flow is None else entry.since
+        return replace(unsettled(entry), state=EntryState.RETRYING, since=since)
 
     def _reset(self, kept: Iterable[Entry], unread: Iterable[Arrival]) -> Iterator[Entry]:
         """Yield the changed entries: those of children, and the event cursors."""
@@ -192,13 +226,6 @@ class Recovery:
         if child is None or not entry.attempts:
             return False
         return kinship.is_reopened(child) and child.start_at >= (self.run.finished_at or 0)
-
-
-def _read_in(entry: Entry) -> list[Arrival]:
-    """Return the arrivals that an entry records as received."""
-    if entry.kind not in (EntryKind.MESSAGE, EntryKind.EVENT) or not is_done(entry):
-        return []
-    return [one.arrival(entry.kind, 0) for one in received.received_in(entry)]
 
 
 def _locations_of(run: Run) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """A revision: a requested change to the history of a run. Pure decisions; stores carry them out.
 
 `rewind` drops everything from a location on. `fork` gives the beginning to a new run. `recovery` has the third kind.
-Dropped entries did happen, so the messages they took become unread, and the children they started are cancelled.
+Dropped entries did happen, so the messages they took become unread, and the children they started are cancelled. A flow
+goes back to a snapshot: `flow_revision` decides which one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import audit, received, rules
+from holdfast.core import audit, flow_revision, received, rules
 from holdfast.core.clock import Micros
 from holdfast.core.commands import Fork, Recover, Rewind
 from holdfast.core.consequences import cancelled_children
@@ -130,9 +131,12 @@ def rewind(
 ) -> Revision:
     """Drop the entry at a location and everything that came later. Inside a loop, drop the whole loop.
 
-    A location that only has entries below it, such as a join or a map, stands for all of them. `children` are the
+    A location that only has entries below it, such as a step of a pipeline, stands for all of them. `children` are the
     open children that exist, `told` those whose ends are in the inbox.
     """
+    if flow_revision.is_flow(entries):
+        changes = flow_revision.rewound_flow(run, entries, location, children, now, told=told)
+        return _with_cursors(Revision(**changes._asdict()), entries)
     by_location = {entry.location: entry for entry in entries}
     targets = _found(by_location, location)
     cut = min(map(beginning, targets.values()))
@@ -153,9 +157,20 @@ def rewind(
     return restamped(with_rounds(revision, entries, now), entries, cut - 1, now)
 
 
+def _with_cursors(revision: Revision, entries: Iterable[Entry]) -> Revision:
+    """Set the event cursors back to before the events that are unread again."""
+    cursors = (rewound(entry, revision.unread) for entry in entries if entry.location == EVENTS_LOCATION)
+    return replace(revision, reset=(*revision.reset, *cursors))
+
+
 def fork(run: Run, entries: Sequence[Entry], request: Fork, now: Micros) -> tuple[Run, tuple[Entry, ...]]:
     """Return the run that a fork creates, and its history. Copied steps have no undo: the fork did not do them."""
-    history, has_begun = _forked_history(entries, request, now)
+    if flow_revision.is_flow(entries):
+        history = flow_revision.forked_flow(entries, request.location, request.patch, now)
+        flow = flow_revision.flow_in(history)
+        has_begun = flow is not None and flow.result is not None
+    else:
+        history, has_begun = _forked_history(entries, request, now)
     return _forked_run(run, request, now, has_history=bool(history), has_begun=has_begun), history
 
 
@@ -314,7 +329,7 @@ def restamped(revision: Revision, entries: Iterable[Entry], last: int, now: Micr
 
 
 def _found(by_location: Mapping[str, Entry], location: str) -> dict[str, Entry]:
-    """Return the entry at a location, or all entries below it if it has none itself, such as a join or a map."""
+    """Return the entry at a location, or all entries below it if it has none itself, such as a step of a pipeline."""
     there = {at: one for at, one in by_location.items() if not (is_bookkeeping(one) or is_undoing(one))}
     if location in there:
         return {location: there[location]}

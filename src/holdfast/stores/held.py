@@ -104,7 +104,7 @@ def _reaches_others(checkpoint: Checkpoint) -> bool:
     """True if a checkpoint concerns other runs, or needs a part of its run's history or audit."""
     if checkpoint.children or checkpoint.messages or checkpoint.events or checkpoint.cancels:
         return True
-    if checkpoint.replies or checkpoint.pruned or checkpoint.beat:
+    if checkpoint.replies or checkpoint.pruned or checkpoint.forgotten or checkpoint.beat:
         return True
     return WaitKind.EVENT in map(_kind_of, checkpoint.waits or ())  # `map` is fast: a parent may have thousands
 

@@ -150,6 +150,8 @@ QUEUE_PLANS = {
     "flows._OF_TYPE": "sqlite_autoindex_flow_1 (type=?)",
     "flows._LIST": "sqlite_autoindex_flow_1 ((type,registered_at)>(?,?))",
     "flows._OLDEST_RUN": "run_type (type=?)",
+    "histories.LEASED": "PRIMARY KEY (run_id=?)",
+    "histories._FORGET": "PRIMARY KEY (run_id=? AND location>? AND location<?)",
 }
 
 

@@ -11,7 +11,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.flow_definitions import FlowDefinition
 from holdfast.core.hint import News
 from holdfast.core.limits import Window
-from holdfast.core.location import is_within
+from holdfast.core.location import is_for_people, is_within
 from holdfast.core.model import (
     RECEIPT_RETENTION,
     Arrival,
@@ -51,6 +51,16 @@ class Record:
     def recorded_within(self, scope: str) -> list[Entry]:
         """Return the entries inside a scope, and the entry of the scope itself."""
         return [entry for location, entry in self.entries.items() if is_within(location, scope)]
+
+    def leased(self) -> tuple[Entry, ...]:
+        """Return the entries that a lease has: all but those for people."""
+        return tuple(entry for entry in self.history() if not is_for_people(entry.location))
+
+    def forget(self, before: int) -> None:
+        """Delete the settled entries for people whose position is below this one."""
+        gone = [at for at, entry in self.entries.items() if is_for_people(at) and 0 < entry.position < before]
+        for location in gone:
+            del self.entries[location]
 
     def forget_history(self) -> None:
         self.entries.clear()

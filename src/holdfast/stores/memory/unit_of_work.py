@@ -163,6 +163,9 @@ class StateHistories:
     def all(self, run_id: str) -> Sequence[Entry]:
         return self._state.records[run_id].history()
 
+    def leased(self, run_id: str) -> Sequence[Entry]:
+        return self._state.records[run_id].leased()
+
     def record(self, run_id: str, token: int, entry: Entry) -> None:
         self.try_record(run_id, token, entry)
 
@@ -189,6 +192,9 @@ class StateHistories:
         for entry in record.recorded_within(scope):
             if not entry.has_undo:
                 del record.entries[entry.location]
+
+    def forget(self, run_id: str, before: int) -> None:
+        self._state.records[run_id].forget(before)
 
     def has_undo(self, run_id: str) -> bool:
         return self._state.records[run_id].has_undo

@@ -30,6 +30,8 @@ def write_one(unit: UnitOfWork, checkpoint: Checkpoint, now: Micros) -> Verdict:
         record(unit, run.id, run.token, entry, now)
     for scope in checkpoint.pruned:
         unit.histories.prune(run.id, scope)
+    if checkpoint.forgotten:
+        unit.histories.forget(run.id, checkpoint.forgotten)
     if checkpoint.consumed:
         arrivals.consume(unit, run.id, checkpoint.consumed, now)
     if checkpoint.waits is not None:

@@ -87,9 +87,9 @@ def hold(unit: UnitOfWork, run: Run, by: ClaimRequest | LeaseRequest, now: Micro
 
 
 def lease_of(unit: UnitOfWork, run: Run) -> Lease:
-    """Return the lease of a held run, with its history and its arrivals."""
+    """Return the lease of a held run, with its history and its arrivals. The entries for people are left out."""
     arrivals = unit.inboxes.newer(run, 0) if run.arrivals else ()
-    return Lease(run=run, entries=tuple(unit.histories.all(run.id)), arrivals=arrivals)
+    return Lease(run=run, entries=tuple(unit.histories.leased(run.id)), arrivals=arrivals)
 
 
 def queue_of(due: Iterable[Run]) -> Queue:

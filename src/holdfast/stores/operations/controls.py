@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from holdfast.core import audit, retention, revision, rules
+from holdfast.core import audit, flow_revision, retention, revision, rules
 from holdfast.core.clock import Micros
 from holdfast.core.commands import (
     Cancel,
@@ -21,7 +21,7 @@ from holdfast.core.commands import (
 )
 from holdfast.core.errors import RunBusy, RunNotFound
 from holdfast.core.model import Run
-from holdfast.stores.operations import revisions, transitions
+from holdfast.stores.operations import flows, revisions, transitions
 from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
@@ -85,6 +85,9 @@ def _fork(unit: UnitOfWork, run: Run, request: Fork, now: Micros) -> bool:
     forked, entries = revision.fork(run, unit.histories.all(run.id), request, now)
     if unit.runs.get(forked.id) is not None:
         return False
+    flow = flow_revision.flow_in(entries)
+    if flow is not None:
+        flows.keep_for_fork(unit, run.type, flow.ref, now)
     unit.runs.add([forked])
     unit.histories.put(forked.id, forked.token, entries)
     for fact in audit.of_fork(run, request, now):

@@ -129,6 +129,10 @@ class Histories(Protocol):
         """Return all entries of a run in the order in which they were settled, unsettled ones last."""
         ...
 
+    def leased(self, run_id: str) -> Sequence[Entry]:
+        """Return the entries that a lease has, in the same order: all but those for people."""
+        ...
+
     def record(self, run_id: str, token: int, entry: Entry) -> None:
         """Write an entry, unless its location has one that it does not supersede (`rules.supersedes`)."""
         ...
@@ -149,6 +153,10 @@ class Histories(Protocol):
 
     def prune(self, run_id: str, scope: str) -> None:
         """Delete the entries of a scope, except those that a rollback would undo."""
+        ...
+
+    def forget(self, run_id: str, before: int) -> None:
+        """Delete the settled entries for people whose position is below this one."""
         ...
 
     def has_undo(self, run_id: str) -> bool:

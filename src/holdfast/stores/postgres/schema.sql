@@ -510,8 +510,8 @@ comment on view entry is
 comment on column entry.run_id is 'Id of the run whose history it belongs to.';
 comment on column entry.location is 'Path of the operation inside the run.';
 comment on column entry.kind is
-    'step, tx, timer, message, event, child, send, emit, cancel, reply, loop, version, removed, rollback, undo or '
-    'rounds.';
+    'step, tx, timer, message, event, child, send, emit, cancel, reply, loop, version, removed, rollback, undo, '
+    'rounds or snapshot.';
 comment on column entry.state is 'started, retrying, or settled: done, failed, timed_out.';
 comment on column entry.position is 'Position in the order in which operations were settled. 0 if it is not settled.';
 comment on column entry.attempts is 'Number of attempts.';

@@ -13,7 +13,7 @@ from holdfast.core.claim_order import BEGUN, CHILD, NEW, RANKS, SHARE
 from holdfast.core.clock import FIRST_INSTANT, LAST_INSTANT
 from holdfast.core.codec import DEPTH_LIMIT, DIGIT_LIMIT, VALUE_LIMIT_BYTES
 from holdfast.core.intent import KEY_LIMIT
-from holdfast.core.location import NAME_LIMIT
+from holdfast.core.location import NAME_LIMIT, PEOPLE_PREFIX
 from holdfast.core.model import EVENT_RETENTION
 from holdfast.core.rules import LIMIT_LOCATION, SUSPECT_CRASHES
 from holdfast.core.text import NOT_IN_TYPES_RANGE, POSTGRES_REFUSED_RANGE
@@ -94,6 +94,7 @@ CONSTANTS = {
     "share": str(SHARE),
     "event_retention": str(EVENT_RETENTION),
     "limit_location": LIMIT_LOCATION,
+    "people_prefix": PEOPLE_PREFIX,
     "suspect_crashes": str(SUSPECT_CRASHES),
     "routine": ", ".join(f"'{event}'" for event in audit.ROUTINE),
     "routine_kept": str(audit.KEPT),

@@ -46,5 +46,5 @@ def _is_plain(checkpoint: Checkpoint) -> bool:
         and not checkpoint.charged
         and not (checkpoint.consumed or checkpoint.children or checkpoint.messages)
         and not (checkpoint.events or checkpoint.cancels or checkpoint.values)
-        and not (checkpoint.replies or checkpoint.pruned or checkpoint.beat)
+        and not (checkpoint.replies or checkpoint.pruned or checkpoint.forgotten or checkpoint.beat)
     )

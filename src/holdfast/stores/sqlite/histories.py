@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import apsw
 
+from holdfast.core.location import PEOPLE_PREFIX
 from holdfast.core.model import Entry
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.rows import Row
@@ -20,6 +21,14 @@ HISTORY = f"""
     select {rows.ENTRY_COLUMNS}
     from entry
     where run_id = ?
+"""  # by the primary key
+
+# `location.is_for_people` in SQL. The condition is no range, so that the rows of a run are read in one go.
+LEASED = f"""
+    select {rows.ENTRY_COLUMNS}
+    from entry
+    where run_id = ?
+      and substr(location, 1, 1) <> '{PEOPLE_PREFIX}'
 """  # by the primary key
 
 _ENTRY = f"""
@@ -66,6 +75,16 @@ _PRUNE = """
       and has_undo = 0
 """  # by the primary key
 
+# `A` is the character after `@`.
+_FORGET = """
+    delete from entry
+    where run_id = ?
+      and location >= '@'
+      and location < 'A'
+      and position > 0
+      and position < ?
+"""  # by the primary key
+
 _HAS_UNDO = """
     select 1
     from entry indexed by entry_undo
@@ -81,10 +100,10 @@ _LAST_POSITION = """
 """  # by the primary key
 
 
-def history(connection: apsw.Connection, run_id: str) -> tuple[Entry, ...]:
-    """Return all entries of a run in commit order, unsettled entries last."""
+def history(connection: apsw.Connection, run_id: str, statement: str = HISTORY) -> tuple[Entry, ...]:
+    """Return the entries of a run in commit order, unsettled entries last."""
     # Sorted in Python: SQLite would set up a sorter for each of the hundreds of runs of one claim.
-    found = map(rows.entry_of, connection.execute(HISTORY, (run_id,)))
+    found = map(rows.entry_of, connection.execute(statement, (run_id,)))
     return tuple(sorted(found, key=_commit_order))
 
 
@@ -112,6 +131,11 @@ class SqliteHistories:
             self.flush()
         return history(self._connection, run_id)
 
+    def leased(self, run_id: str) -> Sequence[Entry]:
+        if self.pending:
+            self.flush()
+        return history(self._connection, run_id, LEASED)
+
     def record(self, run_id: str, token: int, entry: Entry) -> None:
         self.pending.append(rows.entry_row(run_id, token, entry))
 
@@ -135,6 +159,10 @@ class SqliteHistories:
     def prune(self, run_id: str, scope: str) -> None:
         self.flush()
         self._connection.execute(_PRUNE, (run_id, scope))
+
+    def forget(self, run_id: str, before: int) -> None:
+        self.flush()
+        self._connection.execute(_FORGET, (run_id, before))
 
     def has_undo(self, run_id: str) -> bool:
         self.flush()

@@ -81,6 +81,8 @@ def _changes_of_history(changes: Changes, record: WorkingRecord) -> None:
     if record.is_history_cleared:
         changes["cleared"].append(run_id)
         before = {}
+    if record.forgotten_before:
+        changes["faded"].append({"run_id": run_id, "before": record.forgotten_before})
     changes["dropped"] += [{"run_id": run_id, "location": at} for at in before if at not in record.entries]
     changes["entries"] += [
         with_fields(entry, run_id=run_id, token=token)

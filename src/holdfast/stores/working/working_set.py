@@ -217,6 +217,7 @@ class WorkingRecord(Record):
     last_position_before: int = 0
     origin: Record = field(init=False)
     is_history_cleared: bool = False
+    forgotten_before: int = 0
     is_inbox_emptied: bool = False
 
     def loaded(self) -> None:
@@ -254,6 +255,14 @@ class WorkingRecord(Record):
     def forget_history(self) -> None:
         self.is_history_cleared = True
         super().forget_history()
+
+    def leased(self) -> tuple[Entry, ...]:
+        raise AssertionError("the server returns the entries of a lease")
+
+    def forget(self, before: int) -> None:
+        # The server deletes the entries, so they need not be loaded.
+        self.forgotten_before = max(before, self.forgotten_before)
+        super().forget(before)
 
     @property
     def has_undo(self) -> bool:

@@ -31,6 +31,8 @@ _PARTS = (
     "delete",
     "event",
     "flow",
+    "flow_history",
+    "flow_revision",
     "fork",
     "generation",
     "group",
@@ -71,6 +73,8 @@ from holdfast.testing.contract.database import DatabaseContract  # noqa: E402
 from holdfast.testing.contract.delete import DeleteContract  # noqa: E402
 from holdfast.testing.contract.event import EventContract  # noqa: E402
 from holdfast.testing.contract.flow import FlowContract, MovedFlowContract  # noqa: E402
+from holdfast.testing.contract.flow_history import FlowHistoryContract  # noqa: E402
+from holdfast.testing.contract.flow_revision import FlowRevisionContract  # noqa: E402
 from holdfast.testing.contract.fork import ForkContract  # noqa: E402
 from holdfast.testing.contract.generation import GenerationContract  # noqa: E402
 from holdfast.testing.contract.group import GroupContract  # noqa: E402
@@ -110,6 +114,8 @@ __all__ = [
     "EventContract",
     "ExportContract",
     "FlowContract",
+    "FlowHistoryContract",
+    "FlowRevisionContract",
     "ForkContract",
     "GenerationContract",
     "GroupContract",
@@ -169,6 +175,8 @@ class StoreContract(
     ScheduleContract,
     TypeContract,
     FlowContract,
+    FlowHistoryContract,
+    FlowRevisionContract,
     LimitContract,
     SlotContract,
     RateContract,

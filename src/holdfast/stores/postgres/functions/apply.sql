@@ -126,6 +126,13 @@ begin
     if c.cleared is not null then
         delete from entries where run_id = any(text_array_v1(c.cleared));
     end if;
+    if c.faded is not null then
+        -- Settled entries for people. `A` is the character after `@`.
+        delete from entries as e
+        using json_to_recordset(c.faded) as f (run_id text, before bigint)
+        where e.run_id = f.run_id and e.location >= '@' and e.location < 'A'
+            and e.position > 0 and e.position < f.before;
+    end if;
     if c.dropped is not null then
         delete from entries as e
         using json_to_recordset(c.dropped) as d (run_id text, location text)

@@ -5,8 +5,8 @@ create function check_name_v1(what text, value text) returns void
     as $$
 begin
     perform check_text_v1(what, value);
-    if value ~ '[/#]|^[~+]' then
-        raise exception '% %: it has no / or #, and does not begin with ~ or +', what, quote_literal(value)
+    if value ~ '[/#]|^[~+@]' then
+        raise exception '% %: it has no / or #, and does not begin with ~, + or @', what, quote_literal(value)
             using errcode = 'invalid_parameter_value';
     end if;
 end

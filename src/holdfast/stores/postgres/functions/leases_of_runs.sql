@@ -7,7 +7,7 @@ begin
     return (
         select coalesce(json_agg(json_build_object(
             'run', row_to_json(r),
-            'entries', case when r.token = 1 and not is_repeat then '[]'::json else history_v1(r.id) end,
+            'entries', case when r.token = 1 and not is_repeat then '[]'::json else leased_history_v1(r.id) end,
             'arrivals', case when r.arrivals = 0 then '[]'::json else newer_v1(r.id, 0) end
         ) order by c.place), '[]')
         from unnest(claimed) with ordinality as c (id, place)

@@ -1,0 +1,271 @@
+"""A revision of a flow: which snapshot it goes back to, and what that snapshot does not know. Pure decisions.
+
+A flow has no replay. Its state is the snapshot in `~flow`, and going back means to put an older snapshot there. The
+snapshot includes the facts up to its `since`, and everything that the program asked for before it. The other entries
+are dropped: messages and events in them become unread, and children that the program started there are cancelled. If a
+child was started before, only its recorded end is dropped, and arrives again.
+
+The program does not ask again for what it has in its snapshot. So a child that no longer exists gets an end here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core import received, rules
+from holdfast.core.clock import Micros
+from holdfast.core.commands import Cancellation
+from holdfast.core.consequences import FACTS
+from holdfast.core.entries import (
+    ADOPTED_LOCATION,
+    FLOW_LOCATION,
+    TURN_PREFIX,
+    end_of,
+    is_bookkeeping,
+    is_done,
+    unsettled,
+)
+from holdfast.core.errors import InvalidRequest
+from holdfast.core.location import is_for_people
+from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Run
+from holdfast.core.states import RunState
+
+REMOVED = Cancellation(reason="it was removed from the store")
+"""The end of a child that a flow waits for and that no longer exists."""
+
+_SHOWN = 20
+_LAST = 2**63 - 1
+
+
+class FlowPoint(NamedTuple):
+    """A point to which a flow can go back: a snapshot, or None for its beginning.
+
+    `since` is the position of the last fact that it includes. Other entries are included up to `position`.
+    """
+
+    snapshot: Entry | None
+    since: int
+    position: int
+
+    def includes(self, entry: Entry) -> bool:
+        """True if the snapshot knows an entry, and its end if it is settled."""
+        if entry.since > self.since:
+            return False
+        if not entry.is_settled:
+            return True
+        return entry.position <= (self.since if entry.kind in FACTS else self.position)
+
+
+BEGINNING = FlowPoint(None, -1, 0)
+
+
+class FlowChanges(NamedTuple):
+    """What a rewind changes: the fields of `revision.Revision` that a flow needs."""
+
+    dropped: tuple[str, ...]
+    reset: tuple[Entry, ...]
+    unread: tuple[Arrival, ...]
+    cancelled: tuple[str, ...]
+    attached: dict[str, str]
+    is_from_start: bool
+
+
+# Points
+
+
+def is_flow(entries: Iterable[Entry]) -> bool:
+    """True if a history is that of a flow. One that failed in its first turn has no snapshot."""
+    return any(entry.location == FLOW_LOCATION or is_for_people(entry.location) for entry in entries)
+
+
+def flow_in(entries: Iterable[Entry]) -> Entry | None:
+    """Return the newest snapshot of a history; None if the run is not a flow, or has none yet."""
+    return next((entry for entry in entries if entry.location == FLOW_LOCATION), None)
+
+
+def newest_point(entries: Sequence[Entry]) -> FlowPoint | None:
+    """Return the point of the newest snapshot; None if the run is not a flow. A failed turn came after it."""
+    if not is_flow(entries):
+        return None
+    flow = flow_in(entries)
+    if flow is None or flow.result is None:
+        return BEGINNING
+    copies = (entry for entry in entries if entry.location == f"{TURN_PREFIX}{flow.attempts}")
+    position = next((copy.position for copy in copies if copy.since == flow.since), _LAST)
+    return FlowPoint(flow, flow.since, position)
+
+
+def point_at(entries: Sequence[Entry], location: str) -> FlowPoint:
+    """Return the point that a location means: a kept snapshot, or the newest one that does not include the entry."""
+    by_location = {entry.location: entry for entry in entries}
+    newest = newest_point(entries)
+    assert newest is not None, "the caller knows that the run is a flow"
+    if location == FLOW_LOCATION:
+        return newest
+    target = by_location.get(location)
+    if target is None or is_bookkeeping(target):
+        there = [entry.location for entry in entries if not is_bookkeeping(entry)]
+        raise InvalidRequest(f"the flow keeps no entry at {location!r}; it has {_listed(there) or 'none at all'}")
+    if _is_copy(target):
+        return _point_of(target)
+    points = [newest, *(_point_of(entry) for entry in entries if _is_copy(entry))]
+    before = [point for point in points if not point.includes(target)]
+    if before:
+        return max(before, key=lambda point: (point.since, point.position))
+    if f"{TURN_PREFIX}1" in by_location:
+        return BEGINNING
+    kept = [entry.location for entry in entries if _is_copy(entry)]
+    raise InvalidRequest(
+        f"the snapshot before {location!r} is not kept any more; the flow keeps {_listed(kept) or 'no snapshot'}"
+    )
+
+
+def not_included(entries: Iterable[Entry], point: FlowPoint) -> list[Entry]:
+    """Return the entries that a snapshot does not know, in the order of their positions, open ones first."""
+    gone = [entry for entry in entries if not (is_bookkeeping(entry) or point.includes(entry))]
+    return sorted(gone, key=lambda entry: entry.position)
+
+
+def restored(entries: Iterable[Entry], point: FlowPoint, now: Micros) -> Iterator[Entry]:
+    """Yield the entry `~flow` after a revision at this instant, if there is one. Its version always stays."""
+    if point.snapshot is not None:
+        yield replace(point.snapshot, location=FLOW_LOCATION, state=EntryState.STARTED, position=0, retry_at=now)
+    elif (flow := flow_in(entries)) is not None:
+        yield replace(flow, attempts=0, result=None, since=0, finished_at=None, retry_at=None)
+
+
+def _is_copy(entry: Entry) -> bool:
+    return entry.kind is EntryKind.SNAPSHOT and entry.is_settled
+
+
+def _point_of(copy: Entry) -> FlowPoint:
+    return FlowPoint(copy, copy.since, copy.position)
+
+
+# Rewind
+
+
+def rewound_flow(
+    run: Run,
+    entries: Sequence[Entry],
+    location: str,
+    children: Mapping[str, Run],
+    now: Micros,
+    *,
+    told: Container[str],
+) -> FlowChanges:
+    """Return the changes of a rewind. `children` are the open ones that exist, `told` those with ends in the inbox."""
+    point = point_at(entries, location)
+    dropped = [ADOPTED_LOCATION] if any(entry.location == ADOPTED_LOCATION for entry in entries) else []
+    reset = [*restored(entries, point, now)]
+    unread: list[Arrival] = []
+    cancelled: list[str] = []
+    attached: dict[str, str] = {}
+    for entry in not_included(entries, point):
+        is_child = entry.kind is EntryKind.CHILD
+        if is_child and entry.since <= point.since:
+            reset.append(unsettled(entry))
+            unread.append(end_of(run, entry))
+            continue
+        dropped.append(entry.location)
+        if is_child:
+            cancelled.append(entry.ref or "")
+        unread += arrivals_in(entry)
+    for entry in _open_at(entries, point):
+        child = children.get(entry.ref or "")
+        if child is None:
+            unread += [] if entry.ref in told else [removed_end(entry, now)]
+        elif run.state.is_end and child.state.is_end:  # the run had ended, so this end never reached it
+            unread.append(rules.child_end(child, 0, child.finished_at or 0))
+        elif run.state.is_end:
+            attached[child.id] = entry.location
+    return FlowChanges(
+        dropped=tuple(dropped),
+        reset=tuple(reset),
+        unread=tuple(unread),
+        cancelled=tuple(cancelled),
+        attached=attached,
+        is_from_start=point.snapshot is None,
+    )
+
+
+def arrivals_in(entry: Entry) -> list[Arrival]:
+    """Return the messages or events that an entry records as received."""
+    if entry.kind not in (EntryKind.MESSAGE, EntryKind.EVENT) or not is_done(entry):
+        return []
+    return [one.arrival(entry.kind, 0) for one in received.received_in(entry)]
+
+
+def removed_end(entry: Entry, now: Micros) -> Arrival:
+    """Return the end of a child that no longer exists."""
+    gone = Run(
+        id=entry.ref or "",
+        type="",
+        state=RunState.CANCELLED,
+        payload="",
+        created_at=now,
+        start_at=now,
+        updated_at=now,
+        error=rules.cancellation(REMOVED.reason),
+    )
+    return rules.child_end(gone, 0, now)
+
+
+def _open_at(entries: Iterable[Entry], point: FlowPoint) -> Iterator[Entry]:
+    """Yield the entries of children that are open now and that a snapshot knows."""
+    for entry in entries:
+        if entry.kind is EntryKind.CHILD and not entry.is_settled and point.includes(entry):
+            yield entry
+
+
+# Recover
+
+
+def adopted(children: Iterable[Entry], now: Micros) -> Entry:
+    """Return the entry `~adopted`, which names children that the snapshot does not know."""
+    known = {entry.location: entry.ref for entry in children}
+    return Entry(
+        location=ADOPTED_LOCATION,
+        kind=EntryKind.SNAPSHOT,
+        state=EntryState.STARTED,
+        result=msgspec.json.encode(known, order="sorted").decode(),
+        started_at=now,
+    )
+
+
+def adopted_in(entry: Entry | None) -> dict[str, str]:
+    """Return the children that a flow has to take again, by location, from the entry `~adopted`."""
+    return {} if entry is None else msgspec.json.decode(entry.result or "{}", type=dict[str, str])
+
+
+# Fork
+
+
+def forked_flow(entries: Sequence[Entry], location: str, patch: Mapping[str, str], now: Micros) -> tuple[Entry, ...]:
+    """Return the history of a fork: the snapshot of a point, and the entries that it includes."""
+    point = point_at(entries, location)
+    _check_forkable(entries, location, point, patch)
+    snapshot = [replace(one, result=patch.get(FLOW_LOCATION, one.result)) for one in restored(entries, point, now)]
+    own = (FLOW_LOCATION, ADOPTED_LOCATION)
+    kept = [e for e in entries if e.location not in own and (is_bookkeeping(e) or (e.is_settled and point.includes(e)))]
+    return (*kept, *snapshot)
+
+
+def _check_forkable(entries: Iterable[Entry], location: str, point: FlowPoint, patch: Mapping[str, str]) -> None:
+    """Refuse a fork that would share a child, or that patches something other than the snapshot."""
+    if others := sorted(set(patch) - {FLOW_LOCATION}):
+        raise InvalidRequest(
+            f"there is nothing to patch at {_listed(others)}: the state of a flow is its snapshot, at {FLOW_LOCATION!r}"
+        )
+    asked = (e for e in entries if e.kind is EntryKind.CHILD and e.since <= point.since)
+    if is_open := [e.location for e in asked if not (e.is_settled and point.includes(e))]:
+        raise InvalidRequest(f"at {location!r} the children {_listed(is_open)} are open; a fork cannot share them")
+
+
+def _listed(locations: Sequence[str]) -> str:
+    more = f" and {len(locations) - _SHOWN} more" if len(locations) > _SHOWN else ""
+    return ", ".join(repr(location) for location in locations[:_SHOWN]) + more
