@@ -39,7 +39,7 @@ class Definition:
         self.signature = Signature(function, skip=skip)
         if not is_count(crash_limit):
             raise InvalidRequest(f"crash_limit={crash_limit!r}: expected a whole number of at least 1")
-        self.crash_limit = crash_limit
+        self.crash_limit: int = crash_limit
         self.surviving_lines: set[str] = set()
         """Lines of its code that swallow every attempt to close it and that a worker has reported already."""
 

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Protocol
+
 import msgspec
 
+from holdfast.core.clock import Micros
 from holdfast.core.entries import EVENTS_LOCATION
 from holdfast.core.model import Entry, EntryKind, EntryState
-from holdfast.runner.history import History
 from holdfast.runner.inbox import Inbox
 from holdfast.runner.pending_checkpoint import PendingCheckpoint
+
+
+class CursorHistory(Protocol):
+    """The part of a history that the cursors need."""
+
+    @property
+    def stamp(self) -> Micros: ...
+
+    def get(self, location: str) -> Entry | None: ...
+
+    def remember(self, entries: Iterable[Entry]) -> None: ...
 
 
 class EventCursors:
@@ -16,7 +30,7 @@ class EventCursors:
 
     __slots__ = ("_count", "_history", "_inbox", "_pending")
 
-    def __init__(self, inbox: Inbox, history: History, pending: PendingCheckpoint) -> None:
+    def __init__(self, inbox: Inbox, history: CursorHistory, pending: PendingCheckpoint) -> None:
         self._inbox = inbox
         self._history = history
         self._pending = pending

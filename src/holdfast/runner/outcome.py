@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
@@ -16,6 +16,16 @@ from holdfast.core.states import RunState
 
 if TYPE_CHECKING:
     from holdfast.runner.definition import Definition
+
+
+class Executed(Protocol):
+    """The definition of a run, as far as its end depends on it: a `Definition` or a `FlowType`."""
+
+    @property
+    def reason(self) -> ErrorRecord | None: ...
+
+    @property
+    def crash_limit(self) -> int: ...
 
 
 def error_of(root: asyncio.Task[Any]) -> BaseException | None:
@@ -53,14 +63,14 @@ def cancelled(why: str) -> Finish:
     return Finish(state=RunState.CANCELLED, error=rules.cancellation(why))
 
 
-def blocked(run: Run, definition: Definition, error: HoldfastError, now: Micros) -> Block:
+def blocked(run: Run, definition: Executed, error: HoldfastError, now: Micros) -> Block:
     """Return the block of a run that cannot continue. Workers retry it later, because a fixed deploy heals it."""
     previous = run.error if run.error != definition.reason else None
     count, pause = rules.blocked_retry(previous)
     return Block(error=ErrorRecord.of(error, attempts=count), retry_at=now + pause)
 
 
-def crash_loop(run: Run, definition: Definition) -> Block | None:
+def crash_loop(run: Run, definition: Executed) -> Block | None:
     """Return the block of a run with too many worker crashes in a row. None if it has fewer than its limit."""
     if run.crashes < definition.crash_limit:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.core.checkpoint import Block, Hold, Next, Suspend
 from holdfast.core.model import Wait, WaitKind
 from holdfast.runner.open_operations import OpenOperations
-from holdfast.runner.operation import Operation
+from holdfast.runner.operation import Operation, Reception
 
 
 class Registration:
@@ -56,6 +56,14 @@ class Registration:
     def knows(self, operation: Operation) -> bool:
         """True if the store has the event wait of an operation."""
         return self._open.wait_of(operation) in self._known_events
+
+    def must_come_first(self, operation: Operation) -> bool:
+        """True if the store must know the wait of an operation before its deadline is fed.
+
+        Only the store can decide whether an event came before the deadline.
+        """
+        is_event = isinstance(operation, Reception) and operation.wait_kind is WaitKind.EVENT
+        return is_event and not self.knows(operation)
 
     def inherit(self, old: Registration) -> None:
         """Take over the registration of an earlier turn of the same lease."""

@@ -233,13 +233,12 @@ class Turn:
     def _must_wait(self, late: Operation) -> bool:
         """True if an operation that is due must not be fed before the next checkpoint.
 
-        A wait for an event: the store must know the wait first, because only the store can decide whether an event
-        came before the deadline. The mark of a loop that does nothing but count: it must not occupy the worker.
+        A wait that the store must know first. The mark of a loop that does nothing but count: it must not occupy the
+        worker.
         """
         if isinstance(late, Mark):
             return self._is_spinning and late.after > self.pending.committed_count
-        is_event = isinstance(late, Reception) and late.wait_kind is WaitKind.EVENT
-        return is_event and not self.pending.registration.knows(late)
+        return self.pending.registration.must_come_first(late)
 
     def _feed_due(self, arrival: Arrival | None, operation: Operation, now: Micros) -> None:
         """Feed an arrival to the operation that waits for it, or feed the deadline of an operation."""

@@ -190,6 +190,8 @@ class Claimer:
         self._outage.worked()
         if self._repeats:
             self._repeats.popleft()
+        if request.types != self._types():
+            self._is_wanted = True  # a repeated claim has the types of the first one, and there are new ones
         self.was_short = len(claimed.leases) < request.limit
         self._is_vain = not claimed.leases
         self._shares = after_claims(self._shares, [lease.run for lease in claimed.leases])

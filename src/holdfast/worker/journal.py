@@ -16,6 +16,7 @@ from holdfast.core.rules import is_cancellation
 
 if TYPE_CHECKING:
     from holdfast.runner.definition import Definition
+    from holdfast.runner.flow_type import FlowType
     from holdfast.worker.executor import Body
 
 _log = logging.getLogger("holdfast.worker")
@@ -51,7 +52,7 @@ class Journal:
             seconds * 1000,
         )
 
-    def survivors(self, definition: Definition, lines: Iterable[str]) -> None:
+    def survivors(self, definition: Definition | FlowType, lines: Iterable[str]) -> None:
         """Warn about code that cannot leave memory.
 
         It happens at every suspension, so each line of a type is logged once.

@@ -31,13 +31,12 @@ from holdfast.core.ports import Transacted
 from holdfast.core.rules import next_deadline
 from holdfast.runner.attempt import AttemptEnd, Raised, Returned, TimedOut
 from holdfast.runner.definition import Definition
+from holdfast.runner.flow_type import FlowType
 from holdfast.runner.operation import StepCall
 from holdfast.runner.rollback import Undoing
 from holdfast.runner.run_turn import RunTurn
 from holdfast.runner.standstill import Standstill
 from holdfast.runner.step_info import StepInfo
-from holdfast.runner.task_definition import Task
-from holdfast.runner.task_turn import TaskTurn
 from holdfast.runner.transaction import TxCall
 from holdfast.runner.turn import Turn
 from holdfast.worker.driver_host import DriverHost
@@ -45,6 +44,7 @@ from holdfast.worker.executor import Body
 from holdfast.worker.journal import Journal
 from holdfast.worker.lingering import Gathering, is_due_soon
 from holdfast.worker.reports import Reports
+from holdfast.worker.turns import turn_of
 
 SLOW_SECONDS = 0.1
 
@@ -58,18 +58,18 @@ class RunDriver:
     still valid, and decides whether to give the run back and whether to keep it in memory.
     """
 
-    def __init__(self, lease: Lease, definition: Definition, host: DriverHost) -> None:
+    def __init__(self, lease: Lease, definition: Definition | FlowType, host: DriverHost) -> None:
         self.id = lease.run.id
         self.token = lease.run.token
         self.crashes = lease.run.crashes
         self._leased_until = lease.run.ready_at or 0
-        if lease.run.rollback is not None:
+        if lease.run.rollback is not None and isinstance(definition, Definition):
             definition = undoing = Undoing(definition, lease)
             lease = undoing.lease(lease)
         self._lease = lease
-        self._definition = definition
+        self._definition: Definition | FlowType = definition
         self._host = host
-        self._turn = self._make_turn(lease, has_database=host.transactor is not None)
+        self._turn: RunTurn = turn_of(lease, definition, has_database=host.transactor is not None)
         self._bodies: dict[str, Body] = {}
         self._transaction: tuple[TxCall, Future[Any]] | None = None
         self._ended: tuple[Body, ...] = ()
@@ -86,12 +86,6 @@ class RunDriver:
         self._signals = host.signal_sender.signals
         self._journal = Journal(lease.run, host.name)
         self._seconds: dict[str, float] = {}
-
-    def _make_turn(self, lease: Lease, *, has_database: bool, seen: int | None = None) -> RunTurn:
-        definition = self._definition
-        if isinstance(definition, Task) and TaskTurn.suits(definition, lease.entries):
-            return TaskTurn(lease, definition, seen=seen, has_database=has_database)
-        return Turn(lease, definition, seen=seen, has_database=has_database)
 
     @property
     def holding(self) -> Holding:
@@ -404,7 +398,7 @@ class RunDriver:
         run = replace(old.pending.run, token=max(2, old.pending.run.token))
         self._lease = Lease(run=run, entries=old.entries, arrivals=tuple(old.inbox.arrivals))
         old.evict()
-        self._turn = self._make_turn(self._lease, has_database=old.has_database, seen=old.inbox.seen)
+        self._turn = turn_of(self._lease, self._definition, has_database=old.has_database, seen=old.inbox.seen)
         self._turn.inherit(old)
         return self._drive(self._turn.begin)
 

@@ -76,6 +76,7 @@ class Worker:
         signals: Signals | None = None,
         poll: Micros | None = POLL,
         prune_every: Micros | None = PRUNE_EVERY,
+        flows: bool = True,
         has_heart: bool = True,
         always_replay: bool = False,
         body_of: Callable[[StepCall], Callable[..., Any]] | None = None,
@@ -111,6 +112,7 @@ class Worker:
         self._grace_seconds = grace_seconds
         self._poll = poll
         self._prune_every = prune_every
+        self._has_flows = flows
         self._retention = check_length(retention, "worker: retention") or RUN_RETENTION
         self._has_heart = has_heart
         self._on_open = on_open or store.open
@@ -149,9 +151,6 @@ class Worker:
         if self._is_started:
             raise InvalidRequest("this worker was already started; create another one with hf.worker()")
         self._is_started = True
-        if not self.types():
-            text = "worker %s has no registered type%s; it claims nothing until one is registered"
-            self._log.warning(text, self.name, self._worker_types.wanted)
         try:
             await self._on_open()
         except BaseException:
@@ -181,6 +180,7 @@ class Worker:
         )
         # The first `await` comes after all parts exist, so that a concurrent `stop` finds them.
         await self._store.apply(OfferTypes(worker=self.name, offers=self._worker_types.offers()))
+        await self._worker_types.start(self._store, self, poll=self._poll, has_flows=self._has_flows)
         await self.renew()
         await declare_schedules(self._store, self._registry)
         if self._has_heart:
@@ -197,6 +197,7 @@ class Worker:
             self._pruner = Pruner(self._store, self.clock, every=self._prune_every, retention=self._retention)
             self._pruner.start()
         self._leaving.append(self._store.listen(self._hear))
+        self._worker_types.look()  # for flows that were registered before it listened
         if (database := self._store.database) is not None:
             self._leaving.append(database.serve())
         self._claimer.wake()
@@ -277,14 +278,15 @@ class Worker:
     @property
     def is_idle(self) -> bool:
         """True if it holds no run, and its last look at the queue and the schedules found nothing due."""
-        is_free = not self._drivers and self.committer.is_idle
+        is_free = not self._drivers and self.committer.is_idle and not self._worker_types.is_looking
         return is_free and self._claimer.is_idle and self._scheduler.is_idle
 
     @property
     def is_quiet(self) -> bool:
         """True if nothing happens until time passes, something arrives, or a step body ends."""
         is_asking = self._claimer.is_asking or self._scheduler.is_looking
-        return not is_asking and self.committer.is_idle and not self._lease_check.is_looking
+        is_looking = self._lease_check.is_looking or self._worker_types.is_looking
+        return not is_asking and self.committer.is_idle and not is_looking
 
     @property
     def is_executing(self) -> bool:
@@ -310,6 +312,7 @@ class Worker:
         if self._pruner is not None:
             await self._pruner.stop()
         await self._scheduler.stop()
+        await self._worker_types.stop()
         self._lease_check.stop()
         await self._claimer.stop()
         await self.committer.close()
@@ -389,8 +392,7 @@ class Worker:
         self.clock.told(now)
         taken = []
         for lease in leases:
-            definition = self._registry.get(lease.run.type)
-            assert definition is not None, f"claimed {lease.run.type}, which is not registered"
+            definition = self._worker_types.definition(lease.run.type)
             if (stale := self._drivers.pop(lease.run.id, None)) is not None:
                 stale.lose()  # its lease ended unnoticed; the new lease counts
             driver = RunDriver(lease, definition, self)
@@ -400,6 +402,14 @@ class Worker:
             driver.begin()
         if self.is_crowded():
             for driver in list(self._lingering):
+                driver.advance()
+        self._changed.set()
+
+    def flows_loaded(self, run_ids: Sequence[str]) -> None:
+        """Claim runs of new flows, and let runs continue whose programs were loaded."""
+        self._claimer.wake()
+        for run_id in run_ids:
+            if (driver := self._drivers.get(run_id)) is not None:
                 driver.advance()
         self._changed.set()
 
@@ -429,6 +439,7 @@ class Worker:
 
     def _hear(self, hint: Hint) -> None:
         self._scheduler.hear(hint)
+        self._worker_types.hear(hint)
         if hint.is_elsewhere or not hint.ready.isdisjoint(self.types()):
             wake = self._claimer.wake_for_others if hint.is_foreign else self._claimer.wake
             wake()

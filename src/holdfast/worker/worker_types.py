@@ -1,17 +1,26 @@
-"""The types of a worker: the registered types that it executes, including types registered while it runs."""
+"""The types of a worker: the registered types and flows that it executes, including those registered while it runs."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 
+from holdfast.core.clock import Micros
 from holdfast.core.errors import InvalidRequest
+from holdfast.core.hint import Hint
 from holdfast.core.intent import matches_type
 from holdfast.core.model import TypeOffer
+from holdfast.core.ports import Store
+from holdfast.runner.definition import Definition
+from holdfast.runner.flow_type import FlowType
 from holdfast.runner.registry import Registry
+from holdfast.worker.flow_library import FlowHost, FlowLibrary
+
+_log = logging.getLogger("holdfast.worker")
 
 
 class WorkerTypes:
-    """The types of a registry that match a worker's patterns. Without patterns, all types."""
+    """The types of a registry, and the flows of the store, that match a worker's patterns. Without patterns, all."""
 
     def __init__(self, registry: Registry, patterns: Sequence[str] | None) -> None:
         _check(patterns)
@@ -19,29 +28,72 @@ class WorkerTypes:
         self._patterns = None if patterns is None else tuple(patterns)
         self._types: tuple[str, ...] = ()
         self._counted = 0
+        self._flows: FlowLibrary | None = None
 
     def types(self) -> tuple[str, ...]:
+        """Return the types of code, then those of flows."""
         count = self._registry.count()
         if count != self._counted:
             self._counted = count
-            self._types = tuple(sorted(type for type in self._registry.types() if self._is_wanted(type)))
-        return self._types
+            self._types = tuple(sorted(type for type in self._registry.types() if self.is_wanted(type)))
+        return self._types if self._flows is None else (*self._types, *self._flows.types())
+
+    def definition(self, type: str) -> Definition | FlowType:
+        """Return the definition of a type that was claimed."""
+        found = self._registry.get(type) or (None if self._flows is None else self._flows.get(type))
+        assert found is not None, f"claimed {type}, which is not registered"
+        return found
 
     def offers(self) -> list[TypeOffer]:
-        """Return the types as the store records them."""
-        return [self._offer_of(type) for type in self.types()]
+        """Return the types of code as the store records them. The library of flows offers its own.
 
-    @property
-    def wanted(self) -> str:
-        """Description of the wanted types, as a phrase that follows `no registered type`."""
-        return "" if self._patterns is None else f" that matches {', '.join(self._patterns)}"
+        Raises `InvalidRequest` if a pipeline has no steps.
+        """
+        wanted = (type for type in self._registry.types() if self.is_wanted(type))
+        return [self._offer_of(type) for type in sorted(wanted)]
+
+    def _warn_if_none(self, worker: str) -> None:
+        """Log a warning if there is nothing to execute."""
+        if not self.types():
+            wanted = "" if self._patterns is None else f" that matches {', '.join(self._patterns)}"
+            text = "worker %s has no registered type%s; it claims nothing until one is registered"
+            _log.warning(text, worker, wanted, extra={"worker": worker})
+
+    def is_wanted(self, type: str) -> bool:
+        """Return True if a type matches the patterns."""
+        return self._patterns is None or any(matches_type(type, pattern) for pattern in self._patterns)
 
     def _offer_of(self, type: str) -> TypeOffer:
         definition = self._registry.get(type)
-        return TypeOffer(name=type, runtime="python", description=definition.description if definition else "")
+        assert definition is not None, f"type {type} is not registered"
+        return TypeOffer(name=type, runtime="python", description=definition.description)
 
-    def _is_wanted(self, type: str) -> bool:
-        return self._patterns is None or any(matches_type(type, pattern) for pattern in self._patterns)
+    # Flows
+
+    async def start(self, store: Store, host: FlowHost, *, poll: Micros | None, has_flows: bool) -> None:
+        """Learn which flows exist, and keep learning until `stop`. Log a warning if there is nothing to execute."""
+        if has_flows:
+            self._flows = FlowLibrary(store, host, is_wanted=self.is_wanted, poll=poll)
+            await self._flows.start()
+        self._warn_if_none(host.name)
+
+    async def stop(self) -> None:
+        if self._flows is not None:
+            await self._flows.stop()
+
+    @property
+    def is_looking(self) -> bool:
+        """True while it asks the store for flows."""
+        return self._flows is not None and self._flows.is_looking
+
+    def look(self) -> None:
+        """Look for flows that were registered since the last look."""
+        if self._flows is not None:
+            self._flows.look()
+
+    def hear(self, hint: Hint) -> None:
+        if self._flows is not None:
+            self._flows.hear(hint)
 
 
 def _check(patterns: object) -> None:

@@ -59,6 +59,7 @@ class Member(Holdfast):
                 clock=FollowingClock(self._world.monotonic_ns),
                 poll=POLL,
                 prune_every=None,
+                flows=False,  # random programs are code; looking for flows would only prolong a simulation
                 has_heart=False,
                 always_replay=self._world.adversity.always_replay,
                 body_of=self._body,

@@ -1,0 +1,367 @@
+"""The turn of a flow: feeds facts to its machine and saves the machine's state. There is no code to replay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.checkpoint import Block, Checkpoint, ContinueAsNew, Finish, Hold, Next, Release, Suspend
+from holdfast.core.clock import Micros
+from holdfast.core.entries import ADOPTED_LOCATION, FLOW_LOCATION, TURN_PREFIX
+from holdfast.core.errors import ErrorRecord, HoldfastError, InvalidRequest, Unreadable, WorkflowViolation
+from holdfast.core.flow_revision import adopted_in
+from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Lease, Wait, WaitKind
+from holdfast.core.states import RunState
+from holdfast.flows.limits import DEFAULT_FLOW_LIMITS, FlowLimits
+from holdfast.flows.machine import Machine
+from holdfast.flows.progress import Continued, FlowRaised, FlowReturned, Sliced, Waiting
+from holdfast.flows.run_state import FlowState, decode_flow_state
+from holdfast.runner import outcome
+from holdfast.runner.attempt import AttemptEnd
+from holdfast.runner.event_cursors import EventCursors
+from holdfast.runner.flow_facts import fed_outcome, member_place
+from holdfast.runner.flow_history import FlowHistory
+from holdfast.runner.flow_requests import FlowRequests
+from holdfast.runner.flow_type import FlowCode, FlowType
+from holdfast.runner.inbox import Inbox
+from holdfast.runner.open_operations import OpenOperations
+from holdfast.runner.operation import (
+    ChildGroup,
+    Operation,
+    Reception,
+    StepCall,
+    entry_of_arrivals,
+    entry_of_deadline,
+)
+from holdfast.runner.pending_checkpoint import PendingCheckpoint
+from holdfast.runner.run_turn import RunTurn
+from holdfast.runner.standstill import Standstill
+from holdfast.runner.time_limits import TimeLimits
+
+KEPT_TURNS = 10
+"""Minimum number of snapshots that a flow keeps for people. Every as many turns, older ones are removed."""
+
+
+class FlowTurn:
+    """The turn of a flow run that this worker holds. `RunTurn` describes its methods."""
+
+    due_since: Micros | None = None
+    is_overdue = False
+    unfinished = 0
+    survivors: Sequence[str] = ()
+
+    def __init__(
+        self,
+        lease: Lease,
+        definition: FlowType,
+        *,
+        seen: int | None = None,
+        has_database: bool = True,
+        limits: FlowLimits = DEFAULT_FLOW_LIMITS,
+    ) -> None:
+        run = lease.run
+        self.definition = definition
+        self.has_database = has_database
+        self.outcome: Finish | ContinueAsNew | Block | None = None
+        self.inbox = Inbox(lease.arrivals, run.arrivals if seen is None else seen)
+        self._open = OpenOperations(self.inbox)
+        self.pending = PendingCheckpoint(run, self._open)
+        self._history = FlowHistory(lease.entries, run.first_claimed_at or run.created_at)
+        self._requests = FlowRequests(run, self._history, self._open, self.pending)
+        self._cursors = EventCursors(self.inbox, self._history, self.pending)
+        self._time_limits = TimeLimits.of(run)
+        self._limits = limits
+        self._machine: Machine | None = None
+        self._version = ""
+        self._turn_number = 0
+        self._turns: tuple[int, ...] = ()
+        self._is_sliced = False
+        self._is_moved = False
+        self._unsaved_instructions = 0
+        self._forgotten = 0
+        self._failed: list[str] = []
+        """The locations of children whose failure was fed since the last snapshot. A recovery reopens them."""
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return self._history.entries
+
+    # Driving
+
+    def begin(self, now: Micros) -> Standstill:
+        self.outcome = outcome.crash_loop(self.pending.run, self.definition)
+        self.pending.crashes = 0  # there are no steps to charge them to: the next checkpoint shows progress
+        return self.settle(now)
+
+    def settle(self, now: Micros) -> Standstill:
+        if self.outcome is None and self._machine is None:
+            self._load(now)
+        if self.outcome is None and self._machine is not None:
+            self._advance(self._machine, now)
+        return self.standstill(now)
+
+    def _advance(self, machine: Machine, now: Micros) -> None:
+        """Run the program and feed what is due, until nothing is left to do or others need the event loop."""
+        until = machine.instructions + self._limits.instructions_per_slice
+        while self.outcome is None and not self._must_write_first:
+            self.is_overdue = False
+            if (why := self._exceeded(now)) is not None:
+                self.outcome = outcome.cancelled(why)
+            elif machine.instructions >= until:
+                break
+            elif self._is_sliced:
+                self._run(machine, until - machine.instructions, now)
+            elif (due := self._pop_due(now)) is not None:
+                self._feed(machine, *due, now)
+                self._is_sliced = True
+            else:
+                break
+
+    @property
+    def _must_write_first(self) -> bool:
+        """True if a checkpoint has to be written before the program continues."""
+        return self._requests.has_unsent or self._unsaved_instructions >= self._limits.instructions_per_turn
+
+    def standstill(self, now: Micros) -> Standstill:
+        if self.outcome is not None:
+            return Standstill(at=now, end=self.outcome)
+        if self._machine is None:
+            return Standstill(at=now)  # its program is being loaded
+        frontier = self._open.frontier(now, self.pending.committed_count, may_carry=False)
+        is_busy = self._is_sliced or self._must_write_first
+        wake_at = now if self._is_sliced and not self._must_write_first else frontier.wake_at
+        if self._time_limits is not None:
+            wake_at = self._time_limits.earliest(wake_at)
+        has_due = frontier.wake_at is not None and frontier.wake_at <= now
+        return Standstill(
+            at=now,
+            may_suspend=not is_busy and not has_due and not self.is_overdue,
+            must_write=self._must_write_first or self.pending.is_due(),
+            # An overdue wait waits for the answer to the next checkpoint, not for time to pass.
+            wake_at=None if self.is_overdue else wake_at,
+            child_count=frontier.child_count,
+        )
+
+    # The machine
+
+    def _load(self, now: Micros) -> None:
+        """Begin the program, or continue it from its snapshot. Does nothing while the program is being loaded."""
+        run, flow = self.pending.run, self._history.get(FLOW_LOCATION)
+        try:
+            code = self.definition.finder.code_of(run, None if flow is None else flow.ref)
+            if code is not None:
+                self._version = code.version
+                self._machine = self._begun(code) if flow is None or flow.result is None else self._resumed(code, flow)
+                self._requests.adopt(adopted_in(self._history.get(ADOPTED_LOCATION)))
+                self._carry_out()
+                self._is_sliced = True
+        except Unreadable as error:
+            self._block(error, now)
+        except InvalidRequest as error:
+            self.outcome = Finish(state=RunState.FAILED, error=ErrorRecord.of(error))
+
+    def _begun(self, code: FlowCode) -> Machine:
+        run = self.pending.run
+        stamp = self._history.stamp
+        return Machine.begin(code.program, code.source, run.input, run_id=run.id, now=stamp, limits=self._limits)
+
+    def _resumed(self, code: FlowCode, flow: Entry) -> Machine:
+        state = decode_flow_state(flow.result or "")
+        machine = Machine.resume(code.program, code.source, bytes(state.machine).decode(), limits=self._limits)
+        history = self._history
+        history.position = history.since = state.position
+        history.last_fact = flow.since
+        # After a revision, time continues from the revision, and waits have the time that they had left.
+        put_off = max(0, (flow.retry_at or 0) - (flow.finished_at or 0)) if flow.retry_at is not None else 0
+        history.stamp = max(state.stamp, flow.retry_at or 0)
+        self._turn_number, self._turns = flow.attempts, state.turns
+        self._requests.restore(state, machine.open_requests(), put_off)
+        return machine
+
+    def _run(self, machine: Machine, budget: int, now: Micros) -> None:
+        """Let the program run, and carry out what it asks for."""
+        before = machine.instructions
+        progress = machine.run(budget)
+        self._unsaved_instructions += machine.instructions - before
+        self._is_moved = True
+        self._is_sliced = isinstance(progress, Sliced)
+        self._requests.add(machine.take_requests())
+        match progress:
+            case FlowReturned(result):
+                self._end(Finish(state=RunState.SUCCEEDED, result=result))
+            case FlowRaised(error):
+                self._end(Finish(state=RunState.FAILED, error=replace(error, locations=tuple(self._failed))))
+            case Continued(payload):
+                self._end(ContinueAsNew(payload=payload))
+            case Waiting() if not self._open.by_location and not self._requests.has_unsent:
+                where = "; ".join(f"line {mark.line}: {mark.sentence}" for mark in machine.marks())
+                self._block(WorkflowViolation(f"the flow waits for something that can never come ({where})"), now)
+            case Waiting() | Sliced():
+                self._drop_unasked_ends()
+
+    def _end(self, end: Finish | ContinueAsNew) -> None:
+        """End the run or its generation. The last checkpoint carries out everything that the program asked for."""
+        self._requests.carry_out(is_last=True)
+        if isinstance(end, ContinueAsNew):
+            self.pending.entries.clear()
+            self._cursors.keep(is_anew=True)
+            # A fork is younger than its version, so the next generation could not find that version by time.
+            self.pending.add(self._flow_entry(None, since=0), is_lazy=True)
+        self.outcome = end
+
+    def _drop_unasked_ends(self) -> None:
+        """Consume the ends of children that the program no longer waits for. Adopted ones it may ask for later."""
+        adopted = self._requests.adopted_ids
+        ends = [end for end in self.inbox.unasked_ends() if end.name not in adopted]
+        for end in ends:
+            self.inbox.consume(end)
+        if ends:
+            self.pending.consume(end.number for end in ends)
+
+    # Facts
+
+    def _exceeded(self, now: Micros) -> str | None:
+        if self._time_limits is None:
+            return None
+        fed, stamp = self.pending.fed_count, self._history.stamp
+        return self._time_limits.exceeded(now, self._open, fed=fed, stamp=stamp)
+
+    def _pop_due(self, now: Micros) -> tuple[Arrival | None, Operation] | None:
+        """Remove and return the first arrival or deadline that is due, by its instant."""
+        if not self.inbox.has_due(now):
+            return None
+        late = self.inbox.overdue()
+        self.is_overdue = late is not None and self.pending.registration.must_come_first(late)
+        return None if self.is_overdue else self.inbox.pop_due()
+
+    def _feed(self, machine: Machine, arrival: Arrival | None, operation: Operation, now: Micros) -> None:
+        """Feed an arrival to the operation that waits for it, or feed the deadline of an operation."""
+        position = self._history.place_fact(now)
+        stamp = self._history.stamp
+        if arrival is None:
+            entry = entry_of_deadline(operation, position, stamp)
+        else:
+            taken = self.inbox.take(arrival, operation)
+            entry = entry_of_arrivals(operation, taken, position, stamp)
+            self.pending.consume(one.number for one in taken)
+        self.pending.add(entry)
+        if entry.kind is EntryKind.CHILD and entry.state is EntryState.FAILED:
+            self._failed.append(entry.location)
+        if self.due_since is None:
+            self.due_since = operation.deadline if arrival is None else arrival.at
+        handle = self._requests.handle_of(operation)
+        if isinstance(operation, ChildGroup):
+            operation.take(entry)
+            machine.settle_member(handle, member_place(entry), fed_outcome(operation, entry), stamp)
+            if not operation.is_complete:
+                return
+        else:
+            machine.settle(handle, fed_outcome(operation, entry), stamp)
+        self._open.remove(operation)
+        self._requests.settled(operation)
+        if isinstance(operation, Reception) and operation.wait_kind is WaitKind.EVENT and entry.ref is not None:
+            self.inbox.note_event(operation.names[0], int(entry.ref))
+            self._cursors.keep()
+
+    def feed(self, call: StepCall, end: AttemptEnd, now: Micros) -> Standstill:
+        raise AssertionError("a flow has no steps")
+
+    def started(self, call: StepCall, now: Micros) -> None:
+        raise AssertionError("a flow has no steps")
+
+    def _block(self, error: HoldfastError, now: Micros) -> None:
+        self.outcome = outcome.blocked(self.pending.run, self.definition, error, now)
+
+    # Checkpoints
+
+    def take_checkpoint(self, next: Next, now: Micros) -> Checkpoint:
+        limits: tuple[Wait, ...] = ()
+        if isinstance(next, Block):
+            # What was fed is not in the snapshot, so it has to stay in the inbox.
+            self.pending.drop()
+        elif isinstance(next, (Hold, Suspend, Release)) and self._machine is not None and self._is_moved:
+            self._save(self._machine)
+        if isinstance(next, Suspend) and self._time_limits is not None:
+            limits = self._time_limits.waits(now, fed=self.pending.fed_count, stamp=self._history.stamp)
+        checkpoint = self.pending.take(next, self.inbox.seen, limits)
+        self._requests.taken()
+        if checkpoint.waits is not None:
+            self.inbox.registered(checkpoint.waits)
+        if not self._forgotten:
+            return checkpoint
+        forgotten, self._forgotten = self._forgotten, 0
+        return replace(checkpoint, forgotten=forgotten)
+
+    def _save(self, machine: Machine) -> None:
+        """Add the state of the machine to the checkpoint: as the newest snapshot, and as one that people can go to."""
+        history = self._history
+        since, stamp = history.last_fact, history.stamp
+        position = history.place_snapshot()
+        self._turn_number += 1
+        self._turns = (*self._turns, position)
+        if len(self._turns) >= 2 * KEPT_TURNS:
+            self._turns = self._turns[-KEPT_TURNS:]
+            self._forgotten = self._turns[0]
+        state = FlowState(
+            machine=msgspec.Raw(machine.snapshot().encode()),
+            position=position,
+            stamp=stamp,
+            turns=self._turns,
+            **self._requests.state_parts(machine.known_handles()),  # type: ignore[arg-type]  # fields by name
+        )
+        flow = self._flow_entry(state.encode(), since=since, attempts=self._turn_number)
+        copy = replace(flow, location=f"{TURN_PREFIX}{self._turn_number}", state=EntryState.DONE, position=position)
+        for entry in (copy, flow):
+            self.pending.add(entry, is_lazy=True)
+        self._is_moved = False
+        self._unsaved_instructions = 0
+        self._failed.clear()
+
+    def _flow_entry(self, state: str | None, *, since: int, attempts: int = 0) -> Entry:
+        """Return the entry of the newest state. Without a state the program begins, in the same version."""
+        stamp = self._history.stamp
+        return Entry(
+            location=FLOW_LOCATION,
+            kind=EntryKind.SNAPSHOT,
+            state=EntryState.STARTED,
+            attempts=attempts,
+            result=state,
+            started_at=stamp,
+            finished_at=stamp,
+            ref=self._version,
+            since=since,
+        )
+
+    def committed(self, now: Micros) -> Standstill:
+        self.pending.committed()
+        if self.outcome is None:
+            self._carry_out()
+        return self.standstill(now)
+
+    def _carry_out(self) -> None:
+        """Carry out requests that no checkpoint had room for. The snapshot that has them is outdated then."""
+        if self._requests.has_unsent:
+            self._requests.carry_out()
+            self._is_moved = True
+
+    # Reports of step bodies
+
+    def publish(self, name: str, value: str) -> None:
+        self.pending.publish(name, value)
+
+    def beat(self, number: int) -> None:
+        self.pending.beat = number
+
+    # Leaving
+
+    def remember(self, written: Checkpoint) -> None:
+        self._history.remember(written.entries)
+
+    def inherit(self, old: RunTurn) -> None:
+        self.pending.inherit(old.pending)
+        self.inbox.inherit(old.inbox)
+
+    def evict(self) -> None:
+        self._open.clear()
