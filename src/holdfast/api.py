@@ -7,6 +7,7 @@ from holdfast.app import Holdfast
 from holdfast.core.errors import (
     ChildFailed,
     Fatal,
+    FlowRefused,
     HistoryDiverged,
     HoldfastError,
     InvalidRequest,
@@ -52,6 +53,7 @@ __all__ = [
     "Context",
     "Continue",
     "Fatal",
+    "FlowRefused",
     "HistoryDiverged",
     "Holdfast",
     "HoldfastError",

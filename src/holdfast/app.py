@@ -28,6 +28,7 @@ from holdfast.engine.capabilities import database_of
 from holdfast.engine.check import RunCheck, check_runs
 from holdfast.engine.dead_letters import DeadLetters
 from holdfast.engine.export import Export, Told
+from holdfast.engine.flows import Flows
 from holdfast.engine.handle import RunHandle, handle_on
 from holdfast.engine.importing import ImportReport, Lines
 from holdfast.engine.info import RunInfo
@@ -333,6 +334,11 @@ class Holdfast:
         return Schedules(self._session)
 
     @cached_property
+    def flows(self) -> Flows:
+        """Register, list and read flows: workflows whose program is text in the store."""
+        return Flows(self._session)
+
+    @cached_property
     def topics(self) -> Topics:
         """Set and list the rules of topics: fan-out or queue, and how long events are kept."""
         return Topics(self._session)
@@ -392,13 +398,15 @@ class Holdfast:
         grace_seconds: float | timedelta | None = None,
         name: str | None = None,
         retention: float | timedelta | None = None,
+        flows: bool = True,
     ) -> Worker:
         """Make a worker for the types that are registered here. Use `async with`, `run()` or `run_until_idle()` on it.
 
         `types`: names, or prefixes such as `shop.*`; default: all. `concurrency`: runs at once (200). `steps`: step
         bodies at once (1000). `threads`: bodies in threads at once (32). `lease_seconds`: time after a crash until
         other workers may take over its runs (30). `grace_seconds`: time for running steps at shutdown (10).
-        `retention`: how long ended runs are kept, unless their type or start sets it (30 days). Settings change these.
+        `retention`: how long ended runs are kept, unless their type or start sets it (30 days). `flows=False`: it
+        executes no flows. Settings change these.
         """
         configured = self._configuration
         lease = configured[settings.LEASE] if lease_seconds is None else lease_seconds
@@ -412,6 +420,7 @@ class Holdfast:
             grace_seconds=in_seconds(grace, "worker: grace_seconds"),
             name=configured.chosen(settings.NAME, name),
             retention=configured[settings.RETENTION] if retention is None else retention,
+            flows=flows,
         )
 
     # Observing

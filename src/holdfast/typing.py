@@ -7,13 +7,14 @@ Programs rarely create these objects. Names that programs create, raise or catch
 
 from __future__ import annotations
 
-from holdfast.core.errors import ErrorRecord
+from holdfast.core.errors import ErrorRecord, Mistake
 from holdfast.core.schedules import ScheduleOptions
 from holdfast.core.startable import Startable
 from holdfast.engine.async_list import AsyncList
 from holdfast.engine.check import RunCheck
 from holdfast.engine.dead_letters import DeadLetters
 from holdfast.engine.export import Export, LeftRun
+from holdfast.engine.flows import FlowInfo, Flows, RegisteredFlowInfo
 from holdfast.engine.importing import ImportReport, RefusedRun
 from holdfast.engine.info import AuditInfo, EntryInfo, MessageInfo, WaitInfo
 from holdfast.engine.queries import Filter
@@ -23,7 +24,14 @@ from holdfast.engine.starting import StartOptions
 from holdfast.engine.store_info import DeadLetterInfo, ScheduleInfo, TopicInfo, TypeInfo, WorkerInfo
 from holdfast.engine.sync import Sync, SyncExport
 from holdfast.engine.sync_handle import SyncRunHandle, SyncSelection
-from holdfast.engine.sync_namespaces import SyncDeadLetters, SyncSchedules, SyncTopics, SyncTypes, SyncWorkers
+from holdfast.engine.sync_namespaces import (
+    SyncDeadLetters,
+    SyncFlows,
+    SyncSchedules,
+    SyncTopics,
+    SyncTypes,
+    SyncWorkers,
+)
 from holdfast.engine.topics import Topics
 from holdfast.engine.types import Types
 from holdfast.engine.workers import Workers
@@ -54,12 +62,16 @@ __all__ = [
     "Export",
     "Filter",
     "Fit",
+    "FlowInfo",
+    "Flows",
     "ImportReport",
     "LeftRun",
     "Message",
     "MessageInfo",
     "Metrics",
+    "Mistake",
     "RefusedRun",
+    "RegisteredFlowInfo",
     "RunCheck",
     "RunView",
     "ScheduleInfo",
@@ -78,6 +90,7 @@ __all__ = [
     "SyncChild",
     "SyncDeadLetters",
     "SyncExport",
+    "SyncFlows",
     "SyncRunHandle",
     "SyncSchedules",
     "SyncSelection",

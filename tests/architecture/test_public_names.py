@@ -12,6 +12,7 @@ import_ on sync close"""
 DECORATORS = "workflow task step schedule"
 NAMESPACES = {
     "schedules": "put list get next pause resume trigger remove",
+    "flows": "register list get",
     "topics": "set list",
     "types": "set list enable disable",
     "dead_letters": "list replay purge",

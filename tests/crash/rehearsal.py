@@ -12,6 +12,7 @@ from typing import Any
 from holdfast import Registry
 from holdfast.app import session_of
 from holdfast.core.errors import StoreUnavailable
+from holdfast.core.location import is_for_people
 from holdfast.core.model import Entry, EntryKind
 from holdfast.core.ports import Store
 from holdfast.core.questions import FindOrphans, Query
@@ -171,8 +172,9 @@ async def write_down(h: Harness, ledger: EffectLedger, outcome: Outcome) -> None
 
     for run_id, one in details.items():
         history = sorted(
-            (entry.location, entry.kind.value, entry.state.value, _result(entry), entry.error and str(entry.error))
+            (_place(entry), entry.kind.value, entry.state.value, _result(entry), entry.error and str(entry.error))
             for entry in await session_of(h).store.history(run_id)
+            if entry.kind is not EntryKind.SNAPSHOT  # crashes change the number of turns
         )
         run = one.run
         error = None if run.error is None else str(run.error)
@@ -180,6 +182,13 @@ async def write_down(h: Harness, ledger: EffectLedger, outcome: Outcome) -> None
         outcome.runs[path(run_id)] = (run.state.value, run.result, error, history, one.values, waits)
     outcome.begun = {(path(run_id), location): times for (run_id, location), times in ledger.begun.items()}
     outcome.orphans = list(await session_of(h).store.stats(FindOrphans(limit=10)))
+
+
+def _place(entry: Entry) -> str:
+    """Return the location of an entry. That of an effect of a flow ends in its position, which counts turns, too."""
+    is_effect = entry.kind in (EntryKind.SEND, EntryKind.EMIT, EntryKind.CANCEL)
+    is_flow = is_for_people(entry.location)
+    return entry.location.rpartition("#")[0] if is_effect and is_flow else entry.location
 
 
 def _result(entry: Entry) -> str | None:

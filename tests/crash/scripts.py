@@ -22,6 +22,7 @@ from holdfast import (
 )
 from holdfast.app import session_of
 from holdfast.testing.harness import Harness
+from tests.crash.flows import FLOW_SCRIPTS
 from tests.crash.rehearsal import Script
 from tests.programs.ledger import EffectLedger
 
@@ -488,4 +489,5 @@ SCRIPTS = [
     Script("reporting", reporting, export_everything),
     Script("blocking", blocking, send_everything),
     Script("blocking branches", blocking_branches, run_main),
+    *FLOW_SCRIPTS,
 ]

@@ -31,7 +31,7 @@ from holdfast.core.states import RunState
 from holdfast.engine.capabilities import database_of
 from holdfast.engine.controls import Controls, check_actor
 from holdfast.engine.explain import explanation
-from holdfast.engine.info import AuditInfo, EntryInfo, MessageInfo, RunInfo
+from holdfast.engine.info import AuditInfo, EntryInfo, MessageInfo, RunInfo, entry_infos
 from holdfast.engine.results import End
 from holdfast.engine.session import Session
 
@@ -123,9 +123,12 @@ class RunHandle(Generic[R]):
         return RunInfo.of(await self._details())
 
     async def history(self) -> Sequence[EntryInfo]:
-        """Return the operations of the run, in the order in which they were recorded."""
+        """Return the operations of the run, in the order in which they were recorded.
+
+        A flow also has an entry `@turn/n` for each snapshot that it keeps.
+        """
         run_id = (await self._details()).run.id
-        return [EntryInfo.of(entry) for entry in await self._session.store.history(run_id)]
+        return entry_infos(await self._session.store.history(run_id))
 
     async def audit(self) -> Sequence[AuditInfo]:
         """Return the events in the life of the run, oldest first: created, claimed, suspended, recovered and more."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -9,6 +11,7 @@ import msgspec
 
 from holdfast.core.audit import BY, REQUEST
 from holdfast.core.codec import decode_any
+from holdfast.core.entries import ADOPTED_LOCATION, FLOW_LOCATION
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import (
     Arrival,
@@ -26,6 +29,8 @@ from holdfast.core.states import RunState
 from holdfast.core.unreadable import joined
 from holdfast.engine.flaws import Flaws
 
+_FLOW_LOCATION = re.compile(r"@(\d+)/(.+)#\d+(/\d+)?$", re.DOTALL)
+
 
 class WaitInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One wait of a run. `location` is its place in the code, `since` its begin and `deadline` its end.
@@ -41,6 +46,16 @@ class WaitInfo(msgspec.Struct, frozen=True, kw_only=True):
     since: datetime
     deadline: datetime | None
     count: int = 0
+
+    @property
+    def line(self) -> int | None:
+        """The line of the program that waits, in a flow."""
+        return _line_of(self.location)
+
+    @property
+    def name(self) -> str:
+        """Its location; in a flow, without the line and the number that make it unique."""
+        return _name_of(self.location)
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,11 +128,15 @@ class EntryInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One operation in the history of a run. `started_at` and `finished_at` are its times.
 
     `state` is `started`, `retrying`, `done`, `failed` or `timed_out`. `kind` is `step`, `tx`, `timer`, `message`,
-    `event`, `child`, `send`, `emit`, `cancel`, `reply`, `loop`, `version`, `removed`, `rollback`, `undo` or `rounds`.
+    `event`, `child`, `send`, `emit`, `cancel`, `reply`, `loop`, `version`, `removed`, `rollback`, `undo`, `rounds` or
+    `snapshot`.
     """
 
     location: str
-    """Its path in the run, such as `charge`, `charge#2` or `ship/~2/label`. `rewind` and `fork` take it."""
+    """Its path in the run, such as `charge`, `charge#2` or `ship/~2/label`. `rewind` and `fork` take it.
+
+    In a flow it has the line of the program: `@7/receive:decision#4`. A snapshot is at `@turn/n`.
+    """
     kind: EntryKind
     state: EntryState
     attempts: int
@@ -134,6 +153,16 @@ class EntryInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The id of the child, message or run that it refers to."""
     unreadable: str | None = None
     """The reason why its result cannot be decoded, if so. The result is None then."""
+
+    @property
+    def line(self) -> int | None:
+        """The line of the program that asked for it, in a flow."""
+        return _line_of(self.location)
+
+    @property
+    def name(self) -> str:
+        """Its location; in a flow, without the line and the number that make it unique."""
+        return _name_of(self.location)
 
     @classmethod
     def of(cls, entry: Entry) -> EntryInfo:
@@ -213,6 +242,16 @@ class MessageInfo(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def _line_of(location: str) -> int | None:
+    found = _FLOW_LOCATION.match(location)
+    return None if found is None else int(found[1])
+
+
+def _name_of(location: str) -> str:
+    found = _FLOW_LOCATION.match(location)
+    return location if found is None else f"{found[2]}{found[3] or ''}"
+
+
 def _wait_info(wait: Wait, flaws: Flaws) -> WaitInfo:
     return WaitInfo(
         location=wait.location,
@@ -224,8 +263,13 @@ def _wait_info(wait: Wait, flaws: Flaws) -> WaitInfo:
     )
 
 
+def entry_infos(entries: Iterable[Entry]) -> list[EntryInfo]:
+    """Return a history as users see it. The newest snapshot of a flow is left out: its last kept copy is the same."""
+    return [EntryInfo.of(entry) for entry in entries if entry.location not in (FLOW_LOCATION, ADOPTED_LOCATION)]
+
+
 def _result(entry: Entry) -> Any:
-    if entry.result is None:
+    if entry.result is None or entry.kind is EntryKind.SNAPSHOT:  # the state of a flow is not for users
         return None
     # An entry of these kinds that is not settled has received nothing. It is the entry of the event cursors.
     if entry.kind not in (EntryKind.MESSAGE, EntryKind.EVENT) or not entry.is_settled:

@@ -22,7 +22,14 @@ from holdfast.engine.private_loop import PrivateLoop
 from holdfast.engine.queries import Filter
 from holdfast.engine.starting import StartOptions
 from holdfast.engine.sync_handle import SyncRunHandle, SyncSelection
-from holdfast.engine.sync_namespaces import SyncDeadLetters, SyncSchedules, SyncTopics, SyncTypes, SyncWorkers
+from holdfast.engine.sync_namespaces import (
+    SyncDeadLetters,
+    SyncFlows,
+    SyncSchedules,
+    SyncTopics,
+    SyncTypes,
+    SyncWorkers,
+)
 from holdfast.engine.transfers import TIMEOUT_SECONDS
 
 R = TypeVar("R")
@@ -227,6 +234,11 @@ class Sync(Facade):
     def schedules(self) -> SyncSchedules:
         """Put, list, pause, resume, trigger and remove schedules, and ask for their next times."""
         return SyncSchedules("hf.schedules", self._target.schedules, self._loop)
+
+    @cached_property
+    def flows(self) -> SyncFlows:
+        """Register, list and read flows: workflows whose program is text in the store."""
+        return SyncFlows("hf.flows", self._target.flows, self._loop)
 
     @cached_property
     def topics(self) -> SyncTopics:

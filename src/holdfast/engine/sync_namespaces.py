@@ -1,4 +1,4 @@
-"""The namespaces of `hf.sync`: schedules, topics, types, dead letters and workers, for code that blocks."""
+"""The namespaces of `hf.sync`: schedules, flows, topics, types, dead letters and workers, for code that blocks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from holdfast.engine.dead_letters import DeadLetters
 from holdfast.engine.facade import Facade, blocking, iterating, listing
+from holdfast.engine.flows import Flows
 from holdfast.engine.schedules import Schedules
 from holdfast.engine.sync_handle import SyncRunHandle
 from holdfast.engine.topics import Topics
@@ -27,6 +28,14 @@ class SyncSchedules(Facade):
     def trigger(self, name: str) -> SyncRunHandle[Any]:
         """Start a run of a schedule now, even if it is paused. Its next times do not change."""
         return SyncRunHandle(self._call("trigger", name), self._loop)
+
+
+class SyncFlows(Facade):
+    """`hf.sync.flows`: register, list and read flows."""
+
+    register = blocking(Flows.register)
+    list = listing(Flows.list)
+    get = blocking(Flows.get)
 
 
 class SyncTopics(Facade):

@@ -13,13 +13,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from holdfast.app import Holdfast, session_of
-from holdfast.core.clock import micros, moment
+from holdfast.core.clock import instant, micros, moment
 from holdfast.core.errors import HoldfastError, InvalidRequest
 from holdfast.core.ports import Pruned, Store
 from holdfast.core.states import RunState
+from holdfast.engine.flows import Flows, RegisteredFlowInfo
 from holdfast.engine.replies import Replies
 from holdfast.engine.results import End, Results
 from holdfast.runner.operation import StepCall
@@ -82,6 +85,11 @@ class Harness(Holdfast):
         if self._worker is not None:
             await self._worker.stop(grace_seconds=0)
         await super().__aexit__()
+
+    @cached_property
+    def flows(self) -> Flows:
+        """Register, list and read flows. Registrations have different instants, although virtual time stands still."""
+        return _TickingFlows(self)
 
     # Steps
 
@@ -209,6 +217,21 @@ class Harness(Holdfast):
         if self._worker is not None:
             await self._worker.stop()
             self._worker = None
+
+
+class _TickingFlows(Flows):
+    """Flows that let virtual time pass to the instant of a registration, so that runs take it from now on."""
+
+    def __init__(self, harness: Harness) -> None:
+        super().__init__(session_of(harness))
+        self._clock = harness.clock
+
+    async def register(self, text_or_path: str | Path, *, type: str, by: str = "") -> RegisteredFlowInfo:
+        registered = await super().register(text_or_path, type=type, by=by)
+        loop = asyncio.get_running_loop()
+        for callback in self._clock.pass_to(instant(registered.registered_at)):
+            loop.call_soon(callback)
+        return registered
 
 
 class _ImpatientEnds(Results):

@@ -23,6 +23,7 @@ _TASKS = (
     ("cancel, pause, retry one run", "run.cancel", "run.pause", "run.recover"),
     ("cancel, pause, retry many runs", "hf.runs", "runs.recover"),
     ("start runs by cron or interval", "hf.schedules.put", "hf.schedule", "ScheduleOptions"),
+    ("register a workflow that is text", "hf.flows.register", "FlowRefused"),
     ("limit or disable a type", "hf.types.set", "hf.types.disable"),
     ("deliver again what was not delivered", "hf.dead_letters.replay"),
     ("write your own tables exactly once", "ctx.tx", "hf.start_in"),
@@ -185,6 +186,36 @@ async with hf:
 
 ```text
 0 0 {}
+```""",
+    "flows": """\
+[Flows](../flows.md) explains what flows are, and [the language of flows](../flows-reference.md) has every construct.
+
+```python
+from holdfast import FlowRefused, Holdfast
+
+hf = Holdfast()
+text = '''
+"Greet a person."
+
+
+async def main(name: str):
+    return f"hello {name}"
+'''
+
+async with hf, hf.worker():
+    flow = await hf.flows.register(text, type="greet.v1", by="ada")
+    print(flow.version[:12], flow.is_new, flow.description)
+    print(await hf.execute("greet.v1", {"name": "bob"}))
+    try:
+        await hf.flows.register("def main():\\n    print(x)\\n", type="greet.v1")
+    except FlowRefused as refused:
+        print([mistake.message for mistake in refused.mistakes])
+```
+
+```text
+… True Greet a person.
+hello bob
+['main must be async', 'unknown function print', 'unknown name x']
 ```""",
     "topics-and-types": """\
 ```python

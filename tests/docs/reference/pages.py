@@ -43,7 +43,7 @@ PAGES = (
             Entry(
                 "Holdfast",
                 "hf",
-                ["schedules", "topics", "types", "dead_letters", "workers", "sync"],
+                ["flows", "schedules", "topics", "types", "dead_letters", "workers", "sync"],
                 "Namespaces",
                 is_list=True,
             ),
@@ -94,6 +94,17 @@ PAGES = (
         "Schedules",
         "`hf.schedules`",
         [Entry("Schedules", "hf.schedules"), Entry("ScheduleInfo", "schedule")],
+    ),
+    ReferencePage(
+        "flows",
+        "Flows",
+        "`hf.flows`: register, list and read workflows whose program is text",
+        [
+            Entry("Flows", "hf.flows"),
+            *map(Entry, ("FlowInfo", "RegisteredFlowInfo")),
+            Entry("FlowRefused"),
+            Entry("Mistake"),
+        ],
     ),
     ReferencePage(
         "topics-and-types",
@@ -264,6 +275,7 @@ PAGES = (
             Entry("SyncRunHandle", "run", like="run"),
             Entry("SyncSelection", "runs", like="runs"),
             Entry("SyncSchedules", "hf.sync.schedules", like="hf.schedules"),
+            Entry("SyncFlows", "hf.sync.flows", like="hf.flows"),
             Entry("SyncTopics", "hf.sync.topics", like="hf.topics"),
             Entry("SyncTypes", "hf.sync.types", like="hf.types"),
             Entry("SyncDeadLetters", "hf.sync.dead_letters", like="hf.dead_letters"),
