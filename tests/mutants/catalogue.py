@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import databases, durability, families, producers, rules, runs, workers
+from tests.mutants import databases, durability, families, flows, producers, rules, runs, workers
 
 MUTANTS = (
     *rules.MUTANTS,
@@ -11,5 +11,6 @@ MUTANTS = (
     *workers.MUTANTS,
     *runs.MUTANTS,
     *families.MUTANTS,
+    *flows.MUTANTS,
     *producers.MUTANTS,
 )

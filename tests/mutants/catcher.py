@@ -141,6 +141,16 @@ CATCHERS: Mapping[str, Catcher] = {
     "recovered children": Catcher(
         layer="scenarios", command=_tests("tests/scenario/test_recovering_children.py"), words="memory"
     ),
+    "flows": Catcher(
+        layer="scenarios",
+        command=_tests(
+            "tests/scenario/test_flows.py",
+            "tests/scenario/test_flow_controls.py",
+            "tests/scenario/test_flow_recovery.py",
+            "tests/scenario/test_flow_versions.py",
+        ),
+        words="memory",
+    ),
     "rounds": Catcher(layer="scenarios", command=_tests("tests/scenario/test_rounds.py"), words="memory"),
     "frozen worker": Catcher(layer="crash tests", command=_tests("tests/crash/test_frozen_worker.py")),
     "commits of SQLite": Catcher(layer="unit tests", command=_tests("tests/unit/stores/test_sqlite_commit.py")),

@@ -203,8 +203,12 @@ def test_an_application_with_its_own_store_is_not_replaced(shop: Shop) -> None:
     [
         ("nosuch:hf", "there is no module 'nosuch'"),
         ("app:add", "app:add is a Task, not a Holdfast; did you mean app:hf?"),
-        ("app:hf --types shop.ad.v1", "no type of the application matches 'shop.ad.v1' (did you mean shop.add.v1?)"),
-        ("app:hf --types billing.*,shipping.*", "no type of the application matches 'shipping.*'"),
+        (
+            "app:hf --types shop.ad.v1",
+            "no type of the application and no flow matches 'shop.ad.v1' (did you mean shop.add.v1?)",
+        ),
+        ("app:hf --types shop.ad.v1 --no-flows", "no type of the application matches 'shop.ad.v1'"),
+        ("app:hf --types billing.*,shipping.*", "no type of the application and no flow matches 'shipping.*'"),
         ("", "name your Holdfast object, as in shop:hf"),
         ("app:hf --lease 0", "Invalid value for '--lease': '0': expected a duration greater than zero"),
         ("app:hf --concurrency 0", "'0': expected a whole number of at least 1"),

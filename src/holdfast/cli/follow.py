@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
 from msgspec.structs import replace
@@ -11,10 +11,15 @@ from msgspec.structs import replace
 from holdfast.app import Holdfast, session_of
 from holdfast.cli.view import Snapshot
 from holdfast.core.errors import RunNotFound, Unreadable
+from holdfast.core.flow_revision import is_flow
 from holdfast.core.hint import Hint
+from holdfast.core.model import Entry
+from holdfast.core.ports import Store
+from holdfast.core.questions import Details, ListFlows
 from holdfast.core.unreadable import joined
 from holdfast.engine.explain import explanation
-from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo
+from holdfast.engine.flow_view import FlowView, flow_view
+from holdfast.engine.info import AuditInfo, RunInfo, entry_infos
 
 _LOOK_SECONDS = 0.5
 _REST_SECONDS = 0.05
@@ -35,12 +40,23 @@ async def read(hf: Holdfast, run_id: str) -> Snapshot:
     info = RunInfo.of(details)
     return Snapshot(
         info=replace(info, unreadable=joined([info.unreadable, unreadable])),
-        entries=tuple(EntryInfo.of(entry) for entry in entries),
+        entries=tuple(entry_infos(entries)),
         audit=(*AuditInfo.created(details.run), *map(AuditInfo.of, facts)),
         values=dict(details.values),
         workers={worker.id: worker.name for worker in workers},
         explanation=await explanation(store, details, facts, await store.now()),
+        flow=await _flow(store, details, entries),
     )
+
+
+async def _flow(store: Store, details: Details, entries: Sequence[Entry]) -> FlowView | None:
+    """Return the view of a flow; None if the run is not one."""
+    run = details.run
+    if details.unreadable is not None:
+        return None
+    if not is_flow(entries) and (entries or not await store.catalog(ListFlows(type=run.type, limit=1))):
+        return None
+    return await flow_view(store, run, entries)
 
 
 async def follow(hf: Holdfast, run_id: str, last: Snapshot | None = None) -> AsyncIterator[Snapshot]:

@@ -50,6 +50,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "delete": "Delete runs.",
     },
     "Operate": {
+        "flows": "Check, register, read and try out flows.",
         "types": "Limit types of runs, disable and enable them.",
         "check": "Replay all live runs against this code, before a deploy.",
         "doctor": "Check the store, the clock, the workers and all live runs.",

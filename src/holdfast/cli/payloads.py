@@ -46,21 +46,34 @@ def parse_pair(text: str, option: str) -> tuple[str, str]:
     return name, value
 
 
+def parse_json(text: str, where: str, advice: str = "") -> Any:
+    """Parse JSON. An error says what `where` names, and gives the advice."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise Refusal(f"{where} is not JSON: {error.msg} at {place}{advice}") from error
+    except RecursionError as error:
+        raise Refusal(f"{where} is nested too deeply") from error
+    except ValueError as error:
+        raise Refusal(f"{where} is not JSON: {error}{advice}") from error
+
+
 def parse_patch(text: str, locations: Collection[str]) -> tuple[str, Any]:
     """Parse `LOCATION=JSON`. A location may contain `=`, so the known locations decide where it ends."""
     cuts = [index for index, character in enumerate(text) if character == "="]
     if not cuts:
         raise Refusal(f"--patch {text!r}: write it as LOCATION=JSON")
     cut = next((cut for cut in cuts if text[:cut] in locations), cuts[0])
-    return text[:cut], _parse_json(text[cut + 1 :], f"the patch of {text[:cut]!r}", '; write a string as "text"')
+    return text[:cut], parse_json(text[cut + 1 :], f"the patch of {text[:cut]!r}", '; write a string as "text"')
 
 
 def _parse_one(word: str) -> Any:
     if word == "-":
-        return _parse_json(sys.stdin.read(), "stdin")
+        return parse_json(sys.stdin.read(), "stdin")
     if word.startswith("@"):
-        return _parse_json(_read(word[1:]), word[1:])
-    return _parse_json(word, "the payload", advice=f"; a payload is {FORMS}")
+        return parse_json(_read(word[1:]), word[1:])
+    return parse_json(word, "the payload", advice=f"; a payload is {FORMS}")
 
 
 def _read(name: str) -> str:
@@ -83,21 +96,9 @@ def _parse_pairs(words: Sequence[str]) -> dict[str, Any]:
         if name in value:
             raise Refusal(f"{name!r} is given twice")
         value[name] = (
-            _parse_json(text, f"the value of {name!r}", f"; for a string write {name}=…") if sign == ":=" else text
+            parse_json(text, f"the value of {name!r}", f"; for a string write {name}=…") if sign == ":=" else text
         )
     return value
-
-
-def _parse_json(text: str, where: str, advice: str = "") -> Any:
-    try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise Refusal(f"{where} is not JSON: {error.msg} at {place}{advice}") from error
-    except RecursionError as error:
-        raise Refusal(f"{where} is nested too deeply") from error
-    except ValueError as error:
-        raise Refusal(f"{where} is not JSON: {error}{advice}") from error
 
 
 def _refuse_constant(name: str) -> NoReturn:

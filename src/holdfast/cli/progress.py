@@ -13,10 +13,10 @@ from holdfast.cli.output import Output, cleaned, preview
 from holdfast.cli.render import entry_json, run_json
 from holdfast.cli.summary import STATE_STYLES, wait_words
 from holdfast.cli.table import Cell, Line
-from holdfast.cli.timeline import claim_words, is_takeover
+from holdfast.cli.timeline import claim_words, is_takeover, label_of
 from holdfast.cli.times import spoken
 from holdfast.cli.view import GLYPHS, Snapshot, run_lines
-from holdfast.core.model import EntryState
+from holdfast.core.model import EntryKind, EntryState
 from holdfast.core.states import RunState
 from holdfast.engine.info import AuditInfo, EntryInfo
 
@@ -96,7 +96,7 @@ def _news(snapshot: Snapshot) -> Iterator[tuple[datetime, str, Line]]:
         if (line := _fact_line(fact, snapshot.workers)) is not None:
             yield fact.at, f"{fact.event} {fact.at} {fact.data}", line
     for entry in snapshot.entries:
-        if entry.finished_at is not None:
+        if entry.finished_at is not None and entry.kind is not EntryKind.SNAPSHOT:
             yield entry.finished_at, f"done {entry.location}", _entry_line(entry)
     for wait in info.waits:
         words = wait_words(wait, max(wait.since, info.updated_at))
@@ -125,7 +125,7 @@ def _fact_line(fact: AuditInfo, workers: Mapping[str, str]) -> Line | None:
 def _entry_line(entry: EntryInfo) -> Line:
     glyph, style = GLYPHS[entry.state]
     assert entry.finished_at is not None
-    line: list[Cell] = [(f"{glyph} ", style), cleaned(entry.location)]
+    line: list[Cell] = [(f"{glyph} ", style), cleaned(label_of(entry))]
     line.append((f"  {spoken(entry.finished_at - entry.started_at)}", "dim"))
     if entry.error is not None:
         line.append((f"  {cleaned(str(entry.error))}", "bad"))

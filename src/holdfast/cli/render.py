@@ -18,6 +18,8 @@ from holdfast.core.errors import ErrorRecord
 from holdfast.core.ports import Finding, Pruned, SchemaStatus
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck
+from holdfast.engine.flow_view import FlowPlace, FlowView, FlowWait
+from holdfast.engine.flows import FlowInfo
 from holdfast.engine.info import AuditInfo, EntryInfo, MessageInfo, RunInfo, WaitInfo
 from holdfast.engine.store_info import DeadLetterInfo, ScheduleInfo, TopicInfo, TypeInfo, WorkerInfo
 
@@ -82,6 +84,45 @@ def snapshot_json(snapshot: Snapshot) -> Json:
         "values": {name: _value_json(text) for name, text in snapshot.values.items()},
         "history": [entry_json(entry) for entry in snapshot.entries],
         "audit": [audit_json(fact) for fact in snapshot.audit],
+        "flow": None if snapshot.flow is None else flow_view_json(snapshot.flow),
+    }
+
+
+def flow_view_json(view: FlowView) -> Json:
+    return {
+        "type": view.type,
+        "version": view.version,
+        "source": view.source,
+        "note": view.note,
+        "saved_at": time_json(view.saved_at),
+        "waits": [_flow_wait_json(wait) for wait in view.waits],
+        "failed_at": None if view.failed_at is None else _place_json(view.failed_at),
+        "variables": view.variables,
+        "unreadable": view.unreadable,
+    }
+
+
+def _flow_wait_json(wait: FlowWait) -> Json:
+    return {
+        **_place_json(wait.place),
+        "sentence": wait.sentence,
+        "since": time_json(wait.since),
+        "frames": [{**_place_json(frame.place), "variables": frame.variables} for frame in wait.frames],
+    }
+
+
+def _place_json(place: FlowPlace) -> Json:
+    return {"line": place.line, "column": place.column, "function": place.function}
+
+
+def flow_json(flow: FlowInfo) -> Json:
+    return {
+        "type": flow.type,
+        "version": flow.version,
+        "description": flow.description,
+        "registered_at": time_json(flow.registered_at),
+        "by": flow.by,
+        "is_newest": flow.is_newest,
     }
 
 

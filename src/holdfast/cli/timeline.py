@@ -88,7 +88,7 @@ def _items(info: RunInfo, entries: Sequence[EntryInfo], audit: Sequence[AuditInf
             failures.setdefault(str(fact.data.get("location", "")), []).append(str(fact.data.get("error", "")))
     items = [
         Item(
-            label=entry.location,
+            label=label_of(entry),
             begin=entry.started_at,
             end=max(entry.finished_at or end, entry.started_at),
             kind=entry.kind,
@@ -99,17 +99,22 @@ def _items(info: RunInfo, entries: Sequence[EntryInfo], audit: Sequence[AuditInf
             wait=waits.pop(entry.location, None),
         )
         for entry in entries
+        if entry.kind is not EntryKind.SNAPSHOT
     ]
     return items + [_waiting(wait, end) for wait in waits.values()]
 
 
+def label_of(entry: EntryInfo | WaitInfo) -> str:
+    """Return the name of an entry or wait; in a flow, with its line."""
+    return entry.location if entry.line is None else f"line {entry.line} {entry.name}"
+
+
 def _waiting(wait: WaitInfo, end: datetime) -> Item:
-    kind = EntryKind(_KINDS_OF_WAITS[wait.kind])
     return Item(
-        label=wait.location,
+        label=label_of(wait),
         begin=wait.since,
         end=max(end, wait.since),
-        kind=kind,
+        kind=_KINDS_OF_WAITS.get(wait.kind, EntryKind.CHILD),
         state=EntryState.STARTED,
         wait=wait,
     )

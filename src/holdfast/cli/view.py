@@ -8,6 +8,7 @@ from datetime import datetime
 
 import msgspec
 
+from holdfast.cli.flow_program import program_lines
 from holdfast.cli.output import cleaned, preview, shortened
 from holdfast.cli.summary import STATE_STYLES, UNKNOWN, state_cell, type_word, wait_words
 from holdfast.cli.table import Cell, Line, Row
@@ -16,6 +17,7 @@ from holdfast.cli.times import ago, spoken, stamp
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import EntryKind, EntryState
 from holdfast.core.states import RunState
+from holdfast.engine.flow_view import FlowView
 from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo
 
 _ROWS = 200
@@ -43,6 +45,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     values: dict[str, str]
     workers: dict[str, str]
     explanation: str
+    flow: FlowView | None = None
 
 
 def run_lines(snapshot: Snapshot, now: datetime, width: int | None, *, is_verbose: bool = False) -> list[Line]:
@@ -52,6 +55,9 @@ def run_lines(snapshot: Snapshot, now: datetime, width: int | None, *, is_verbos
     if info.unreadable is not None:
         return [*lines, ((f"cannot be read: {cleaned(info.unreadable)}", "bad"),)]
     lines += timeline_lines(snapshot, now, width)
+    if snapshot.flow is not None:
+        lines += [""] if lines[-1] else []
+        lines += program_lines(snapshot.flow, is_terminal=width is not None, is_verbose=is_verbose)
     lines += divergence_lines(info)
     lines += _end(info, is_verbose=is_verbose)
     return lines

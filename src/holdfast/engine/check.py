@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Container, Sequence
 
 import msgspec
 
 from holdfast.core.errors import Unreadable
 from holdfast.core.model import Entry, Run
 from holdfast.core.ports import Reader
-from holdfast.core.questions import PAGE_LIMIT, Details, Query
+from holdfast.core.questions import PAGE_LIMIT, Details, ListFlows, Query
 from holdfast.core.states import LIVE, RunState
+from holdfast.engine.flow_snapshot import flow_registrations
 from holdfast.engine.paging import run_pages
 from holdfast.engine.session import Session
 from holdfast.runner.dry_run import DryRun, Fit, dry_run
 from holdfast.runner.registry import Registry
+
+FLOW_FITS = "a flow executes the program with which it began, which no deploy changes"
+"""The summary of a live flow: there is no code that could diverge."""
 
 _PAGE = min(200, PAGE_LIMIT)
 _LOOKS = 5
@@ -51,22 +55,25 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
 async def check_runs(session: Session, *, type: str | None = None, limit: int | None = None) -> AsyncIterator[RunCheck]:
     """Yield the result of a dry run for every live run, newest first."""
     store, registry = await session.opened_store(), session.registry
+    flows = {one.type async for one in flow_registrations(store, ListFlows(type=type, limit=PAGE_LIMIT))}
     async for page in run_pages(store, Query(states=LIVE, type=type), limit, _PAGE):
         for details in page:
             try:
-                found = await _check(store, registry, details)
+                found = await _check(store, registry, details, flows)
             except Unreadable as error:
                 found = _told(details.run, DryRun(Fit.REFUSES, str(error)))
             if found is not None:
                 yield found
 
 
-async def _check(store: Reader, registry: Registry, details: Details) -> RunCheck | None:
+async def _check(store: Reader, registry: Registry, details: Details, flows: Container[str] = ()) -> RunCheck | None:
     """Return the result of a dry run of a run. None if the run has ended meanwhile."""
     run = details.run
     if details.unreadable is not None:
         raise Unreadable(f"the row of the run cannot be read: {details.unreadable}")
     definition = registry.get(run.type)
+    if definition is None and run.type in flows:
+        return _told(run, DryRun(Fit.FITS, FLOW_FITS))
     if definition is None:
         return _told(run, dry_run(None, run, ()))
     found = dry_run(definition, run, await _history(store, run))

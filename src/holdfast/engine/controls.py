@@ -15,6 +15,7 @@ from holdfast.core.intent import check_id, check_string
 from holdfast.core.questions import EndsOf
 from holdfast.core.signals import Signal
 from holdfast.core.states import RunState
+from holdfast.engine.flow_patch import ForkPoint, fork_point
 from holdfast.engine.session import Session
 
 ACTOR_LIMIT = 200
@@ -76,19 +77,23 @@ class Controls:
     ) -> tuple[str, bool]:
         """Start a new run with the history of this one before a location. `patch` replaces results, by location.
 
-        Returns the id of the new run, and False if a run with this id existed already.
+        The patch of a flow sets variables, by name. Returns the id of the new run, and False if a run with this id
+        existed already.
         """
         made = new_id() if id is None else check_id(id)
         if patch is not None and not isinstance(patch, Mapping):
             raise InvalidRequest(f"patch={patch!r}: expected a dict of results by location")
         patched = {at: encode_any(value, f"patch of {at!r}") for at, value in (patch or {}).items()}
         check_string(location, "location")
+        point = ForkPoint(location, patched)
+        if patched:
+            point = await fork_point(await self._session.opened_store(), run_id, point)
         request = Fork(
             run_id=run_id,
             id=new_id(),
             new_run_id=made,
-            location=location,
-            patch=patched,
+            location=point.location,
+            patch=dict(point.patch),
             force=force,
             by=check_actor(by),
         )

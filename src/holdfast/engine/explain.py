@@ -8,11 +8,14 @@ from typing import assert_never
 from holdfast.core import audit, limits
 from holdfast.core.clock import FIRST_INSTANT, LAST_INSTANT, SECOND, Micros, moment
 from holdfast.core.entries import UNDO_PREFIX
+from holdfast.core.errors import Unreadable
+from holdfast.core.flow_definitions import FLOW_RUNTIME
 from holdfast.core.model import AuditFact, Run, TypeRule, Wait, WaitKind, WorkerRecord
 from holdfast.core.ports import Reader
 from holdfast.core.questions import CountSlots, Details, ListTypes, SlotUse
 from holdfast.core.rules import MAX_RUN_LOCATION, MAX_SUSPEND_LOCATION
 from holdfast.core.states import RunState
+from holdfast.engine.flow_view import FlowView, flow_view
 from holdfast.engine.info import RunInfo
 from holdfast.engine.liveness import alive, is_handled
 
@@ -31,7 +34,18 @@ async def explanation(store: Reader, details: Details, facts: Sequence[AuditFact
     type = details.run.type
     rule = next((rule for rule in await store.catalog(ListTypes()) if rule.name == type), None) or TypeRule(name=type)
     slots = await store.stats(CountSlots(type=type)) if limits.parked_at(details.waits) is not None else ()
-    return explain(details, await store.workers(), facts, now, rule, slots)
+    flow = await _flow(store, details.run, rule)
+    return explain(details, await store.workers(), facts, now, rule, slots, flow)
+
+
+async def _flow(store: Reader, run: Run, rule: TypeRule) -> FlowView | None:
+    """Return the view of a flow that waits; None if the run is not one, or if another reason explains its state."""
+    if rule.runtime != FLOW_RUNTIME or run.state is not RunState.SUSPENDED:
+        return None
+    try:
+        return await flow_view(store, run, await store.history(run.id))
+    except Unreadable:
+        return None  # its waits say enough
 
 
 def explain(  # noqa: PLR0917 - it needs all of them
@@ -41,8 +55,12 @@ def explain(  # noqa: PLR0917 - it needs all of them
     now: Micros,
     rule: TypeRule,
     slots: Sequence[SlotUse] = (),
+    flow: FlowView | None = None,
 ) -> str:
-    """Return why the run is not moving, in one sentence. `facts` is its audit, `slots` are those of its type."""
+    """Return why the run is not moving, in one sentence. `facts` is its audit, `slots` are those of its type.
+
+    `flow` is the view of a flow that waits.
+    """
     run = details.run
     if run.state.is_end:
         return _end(run)
@@ -59,7 +77,8 @@ def explain(  # noqa: PLR0917 - it needs all of them
         return undoing + _ready(run, workers, facts, rule, now)
     if run.state is RunState.PENDING and run.ready_at is not None:
         return f"Starts at {_at(run.ready_at)}."
-    return f"{undoing}Waiting: {'; '.join(_in_order(details.waits)) or 'it has no registered wait'}."
+    waiting = _in_order(details.waits) if flow is None else [*_lines(flow, details.waits), *_limits(details.waits)]
+    return f"{undoing}Waiting: {'; '.join(waiting) or 'it has no registered wait'}."
 
 
 def _end(run: Run) -> str:
@@ -143,12 +162,16 @@ def _ready(run: Run, workers: Sequence[WorkerRecord], facts: Sequence[AuditFact]
     if not living:
         heard = _last_heard(run, workers)
         return f"{since}, but no worker is running{heard}; start one with `holdfast worker MODULE:ATTR`."
+    is_flow = rule.runtime == FLOW_RUNTIME
+    verb = "execute" if is_flow else "handle"
     running = (
-        "the one worker that is running does not handle"
+        f"the one worker that is running does not {verb}"
         if len(living) == 1
-        else (f"none of the {len(living)} workers that are running handles")
+        else (f"none of the {len(living)} workers that are running {verb}s")
     )
-    return f"{since}, but {running} type {run.type}{_last_heard(run, workers)}; start one that does."
+    what = f"the flow {run.type}" if is_flow else f"type {run.type}"
+    advice = "start one without --no-flows whose --types include it" if is_flow else "start one that does"
+    return f"{since}, but {running} {what}{_last_heard(run, workers)}; {advice}."
 
 
 def _last_heard(run: Run, workers: Sequence[WorkerRecord]) -> str:
@@ -172,9 +195,22 @@ def _by_hand(facts: Sequence[AuditFact]) -> str:
 
 def _in_order(waits: Sequence[Wait]) -> list[str]:
     """Return the waits as texts, the time limits last."""
-    ends = [wait for wait in waits if wait.location in _LIMITS]
-    others = [_wait(wait) for wait in waits if wait.location not in _LIMITS]
-    return others + [f"{_LIMITS[end.location]} at {_at(end.deadline)}" for end in ends]
+    return [*(_wait(wait) for wait in waits if wait.location not in _LIMITS), *_limits(waits)]
+
+
+def _limits(waits: Sequence[Wait]) -> list[str]:
+    return [f"{_LIMITS[wait.location]} at {_at(wait.deadline)}" for wait in waits if wait.location in _LIMITS]
+
+
+def _lines(flow: FlowView, waits: Sequence[Wait]) -> list[str]:
+    """Return what the paths of a flow wait for, each with its line of the program."""
+    if flow.unreadable is not None:
+        registered = [_wait(wait) for wait in waits if wait.location not in _LIMITS]
+        return [*registered, f"its lines are unknown, because {flow.unreadable}"]
+    return [
+        f"{wait.sentence.removeprefix('waits ')} (line {wait.place.line}: `{flow.line(wait.place.line)}`)"
+        for wait in flow.waits
+    ]
 
 
 def _wait(wait: Wait) -> str:

@@ -195,8 +195,8 @@ class RunHandle(Generic[R]):
     ) -> RunHandle[R]:
         """Start a new run with the history of this one before a location.
 
-        `patch` replaces recorded results, by location. `id` is the id of the new run, to make the call safe to repeat.
-        Raises `RunBusy` while a worker holds the run, unless `force`.
+        `patch` replaces recorded results, by location; that of a flow sets variables, by name. `id` is the id of the
+        new run, to make the call safe to repeat. Raises `RunBusy` while a worker holds the run, unless `force`.
         """
         run_id = await self._resolve()
         made, is_new = await self._controls.fork(run_id, location, patch=patch, force=force, id=id, by=by)

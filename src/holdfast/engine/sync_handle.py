@@ -49,7 +49,10 @@ class SyncRunHandle(Facade, Generic[R]):
         id: str | None = None,
         by: str = "",
     ) -> SyncRunHandle[R]:
-        """Start a new run with the history of this one before a location. `patch` replaces recorded results."""
+        """Start a new run with the history of this one before a location. `patch` replaces recorded results.
+
+        The patch of a flow sets variables, by name.
+        """
         return SyncRunHandle(self._call("fork", location, patch=patch, force=force, id=id, by=by), self._loop)
 
     info = blocking(RunHandle.info)

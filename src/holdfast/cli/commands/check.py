@@ -23,7 +23,7 @@ from holdfast.cli.view import report_lines
 from holdfast.core.intent import matches_type
 from holdfast.core.questions import CountRuns
 from holdfast.core.states import LIVE
-from holdfast.engine.check import RunCheck
+from holdfast.engine.check import FLOW_FITS, RunCheck
 from holdfast.runner.dry_run import Fit
 
 _COLUMNS = (
@@ -80,7 +80,7 @@ def command(
     The exit code is 1 if the code does not fit a run, fails, or does what only a step may do. It is also 1 if the check
     cannot decide. That happens if the code requests recorded operations in another order (as code that begins to gather
     steps does), or if a workflow with strict=False first does something new. Runs of types that the application does
-    not have are listed apart.
+    not have are listed apart. Flows always fit: each executes the program with which it began.
     """
     name, directory = named_application(target, out.settings)
     hf = load_application(name, out.settings.url, directory)
@@ -139,6 +139,8 @@ def _write(out: Output, found: Sequence[RunCheck], target: str) -> None:
     counts = Counter(one.fit for one in known)
     told = ", ".join(f"{counts[fit]} {words}" for fit, words in _WORDS.items() if counts[fit])
     out.talk(f"{len(known)} live run{'' if len(known) == 1 else 's'} checked{': ' + told if told else ''}")
+    if flows := sum(one.summary == FLOW_FITS for one in known):
+        out.talk(f"{flows} of them {'is a flow' if flows == 1 else 'are flows'}, whose program no deploy changes")
     if not is_verbose and any(not one.is_good for one in known):
         out.talk("-v shows history and code side by side")
     unknown = Counter(one.type for one in found if one.fit is Fit.UNKNOWN)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -21,6 +21,9 @@ from holdfast.cli.streams import despite
 from holdfast.core import revision
 from holdfast.core.codec import encode_any
 from holdfast.core.commands import Fork
+from holdfast.core.flow_revision import is_flow
+from holdfast.core.model import Entry
+from holdfast.engine.flow_patch import ForkPoint, patched_point
 from holdfast.engine.planned_rewind import read_run
 
 
@@ -28,11 +31,16 @@ from holdfast.engine.planned_rewind import read_run
     "fork",
     "holdfast fork key:order-17 ship --dry-run",
     "holdfast fork 01a1e122 ship --patch 'charge=\"paid by hand\"' --yes",
+    "holdfast fork 01a1e122 @turn/3 --patch hours=24",
 )
 @click.argument("run", shell_complete=completing.runs)
 @click.argument("location")
 @click.option(
-    "--patch", "patches", metavar="LOCATION=JSON", multiple=True, help="Replace a recorded result; may be repeated."
+    "--patch",
+    "patches",
+    metavar="LOCATION=JSON",
+    multiple=True,
+    help="Replace a recorded result; of a flow, set a variable: NAME=JSON. May be repeated.",
 )
 @click.option("--id", "new_id", metavar="ID", help="The id of the new run.")
 @click.option("--force", is_flag=True, help="Fork even while a worker holds the run; the worker keeps it.")
@@ -53,7 +61,8 @@ def command(
     """Create a new run from the entries that a run recorded before LOCATION, and print the id of the new run.
 
     The original run does not change. The new run does not execute the steps before LOCATION again; --patch replaces
-    their recorded results. The exit code is 6 if a worker holds the run.
+    their recorded results. A flow begins with the snapshot at LOCATION, or before it; --patch sets its variables. The
+    exit code is 6 if a worker holds the run.
     """
     check_can_ask("fork", dry_run=dry_run, yes=yes)
 
@@ -62,12 +71,11 @@ def command(
         found, entries, _ = await read_run(session_of(hf).store, run_id)
         known = {entry.location for entry in entries}
         patch = dict(parse_patch(text, known) for text in patches)
-        texts = {at: encode_any(value) for at, value in patch.items()}
-        request = Fork(run_id=run_id, id="preview", new_run_id=new_id or "preview", location=location, patch=texts)
+        texts: Mapping[str, str] = {at: encode_any(value) for at, value in patch.items()}
+        at, texts = await patched_point(session_of(hf).store, found, entries, ForkPoint(location, texts))
+        request = Fork(run_id=run_id, id="preview", new_run_id=new_id or "preview", location=at, patch=dict(texts))
         _, kept = revision.fork(found, entries, request, await session_of(hf).store.now())
-        words = f"the new run begins with {len(kept)} of {len(entries)} entries" + (
-            f", {len(patch)} of them patched" if patch else ""
-        )
+        words = f"the new run begins with {len(kept)} of {len(entries)} entries" + _patched_words(patch, entries)
         if dry_run:
             if out.is_json:
                 out.item({"of": run_id, "location": location, "kept": [*map(entry_json, kept)], "patched": [*patch]})
@@ -89,3 +97,9 @@ def command(
         return ExitCode.OK if fork.created else ExitCode.CONFLICT
 
     return in_session(out.settings, work)
+
+
+def _patched_words(patch: Mapping[str, object], entries: Sequence[Entry]) -> str:
+    if not patch:
+        return ""
+    return f" and sets {', '.join(patch)}" if is_flow(entries) else f", {len(patch)} of them patched"

@@ -17,6 +17,7 @@ from holdfast.cli.session import in_session
 from holdfast.cli.table import Cell, Column, Table
 from holdfast.cli.times import spoken, stamp
 from holdfast.cli.view import GLYPHS
+from holdfast.core.model import EntryKind
 from holdfast.engine.info import EntryInfo
 
 
@@ -28,7 +29,11 @@ from holdfast.engine.info import EntryInfo
 @click.argument("run", shell_complete=completing.runs)
 @pass_output
 def command(out: Output, run: str) -> None:
-    """List the recorded entries of a run, in the order in which they were committed."""
+    """List the recorded entries of a run, in the order in which they were committed.
+
+    In a flow, an entry has the line of the program. The snapshots that the flow keeps are the entries @turn/1, @turn/2
+    and so on. `holdfast rewind` and `holdfast fork` take the locations of both.
+    """
 
     async def work(hf: Holdfast) -> None:
         entries = await hf.run(await find_run(hf, run)).history()
@@ -45,6 +50,7 @@ def command(out: Output, run: str) -> None:
 def _table(entries: Sequence[EntryInfo]) -> Table:
     columns = (
         Column("location"),
+        Column("line", is_number=True),
         Column("kind"),
         Column("state"),
         Column("attempts", is_number=True),
@@ -54,18 +60,26 @@ def _table(entries: Sequence[EntryInfo]) -> Table:
     )
     table = Table(columns)
     for entry in entries:
+        is_snapshot = entry.kind is EntryKind.SNAPSHOT  # it takes no time, and `attempts` is the number of its turn
         table.rows.append(
             {
                 "location": cleaned(entry.location),
+                "line": "" if entry.line is None else str(entry.line),
                 "kind": entry.kind.value,
                 "state": (entry.state.value, GLYPHS[entry.state][1]),
-                "attempts": str(entry.attempts) if entry.attempts else "",
+                "attempts": str(entry.attempts) if entry.attempts and not is_snapshot else "",
                 "started": (stamp(entry.started_at), "dim"),
-                "took": spoken(entry.finished_at - entry.started_at) if entry.finished_at else "",
+                "took": "" if is_snapshot else _took(entry),
                 "result": _result(entry),
             }
         )
-    return table
+    return (
+        table if any(entry.line for entry in entries) else Table([c for c in columns if c.name != "line"], table.rows)
+    )
+
+
+def _took(entry: EntryInfo) -> str:
+    return spoken(entry.finished_at - entry.started_at) if entry.finished_at else ""
 
 
 def _result(entry: EntryInfo) -> Cell:

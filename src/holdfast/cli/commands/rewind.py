@@ -41,8 +41,9 @@ def command(
     """Take runs back to LOCATION: drop the entry there and all later entries, and continue from there.
 
     Messages received in the dropped part become unread, and children started in it are cancelled. A run that has ended
-    is reopened. `holdfast history` lists the locations. For a single run, the command first shows the entries that
-    would be dropped. With --filter, it skips runs that have nothing at LOCATION.
+    is reopened. A flow goes back to the snapshot at LOCATION, such as @turn/3, or to the one before the entry there.
+    `holdfast history` lists the locations. For a single run, the command first shows the entries that would be
+    dropped. With --filter, it skips runs that have nothing at LOCATION.
 
     The exit code is 6 if a named run did not change, because a worker holds it or it has nothing at LOCATION.
     """
@@ -90,4 +91,4 @@ def _plan_json(planned: Revision, gone: Sequence[Entry]) -> dict[str, object]:
 def _words(planned: Revision) -> str:
     parts = [(len(planned.dropped), "dropped"), (len(planned.unread), "unread again")]
     parts.append((len(planned.cancelled), "child runs cancelled"))
-    return ", ".join(f"{count} {what}" for count, what in parts if count)
+    return ", ".join(f"{count} {what}" for count, what in parts if count) or "nothing is dropped"

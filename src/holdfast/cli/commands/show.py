@@ -27,7 +27,8 @@ def command(out: Output, run: str) -> None:
     """Show one run: its state, why it waits, its history.
 
     RUN is an id, the beginning of an id, or key:KEY. Each entry of the history has a line: a bar for a step, a thin
-    line for a wait, its duration and its attempts. -v shows tracebacks.
+    line for a wait, its duration and its attempts. A flow shows its program with a mark at each line that waits, and
+    its variables. -v shows tracebacks, and all lines of a long program.
     """
 
     async def work(hf: Holdfast) -> None:

@@ -58,23 +58,25 @@ _log = logging.getLogger("holdfast.cli")
 @setting_option(settings.METRICS)
 @setting_option(settings.LOG_FORMAT)
 @click.option("--until-idle", is_flag=True, help="Stop as soon as no run is due.")
+@click.option("--no-flows", is_flag=True, help="Execute no flows, only the code of the application.")
 @pass_output
-def command(out: Output, target: str | None, *, until_idle: bool) -> ExitCode:
-    """Execute runs of the application's workflows and tasks until SIGTERM or ^C.
+def command(out: Output, target: str | None, *, until_idle: bool, no_flows: bool) -> ExitCode:
+    """Execute runs of the application's workflows and tasks, and flows, until SIGTERM or ^C.
 
     MODULE:ATTR names the Holdfast object, as in shop:hf for `hf` in shop.py; the import starts in the current
-    directory. The default is the configured object.
+    directory. The default is the configured object. The worker also executes the flows of the store, including those
+    that are registered while it runs; --types selects among both.
 
     At the end, running steps may finish within their grace period, and the worker gives every run back, so that other
     workers continue it. A second ^C ends the grace period at once. Logs go to stderr; -v shows more of them.
     """
     spare_stdout()
     if out.settings.configuration[settings.PROCESSES] > 1:
-        return _supervise(out, target, until_idle=until_idle)
-    return _execute(out, target, Lifeline.taken(), until_idle=until_idle)
+        return _supervise(out, target, until_idle=until_idle, no_flows=no_flows)
+    return _execute(out, target, Lifeline.taken(), until_idle=until_idle, flows=not no_flows)
 
 
-def _supervise(out: Output, target: str | None, *, until_idle: bool) -> ExitCode:
+def _supervise(out: Output, target: str | None, *, until_idle: bool, no_flows: bool) -> ExitCode:
     """Supervise several worker processes."""
     log_to_stderr(out.settings.verbosity, out.settings.configuration[settings.LOG_FORMAT])
     if out.settings.url is not None:
@@ -87,7 +89,7 @@ def _supervise(out: Output, target: str | None, *, until_idle: bool) -> ExitCode
 
     async def supervise() -> ExitCode:
         return await Supervisor(
-            lambda number: words_for(out.settings, target, number, until_idle=until_idle),
+            lambda number: words_for(out.settings, target, number, until_idle=until_idle, no_flows=no_flows),
             processes,
             grace_seconds=configured[settings.GRACE].total_seconds(),
             ends_when_idle=until_idle,
@@ -115,7 +117,9 @@ def _check_ports(address: Address, processes: int) -> None:
         raise Refusal(f"--metrics {error}") from None
 
 
-def words_for(given: Settings, target: str | None, number: int, *, until_idle: bool = False) -> list[str]:
+def words_for(
+    given: Settings, target: str | None, number: int, *, until_idle: bool = False, no_flows: bool = False
+) -> list[str]:
     """Return the command line of one of several processes. It contains every setting that has a value."""
     flags = {flag for parameter in command.params for flag in parameter.opts}
     words = [sys.executable, "-m", "holdfast", "worker", "--color", given.color]
@@ -125,6 +129,8 @@ def words_for(given: Settings, target: str | None, number: int, *, until_idle: b
         words += ["-q"] if given.is_quiet else ["-v"] * given.verbosity
     if until_idle:
         words.append("--until-idle")
+    if no_flows:
+        words.append("--no-flows")
     own: dict[str, object] = {settings.PROCESSES.key: 1}
     if (name := given.configuration[settings.NAME]) is not None:
         own[settings.NAME.key] = f"{name}-{number}"
@@ -137,7 +143,7 @@ def words_for(given: Settings, target: str | None, number: int, *, until_idle: b
     return words
 
 
-def _execute(out: Output, target: str | None, lifeline: Lifeline | None, *, until_idle: bool) -> ExitCode:
+def _execute(out: Output, target: str | None, lifeline: Lifeline | None, *, until_idle: bool, flows: bool) -> ExitCode:
     """Execute runs in this process."""
     configured = out.settings.configuration
     grace_seconds = configured[settings.GRACE].total_seconds()
@@ -150,16 +156,21 @@ def _execute(out: Output, target: str | None, lifeline: Lifeline | None, *, unti
     hf = load_application(name, out.settings.url, directory)
     if lifeline is not None and _is_in_memory(hf):
         raise Refusal("the application uses a memory store, which processes cannot share; use --processes 1")
+    if not flows:
+        _check_types(hf, configured[settings.TYPES])
+    elif session_of(hf).store.schema().current == 0:
+        _check_types(hf, configured[settings.TYPES], ())  # before a store without flows is created
     worker = hf.worker(
-        _checked(configured[settings.TYPES], session_of(hf).registry.types()),
+        configured[settings.TYPES],
         concurrency=configured[settings.CONCURRENCY],
         threads=configured[settings.THREADS],
         steps=configured[settings.STEPS],
         lease_seconds=configured[settings.LEASE].total_seconds(),
         grace_seconds=grace_seconds,
         name=configured[settings.NAME],
+        flows=flows,
     )
-    asyncio.run(_work(out, hf, worker, lifeline, until_idle=until_idle))
+    asyncio.run(_work(out, hf, worker, lifeline, until_idle=until_idle, flows=flows))
     return ExitCode.OK
 
 
@@ -170,9 +181,12 @@ async def _work(
     lifeline: Lifeline | None,
     *,
     until_idle: bool,
+    flows: bool,
 ) -> None:
     try:
         await session_of(hf).open()
+        if flows:
+            _check_types(hf, out.settings.configuration[settings.TYPES], {flow.type for flow in await hf.flows.list()})
         async with _serving(out, hf, worker):
             await _work_on(out, hf, worker, lifeline, until_idle=until_idle)
         _say(out, f"worker {worker.name} stopped")
@@ -245,17 +259,18 @@ async def _run_until_idle(worker: Worker) -> None:
             raise
 
 
-def _checked(patterns: Sequence[str] | None, registered: Iterable[str]) -> Sequence[str] | None:
-    """Return the patterns, or refuse an application without types and a pattern that matches no type (a typo)."""
-    known = sorted(registered)
+def _check_types(hf: Holdfast, patterns: Sequence[str] | None, flows: Iterable[str] | None = None) -> None:
+    """Refuse a worker without types, and a pattern that matches no type (a typo). `flows` are those of the store."""
+    known = sorted({*session_of(hf).registry.types(), *(flows or ())})
     if not known:
-        raise Refusal("the application has no workflow or task; decorate one with @hf.workflow or @hf.task")
+        register = "" if flows is None else ", or register a flow with `holdfast flows register`"
+        raise Refusal(f"the application has no workflow or task; decorate one with @hf.workflow or @hf.task{register}")
     for pattern in patterns or ():
         if not any(matches_type(name, pattern) for name in known):
             near = nearest(pattern, known)
             meant = f" (did you mean {near}?)" if near else ""
-            raise Refusal(f"no type of the application matches {pattern!r}{meant}; it has {', '.join(known)}")
-    return patterns
+            where = "of the application" if flows is None else "of the application and no flow"
+            raise Refusal(f"no type {where} matches {pattern!r}{meant}; there are {', '.join(known)}")
 
 
 def _greeting(hf: Holdfast, worker: Worker, *, until_idle: bool) -> str:
