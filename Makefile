@@ -59,7 +59,7 @@ test-newest: $(READY) ## run the short tier on the newest CPython that is found,
 
 check: lint types test test-long test-newest ## everything that must hold before a change goes in
 
-reference: $(READY) ## write docs/reference from the docstrings
+reference: $(READY) ## write docs/reference and docs/flows-reference.md from the source
 	$(BIN)/python -m tests.docs.reference
 
 mutants: $(READY) ## put bugs into the code and see who notices; ARGS="--only name" chooses

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.flows import compile_flow
 from tests.docs.page import PROJECT
 
 LAST_WORDS = {
@@ -21,6 +22,12 @@ LAST_WORDS = {
     "checkout": "parcel='parcel-large-",
     "exactly_once": "ada has 200, bob has 300",
     "export": "attempt 2 wrote the other 150 of 300 rows",
+    "flow_access": "eve, 04 January: expired",
+    "flow_approval": "tea: refused, clerk gave no answer",
+    "flow_early_tasks": "Report of Monday: 17 sold, 230 visitors, no weather (the station is silent).",
+    "flow_from_model": "{'kind': 'outage', 'reply': 'we are on it', 'words': 4}",
+    "flow_fulfilment": "ledger: +4350 A-1, +900 A-2, -900 A-2",
+    "flow_poller": "110 polls, the last changes: v3, v4, v5",
     "limits": "24 mails, at most 3 at once and 2 for one customer, 10 a second",
     "newsletter": "1995 sent, returned: gone-7@example.org, ",
     "nightly_report": "  publish          done    1 attempts",
@@ -58,6 +65,15 @@ def test_an_example_runs_twice_on_the_same_store(name: str, url: str, tmp_path: 
 
         assert program.returncode == 0, program.stderr
         assert LAST_WORDS[name] in program.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("path", sorted((PROJECT / "examples" / "flows").iterdir()), ids=lambda path: path.stem)
+def test_a_flow_is_named_by_its_type_and_registered_by_an_example(path: Path) -> None:
+    programs = "".join(one.read_text(encoding="utf-8") for one in (PROJECT / "examples").glob("flow_*.py"))
+
+    assert path.suffix == ".py"
+    assert f'"{path.stem}"' in programs
+    assert compile_flow(path.read_text(encoding="utf-8")).description
 
 
 def test_every_example_is_run() -> None:
