@@ -46,6 +46,7 @@ class Operation:
 # store copies its log back, in a thread, beside the counted work.
 OPERATIONS = (
     Operation("step", "a step in five-step workflows", 40, unit=5),
+    Operation("pipeline", "a step in five-step pipelines", 40, unit=5),
     Operation("lone-step", "a lone step", 100),
     Operation("start", "a start", 50),
     Operation("message", "a message round trip", 25),

@@ -130,6 +130,12 @@ async def steps(ctx: Context, count: int) -> int:
     return number
 
 
+if hasattr(registry, "pipeline"):  # not in older revisions
+    counting = registry.pipeline(
+        "measured.pipeline", *(Registry().step(f"count {n}")(count_up.function) for n in range(STEPS))
+    )
+
+
 @registry.workflow("measured.message")
 async def steps_and_message(ctx: Context, count: int) -> int:
     number = 0
@@ -172,6 +178,15 @@ class Step(Operation):
     async def perform(self, size: int) -> None:
         world.tick()
         runs = await self.hf.start_many(steps, [(STEPS,)] * size)
+        await asyncio.gather(*(run.result() for run in runs))
+
+
+class PipelineStep(Operation):
+    """A step of many five-step pipelines at once, with its fifth of a start and of an end."""
+
+    async def perform(self, size: int) -> None:
+        world.tick()
+        runs = await self.hf.start_many(counting, [(0,)] * size)
         await asyncio.gather(*(run.result() for run in runs))
 
 
@@ -249,6 +264,7 @@ class Replay(Operation):
 
 OPERATIONS: dict[str, type[Operation]] = {
     "step": Step,
+    "pipeline": PipelineStep,
     "lone-step": LoneStep,
     "start": Start,
     "message": Message,

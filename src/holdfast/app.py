@@ -45,6 +45,7 @@ from holdfast.engine.types import Types
 from holdfast.engine.workers import Workers
 from holdfast.local_workers import LocalWorkers
 from holdfast.runner.decorators import StepDecorator, TaskDecorator, WorkflowDecorator
+from holdfast.runner.pipeline import PipelineDeclaration
 from holdfast.runner.registry import Registry
 from holdfast.store_urls import store_for
 from holdfast.telemetry.hooks import Hooks
@@ -123,6 +124,11 @@ class Holdfast:
         A first parameter named `ctx` gets a `TaskContext`. It is not part of the payload.
         """
         return self._session.registry.task
+
+    @property
+    def pipeline(self) -> PipelineDeclaration:
+        """Register a workflow that is a list of steps: `hf.pipeline("shop.signup.v1", create_account, welcome)`."""
+        return self._session.registry.pipeline
 
     @property
     def step(self) -> StepDecorator:

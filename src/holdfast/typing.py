@@ -40,6 +40,7 @@ from holdfast.runner.context import StepKeywords
 from holdfast.runner.decorators import StepDecorator, TaskDecorator, WorkflowDecorator
 from holdfast.runner.dry_run import Fit
 from holdfast.runner.message import Message
+from holdfast.runner.pipeline import Pipeline, PipelineDeclaration
 from holdfast.runner.run_view import RunView
 from holdfast.runner.step import Step
 from holdfast.runner.step_info import StepInfo
@@ -70,6 +71,8 @@ __all__ = [
     "MessageInfo",
     "Metrics",
     "Mistake",
+    "Pipeline",
+    "PipelineDeclaration",
     "RefusedRun",
     "RegisteredFlowInfo",
     "RunCheck",

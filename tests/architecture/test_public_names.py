@@ -9,7 +9,7 @@ from holdfast.engine.selection import Selection
 
 VERBS = """start start_many start_in send_in emit_in execute run runs list emit connection worker include check export
 import_ on sync close"""
-DECORATORS = "workflow task step schedule"
+DECORATORS = "workflow task step schedule pipeline"
 NAMESPACES = {
     "schedules": "put list get next pause resume trigger remove",
     "flows": "register list get",

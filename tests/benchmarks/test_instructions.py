@@ -227,7 +227,7 @@ def test_an_operation_that_does_not_exist_is_refused(capsys: pytest.CaptureFixtu
         command.main(["--only", "step,stop"])
 
     assert refused.value.code == 2
-    assert "there is no operation 'stop'; there are step, lone-step" in capsys.readouterr().err
+    assert "there is no operation 'stop'; there are step, pipeline, lone-step" in capsys.readouterr().err
 
 
 # The command

@@ -483,10 +483,14 @@ class StoreMachine(SideBySide):
         self.claim(worker=WORKERS[0], types=OFFERED, limit=limit, may_suspect=True, repeats=None, shares=shares)
 
     @rule(
-        name=st.sampled_from(TYPES), worker=st.sampled_from(WORKERS), runtime=st.sampled_from(["python", FLOW_RUNTIME])
+        name=st.sampled_from(TYPES),
+        worker=st.sampled_from(WORKERS),
+        runtime=st.sampled_from(["python", FLOW_RUNTIME]),
+        steps=st.integers(0, 3),
     )
-    def offer_types(self, name: str, worker: str, runtime: str) -> None:
-        offer = TypeOffer(name=name, runtime=runtime, description="%")
+    def offer_types(self, name: str, worker: str, runtime: str, steps: int) -> None:
+        plan = tuple(f"step {number}" for number in range(steps))
+        offer = TypeOffer(name=name, runtime=runtime, description="%", plan=plan)
         self._both(lambda store: store.apply(OfferTypes(worker=worker, offers=[offer])))
 
     @rule(flow=FLOWS, code=st.integers(1, 2), by=st.sampled_from(WORKERS))

@@ -471,6 +471,31 @@ def blocking_branches(app: Registry, ledger: EffectLedger) -> None:
         return [*found, ctx.map(leaf, range(3), limit=2)]
 
 
+def pipelines(app: Registry, ledger: EffectLedger) -> None:
+    async def child(ctx: Context, number: int) -> int:
+        return int(await ctx.step("leaf", ledger.note, number))
+
+    leaf = app.workflow("leaf")(child)
+
+    async def think(ctx: Context, number: int) -> list[Any]:
+        found: list[Any] = [number, await ctx.receive("x"), await ctx.receive(["y", "z"])]
+        await ctx.sleep(3600)
+        found.append(await ctx.call(leaf, number))
+        return [*found, await ctx.step("a", ledger.note, 3)]
+
+    def block(ctx: SyncContext, found: list[Any]) -> list[Any]:
+        ctx.emit("bell", 6)
+        return [*found, ctx.step("a", ledger.note, 4), ctx.receive("x")]
+
+    p = app.pipeline("main")
+    p.step("a")(lambda: ledger.note(1))
+    p.step("rarely", retry=Retry(max_attempts=6, initial=20, jitter=0))(lambda _: ledger.flaky())
+    p.step("cheap", ephemeral=True)(lambda _: ledger.note(2))
+    p.step(think)
+    p.step(block)
+    p.step("last")(lambda found: [*found, ledger.note(5)])
+
+
 SCRIPTS = [
     Script("steps", steps, run_main),
     Script("versions", versions, run_main),
@@ -490,4 +515,5 @@ SCRIPTS = [
     Script("blocking", blocking, send_everything),
     Script("blocking branches", blocking_branches, run_main),
     *FLOW_SCRIPTS,
+    Script("pipelines", pipelines, send_everything),
 ]

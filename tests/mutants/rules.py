@@ -392,6 +392,12 @@ STARTS = (
         caught_by=(Catch("contract", "test_a_repeated_claim_gets_the_same_leases_and_takes_no_more_slots"),),
     ),
     Mutant(
+        name="plan-of-the-first-offer",
+        breaks="the plan of a pipeline is that of the worker that offered it last",
+        edits=(Edit("core/model.py", "            plan=offer.plan,", "            plan=self.plan or offer.plan,"),),
+        caught_by=(Catch("contract", "test_an_offer_records_the_plan_of_a_pipeline"),),
+    ),
+    Mutant(
         name="priority-ignored",
         breaks="runs are claimed by priority, then by when they were ready",
         edits=(

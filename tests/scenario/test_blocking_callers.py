@@ -438,7 +438,7 @@ def test_a_start_that_would_wait_for_the_transaction_it_is_made_in_is_refused(hf
 
 
 # These belong to the code or to the process, so blocking callers use the same ones.
-NO_TWIN = {"workflow", "task", "step", "schedule", "include", "worker", "on", "metrics", "sync"}
+NO_TWIN = {"workflow", "task", "step", "pipeline", "schedule", "include", "worker", "on", "metrics", "sync"}
 
 TWINS = [
     (Holdfast, Sync),

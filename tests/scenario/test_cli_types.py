@@ -50,6 +50,7 @@ def test_limits_are_set_one_by_one_and_listed(shop: Shop) -> None:
         "last_seen_at": None,
         "counts": {},
         "parked": 0,
+        "plan": [],
     }
 
 

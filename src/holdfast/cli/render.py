@@ -216,6 +216,7 @@ def type_json(type: TypeInfo) -> Json:
         "last_seen_at": time_json(type.last_seen_at),
         "counts": {state.value: count for state, count in type.counts.items()},
         "parked": type.parked,
+        "plan": list(type.plan),
     }
 
 

@@ -1,6 +1,6 @@
 """A location: the stable path of an operation inside a run.
 
-`charge`, `charge#2`, `+1/charge`: a name, counted per scope, below the enclosing scopes.
+`charge`, `charge#2`, `+1/charge`, `pay/~/charge`: a name, counted per scope, below the enclosing scopes.
 A location is fixed when the operation is *called*. So the order in which branches happen to start
 never renumbers their operations.
 """
@@ -85,6 +85,13 @@ class Scope:
         """Return the scope of a branch of an operation in this scope."""
         self.has_tasks = True
         return Scope(f"{location}/{key}/", self.iteration, self.chances)
+
+    def part(self, name: str) -> Scope:
+        """Return the scope of a named part of the code, which the same task runs: a step of a pipeline.
+
+        The `~` keeps the operations of one part from being taken for branches that run side by side.
+        """
+        return Scope(f"{self.path}{name}/~/", self.iteration, self.chances)
 
     def next_number(self) -> int:
         """Return a number for the next task or future that is created here."""

@@ -328,7 +328,7 @@ class TypeRule(Value, frozen=True, kw_only=True):
 
     At most `concurrency` of its runs execute at once. `per_key` limits, by tag name, the runs that have the same value
     of that tag. `rate` limits how many begin. `seen_by` is the worker that last offered the type, `runtime` is that
-    worker's runtime.
+    worker's runtime. `plan` are the steps of a pipeline, in order.
     """
 
     name: str
@@ -341,6 +341,7 @@ class TypeRule(Value, frozen=True, kw_only=True):
     retention: Micros | None = None
     seen_by: str = ""
     seen_at: Micros | None = None
+    plan: tuple[str, ...] = ()
 
     @property
     def is_limited(self) -> bool:
@@ -359,6 +360,7 @@ class TypeRule(Value, frozen=True, kw_only=True):
             description=self.description or offer.description,
             seen_by=worker,
             seen_at=now,
+            plan=offer.plan,
         )
 
 
@@ -386,6 +388,7 @@ class TypeOffer(Value, frozen=True, kw_only=True):
     name: str
     runtime: str
     description: str = ""
+    plan: tuple[str, ...] = ()
 
 
 class DeadLetter(Value, frozen=True, kw_only=True):

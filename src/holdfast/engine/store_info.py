@@ -71,6 +71,8 @@ class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Number of its runs in each state."""
     parked: int
     """Number of its runs that wait because of its limits."""
+    plan: tuple[str, ...] = ()
+    """The names of the steps of a pipeline, in order. Empty for other types."""
 
     @classmethod
     def of(
@@ -91,6 +93,7 @@ class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
             last_seen_at=Flaws().nearest("last_seen_at", last[0]) if last[0] else None,
             counts=dict(counts),
             parked=parked,
+            plan=rule.plan,
         )
 
 

@@ -66,6 +66,11 @@ def wait(awaitable: Awaitable[R]) -> R:
     return outcome
 
 
+def delivered(operation: Coroutine[Any, Any, Any]) -> Any:
+    """Return the outcome of an operation in a fiber, which can wait for it. Elsewhere, return the operation."""
+    return wait(operation) if type(getcurrent()) is Fiber else operation
+
+
 def _own_context() -> Any:
     """Return the context of the current task, not a copy: variables that the function sets are set in its task."""
     task = asyncio.current_task()

@@ -41,22 +41,22 @@ def check_context(type: str, function: Callable[..., Any], *, is_async: bool) ->
             f"workflow {type!r} takes a SyncContext, but is an `async def` function, whose context is a Context; "
             "annotate a Context, or make it a `def` function"
         )
-    if not any(_takes(hint, context) for context in {own, Context}):
+    if not any(accepts_context(hint, context) for context in {own, Context}):
         raise InvalidRequest(
             f"workflow {type!r} declares its first parameter {parameters[0]!r} as {name_of(hint)}, but the first "
             f"parameter of a workflow is its context: put `ctx: {own.__name__}` before it, or make it a task"
         )
 
 
-def _takes(hint: Any, context: type) -> bool:
+def accepts_context(hint: Any, context: type) -> bool:
     """True if a parameter with this type hint accepts a context."""
     if hint is Any or isinstance(hint, TypeVar):
         return True
     origin = get_origin(hint)
     if origin is Annotated:
-        return _takes(get_args(hint)[0], context)
+        return accepts_context(get_args(hint)[0], context)
     if origin in (Union, types.UnionType):
-        return any(_takes(each, context) for each in get_args(hint))
+        return any(accepts_context(each, context) for each in get_args(hint))
     if not isinstance(hint, type):
         return False
     is_protocol = getattr(hint, "_is_protocol", False)  # only a type checker can compare a protocol

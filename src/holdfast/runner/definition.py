@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Container, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +13,13 @@ from holdfast.core.clock import Micros
 from holdfast.core.codec import Codec
 from holdfast.core.errors import ErrorRecord, InvalidRequest
 from holdfast.core.intent import check_type, is_count
+from holdfast.core.model import Entry
 from holdfast.core.rules import CRASH_LIMIT
 from holdfast.core.signature import Signature, result_codec
 from holdfast.core.startable import Call
 from holdfast.core.types import first_line
+from holdfast.runner import divergence
+from holdfast.runner.divergence import Requested
 from holdfast.runner.looping import loop_codecs
 from holdfast.runner.outcome import finish_of
 
@@ -36,7 +39,7 @@ class Definition:
         self.function = function
         """The plain function."""
         self.skip = skip
-        self.signature = Signature(function, skip=skip)
+        self._signature = Signature(function, skip=skip)
         if not is_count(crash_limit):
             raise InvalidRequest(f"crash_limit={crash_limit!r}: expected a whole number of at least 1")
         self.crash_limit: int = crash_limit
@@ -45,6 +48,16 @@ class Definition:
 
         self._codecs: dict[object, Codec[Any]] = {}
         self._loop_codecs: dict[object, tuple[Codec[Any], Codec[Any]]] = {}
+
+    @property
+    def signature(self) -> Signature:
+        """The parameters and the result of a run."""
+        return self._signature
+
+    @property
+    def plan(self) -> tuple[str, ...]:
+        """The names of the steps in order, if they are known before a run. Only a pipeline has them."""
+        return ()
 
     @property
     def result(self) -> Codec[Any]:
@@ -96,6 +109,10 @@ class Definition:
         args, kwargs = self.signature.decode(payload, f"payload of {self.type!r}")
         coroutine: Coroutine[Any, Any, Any] = self.function(context, *args, **kwargs)
         return coroutine
+
+    def hints(self, recorded: Entry | None, requested: Requested | None, known: Container[str]) -> tuple[str, ...]:
+        """Return lines that let runs with `recorded` and without `requested` continue with changed code."""
+        return divergence.hints(recorded, requested, known)
 
     def deliver(self, operation: Coroutine[Any, Any, Any]) -> Any:
         """Return the value that a call of a decorated step has in this code: an awaitable."""

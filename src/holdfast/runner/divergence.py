@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 from holdfast.core.model import Entry, EntryKind
@@ -16,6 +16,9 @@ Side = tuple[str, ...]
 Row = tuple[Side | None, str, Side | None]
 Requested = tuple[str, EntryKind]
 """The location and kind of an operation that the code asks for."""
+
+Hints = Callable[[Entry | None, Requested | None, Container[str]], tuple[str, ...]]
+"""Returns lines that let a run continue, from a recorded entry, a requested operation and the recorded locations."""
 
 ADVICE = (
     "What to do: deploy code that fits. Workers retry a blocked run by themselves; it continues when the code fits.",

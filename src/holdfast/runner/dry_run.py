@@ -159,7 +159,7 @@ class _DryTurn(Turn):
         self._limits = None
 
     def _history_of(self, lease: Lease) -> History:
-        return _DryHistory(lease, self._open, is_strict=self.definition.is_strict)
+        return _DryHistory(lease, self._open, self.definition)
 
     @property
     def misfit(self) -> HistoryDiverged | None:
@@ -207,8 +207,10 @@ class _DryHistory(History):
     `early` is that operation, with the entry that was recorded before the operation was requested the first time.
     """
 
-    def __init__(self, lease: Lease, open_operations: OpenOperations, *, is_strict: bool) -> None:
-        super().__init__(lease.run, lease.entries, open_operations, is_strict=is_strict)
+    def __init__(self, lease: Lease, open_operations: OpenOperations, definition: Definition) -> None:
+        super().__init__(
+            lease.run, lease.entries, open_operations, is_strict=definition.is_strict, hints=definition.hints
+        )
         self.early: tuple[Entry, Operation] | None = None
         self._facts = sorted(entry.position for entry in lease.entries if entry.is_settled and entry.kind in FACTS)
 

@@ -33,7 +33,13 @@ class History:
     """
 
     def __init__(
-        self, run: Run, entries: Sequence[Entry], open_operations: OpenOperations, *, is_strict: bool = False
+        self,
+        run: Run,
+        entries: Sequence[Entry],
+        open_operations: OpenOperations,
+        *,
+        is_strict: bool = False,
+        hints: divergence.Hints = divergence.hints,
     ) -> None:
         self.diverged: HistoryDiverged | None = None
         self.stamp: Micros = run.first_claimed_at or run.created_at
@@ -42,6 +48,7 @@ class History:
         """True if the code runs for the first time, or has been fed a fact that was not recorded."""
         self._run = run
         self._open = open_operations
+        self._hints = hints
         self._entries = {entry.location: entry for entry in entries}
         self.iterations = Iterations(self._entries)
         self._children = {entry.ref for entry in entries if entry.kind is EntryKind.CHILD}
@@ -314,7 +321,7 @@ class History:
             None if recorded is None else divergence.shown(recorded.location, recorded.kind),
             None if requested is None else divergence.shown(*requested),
         )
-        hints = divergence.hints(recorded, requested, self._entries)
+        hints = self._hints(recorded, requested, self._entries)
         return HistoryDiverged(
             f"the code of {run.type!r} does not fit this run's history: {what}.{never}{now}{by and ' ' + by} "
             "Deploy code that fits, or rewind or cancel the run",

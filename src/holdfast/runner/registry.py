@@ -13,6 +13,7 @@ from holdfast.core.suggestion import nearest
 from holdfast.runner.declared_schedules import DeclaredSchedules
 from holdfast.runner.decorators import StepDecorator, TaskDecorator, WorkflowDecorator
 from holdfast.runner.definition import Definition
+from holdfast.runner.pipeline import PipelineDeclaration
 
 
 class Registry(DeclaredSchedules):
@@ -35,6 +36,11 @@ class Registry(DeclaredSchedules):
     def task(self) -> TaskDecorator:
         """Register a task: `@registry.task`, or with options `@registry.task("mail.send.v1", timeout=30)`."""
         return TaskDecorator(self._add)
+
+    @property
+    def pipeline(self) -> PipelineDeclaration:
+        """Register a pipeline: `registry.pipeline("shop.signup.v1", create_account, send_welcome)`."""
+        return PipelineDeclaration(self._add)
 
     @property
     def step(self) -> StepDecorator:

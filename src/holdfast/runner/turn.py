@@ -82,7 +82,13 @@ class Turn:
         """Steps whose attempts were used up by worker crashes. Their failure is not fed yet."""
 
     def _history_of(self, lease: Lease) -> History:
-        return History(lease.run, lease.entries, self._open, is_strict=self.definition.is_strict)
+        return History(
+            lease.run,
+            lease.entries,
+            self._open,
+            is_strict=self.definition.is_strict,
+            hints=self.definition.hints,
+        )
 
     # Driving
 

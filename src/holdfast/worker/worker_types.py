@@ -66,7 +66,7 @@ class WorkerTypes:
     def _offer_of(self, type: str) -> TypeOffer:
         definition = self._registry.get(type)
         assert definition is not None, f"type {type} is not registered"
-        return TypeOffer(name=type, runtime="python", description=definition.description)
+        return TypeOffer(name=type, runtime="python", description=definition.description, plan=definition.plan)
 
     # Flows
 

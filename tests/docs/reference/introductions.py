@@ -8,6 +8,7 @@ from holdfast.core.signals import SIGNALS
 
 _TASKS = (
     ("define workflows, steps and tasks", "hf.workflow", "hf.step", "hf.task"),
+    ("declare a list of steps", "hf.pipeline", "Pipeline"),
     ("retry a step, limit its time", "Retry", "StepKeywords"),
     ("execute runs", "hf.worker", "Worker"),
     ("start a run, once for each key", "hf.start", "StartOptions"),

@@ -38,7 +38,7 @@ PAGES = (
         "the object: decorators, workers, hooks and namespaces",
         [
             Entry("Holdfast", "hf", ["close"], is_constructed=True),
-            Entry("Holdfast", "hf", ["workflow", "task", "step", "schedule", "include"], "Declaring"),
+            Entry("Holdfast", "hf", ["workflow", "task", "step", "pipeline", "schedule", "include"], "Declaring"),
             Entry("Holdfast", "hf", ["worker", "on", "metrics"], "Executing and observing"),
             Entry(
                 "Holdfast",
@@ -172,11 +172,12 @@ PAGES = (
     ReferencePage(
         "registry",
         "Registry and decorators",
-        "`Registry`, and the options of `@hf.workflow`, `@hf.task` and `@hf.step`",
+        "`Registry`, and the options of `@hf.workflow`, `@hf.task`, `@hf.step` and `hf.pipeline`",
         [
             Entry("WorkflowDecorator", "hf.workflow"),
             Entry("TaskDecorator", "hf.task"),
             Entry("StepDecorator", "hf.step"),
+            Entry("PipelineDeclaration", "hf.pipeline"),
             Entry("Registry", "registry", is_constructed=True),
         ],
     ),
@@ -187,6 +188,7 @@ PAGES = (
         [
             Entry("Workflow", "workflow"),
             Entry("SyncWorkflow", "sync_workflow"),
+            Entry("Pipeline", "pipeline"),
             Entry("Task", "task"),
             Entry("AsyncTask"),
             Entry("Step", "step"),

@@ -302,7 +302,7 @@ create table requests (
 comment on table requests is
     'Internal: requests of the functions cancel, send and emit, which a worker carries out.';
 
--- `per_key` and `rate` are JSON. `rate_window` is the memory of the rate limit.
+-- `per_key`, `rate` and `plan` are JSON. `rate_window` is the memory of the rate limit.
 create table types (
     name text collate "C" primary key,
     runtime text not null default '',
@@ -315,6 +315,7 @@ create table types (
     retention bigint,
     seen_by text not null default '',
     seen_at bigint,
+    plan text,
     is_limited boolean generated always as (concurrency is not null or per_key is not null or rate is not null) stored
 );
 
@@ -391,7 +392,8 @@ create view types_read as
     select name, runtime, description, is_enabled, concurrency,
         coalesce(json_of(per_key), '{}') as per_key,
         json_of(rate) as rate,
-        retention, seen_by, seen_at
+        retention, seen_by, seen_at,
+        coalesce(json_of(plan), '[]') as plan
     from types;
 
 create view entries_read as
@@ -613,7 +615,8 @@ create view type as
         (rate::json ->> 'period')::bigint * interval '1 microsecond' as rate_period,
         retention * interval '1 microsecond' as retention,
         seen_by,
-        instant(seen_at) as seen_at
+        instant(seen_at) as seen_at,
+        coalesce(json_of(plan), '[]') as plan
     from types;
 
 comment on view type is 'Types of runs, with their settings and limits.';
@@ -630,6 +633,7 @@ comment on column type.rate_period is 'Period of rate_count.';
 comment on column type.retention is 'Time for which its runs are kept after their end. Null: the usual time.';
 comment on column type.seen_by is 'Worker that last offered the type.';
 comment on column type.seen_at is 'Time of that offer.';
+comment on column type.plan is 'Names of the steps of a pipeline, in order. Empty for other types.';
 
 create view slot as
     select name, run_id

@@ -45,7 +45,7 @@ ENTRY_COLUMNS = (
 ARRIVAL_COLUMNS = "number, kind, name, at, payload, ref, state, error, family, is_exclusive"
 WAIT_COLUMNS = "location, kind, since, names, deadline, after, count"
 AUDIT_COLUMNS = "run_id, event, at, data"
-TYPE_COLUMNS = "name, runtime, description, is_enabled, concurrency, per_key, rate, retention, seen_by, seen_at"
+TYPE_COLUMNS = "name, runtime, description, is_enabled, concurrency, per_key, rate, retention, seen_by, seen_at, plan"
 WORKER_COLUMNS = "id, name, host, pid, types, concurrency, started_at, heartbeat_at"
 
 # Looking up a member in a dict takes a tenth of the time of calling the enum.
@@ -297,7 +297,7 @@ def wait_row(run_id: str, place: int, wait: Wait) -> Row:
 
 
 def type_of(row: Row) -> TypeRule:
-    name, runtime, description, is_enabled, concurrency, per_key, rate, retention, seen_by, seen_at = row
+    name, runtime, description, is_enabled, concurrency, per_key, rate, retention, seen_by, seen_at, plan = row
     return TypeRule(
         name=name,
         runtime=runtime,
@@ -309,6 +309,7 @@ def type_of(row: Row) -> TypeRule:
         retention=retention,
         seen_by=seen_by,
         seen_at=seen_at,
+        plan=_decode_names(plan) if plan is not None else (),
     )
 
 
@@ -324,6 +325,7 @@ def type_row(rule: TypeRule) -> Row:
         rule.retention,
         rule.seen_by,
         rule.seen_at,
+        json_of(rule.plan) if rule.plan else None,
     )
 
 

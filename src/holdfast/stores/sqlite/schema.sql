@@ -265,7 +265,7 @@ create table worker (
     heartbeat_at integer not null
 ) without rowid;
 
--- `per_key` and `rate` are JSON. `rate_window` is the state of the rate limit, as JSON.
+-- `per_key`, `rate` and `plan` are JSON. `rate_window` is the state of the rate limit, as JSON.
 create table type (
     name text primary key not null,
     runtime text not null,
@@ -277,7 +277,8 @@ create table type (
     rate_window text,
     retention integer,
     seen_by text not null,
-    seen_at integer
+    seen_at integer,
+    plan text
 ) without rowid;
 
 -- The registrations of flows. The texts are the last columns, so that a list does not read their pages.

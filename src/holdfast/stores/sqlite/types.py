@@ -41,7 +41,8 @@ _PUT = f"""
     on conflict (name) do update
     set runtime = excluded.runtime, description = excluded.description, is_enabled = excluded.is_enabled,
         concurrency = excluded.concurrency, per_key = excluded.per_key, rate = excluded.rate,
-        retention = excluded.retention, seen_by = excluded.seen_by, seen_at = excluded.seen_at
+        retention = excluded.retention, seen_by = excluded.seen_by, seen_at = excluded.seen_at,
+        plan = excluded.plan
 """
 
 

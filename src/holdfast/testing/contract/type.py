@@ -161,6 +161,23 @@ class TypeContract(Contract):
             )
         ]
 
+    async def test_an_offer_records_the_plan_of_a_pipeline(self, store: Store) -> None:
+        """FLOWS, pipelines: the plan is stored with the type, in order, and the last offer replaces it."""
+        plan = tuple(f"step {name}" for name in HOSTILE)
+        await store.apply(OfferTypes(worker="one", offers=[TypeOffer(name=TYPE, runtime="python", plan=plan)]))
+        await store.apply(ChangeTypes(changes=[TypeChange(name=TYPE, concurrency=1)]))
+
+        (rule,) = await store.catalog(ListTypes())
+        assert rule.plan == plan
+
+        await store.apply(OfferTypes(worker="two", offers=[TypeOffer(name=TYPE, runtime="python", plan=plan[::-1])]))
+        (rule,) = await store.catalog(ListTypes())
+        assert (rule.plan, rule.concurrency) == (plan[::-1], 1)
+
+        await store.apply(OfferTypes(worker="two", offers=[TypeOffer(name=TYPE, runtime="python")]))
+        (rule,) = await store.catalog(ListTypes())
+        assert rule.plan == ()
+
     async def test_a_change_keeps_the_worker_last_seen(self, store: Store) -> None:
         await store.apply(OfferTypes(worker="one", offers=[TypeOffer(name=TYPE, runtime="python")]))
         await store.apply(ChangeTypes(changes=[TypeChange(name=TYPE, concurrency=1)]))

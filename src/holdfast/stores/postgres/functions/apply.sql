@@ -83,21 +83,23 @@ begin
 
     if c.types is not null then
         insert into types (
-            name, runtime, description, is_enabled, concurrency, per_key, rate, rate_window, retention, seen_by, seen_at
+            name, runtime, description, is_enabled, concurrency, per_key, rate, rate_window, retention, seen_by,
+            seen_at, plan
         )
         select
             t.name, coalesce(t.runtime, ''), coalesce(t.description, ''), coalesce(t.is_enabled, true), t.concurrency,
-            t.per_key::text, t.rate::text, t.rate_window::text, t.retention, coalesce(t.seen_by, ''), t.seen_at
+            t.per_key::text, t.rate::text, t.rate_window::text, t.retention, coalesce(t.seen_by, ''), t.seen_at,
+            t.plan::text
         from json_to_recordset(c.types) as t (
             name text, runtime text, description text, is_enabled boolean, concurrency bigint, per_key json, rate json,
-            rate_window json, retention bigint, seen_by text, seen_at bigint
+            rate_window json, retention bigint, seen_by text, seen_at bigint, plan json
         )
         order by t.name collate "C"
         on conflict (name) do update
         set runtime = excluded.runtime, description = excluded.description, is_enabled = excluded.is_enabled,
             concurrency = excluded.concurrency, per_key = excluded.per_key, rate = excluded.rate,
             rate_window = excluded.rate_window, retention = excluded.retention, seen_by = excluded.seen_by,
-            seen_at = excluded.seen_at;
+            seen_at = excluded.seen_at, plan = excluded.plan;
     end if;
     if c.flows is not null then
         insert into flows (type, registered_at, version, instruction_set, description, by, used_at, source, program)
