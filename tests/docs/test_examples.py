@@ -31,6 +31,7 @@ LAST_WORDS = {
     "limits": "24 mails, at most 3 at once and 2 for one customer, 10 a second",
     "newsletter": "1995 sent, returned: gone-7@example.org, ",
     "nightly_report": "  publish          done    1 attempts",
+    "onboarding": "welcome Ada: ada, laptop of Ada",
     "outbox": "orders: [('cups', 1), ('tea', 1)]",
     "polling": "job-cats.mp4 after 7 rounds",
     "reminders": "ada, your tea is ready! (asked for by hand)",

@@ -20,6 +20,7 @@ from holdfast.core.unreadable import joined
 from holdfast.engine.explain import explanation
 from holdfast.engine.flow_view import FlowView, flow_view
 from holdfast.engine.info import AuditInfo, RunInfo, entry_infos
+from holdfast.engine.plan import plan_progress
 
 _LOOK_SECONDS = 0.5
 _REST_SECONDS = 0.05
@@ -46,6 +47,7 @@ async def read(hf: Holdfast, run_id: str) -> Snapshot:
         workers={worker.id: worker.name for worker in workers},
         explanation=await explanation(store, details, facts, await store.now()),
         flow=await _flow(store, details, entries),
+        plan=await plan_progress(store, details),
     )
 
 

@@ -15,6 +15,7 @@ from holdfast.config.configuration import SettingOrigin
 from holdfast.config.settings import Setting
 from holdfast.core.codec import json_flaw
 from holdfast.core.errors import ErrorRecord
+from holdfast.core.plan import PlanProgress
 from holdfast.core.ports import Finding, Pruned, SchemaStatus
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck
@@ -81,6 +82,7 @@ def snapshot_json(snapshot: Snapshot) -> Json:
     return {
         "run": run_json(snapshot.info),
         "explanation": snapshot.explanation,
+        "plan": plan_json(snapshot.plan),
         "values": {name: _value_json(text) for name, text in snapshot.values.items()},
         "history": [entry_json(entry) for entry in snapshot.entries],
         "audit": [audit_json(fact) for fact in snapshot.audit],
@@ -123,6 +125,16 @@ def flow_json(flow: FlowInfo) -> Json:
         "registered_at": time_json(flow.registered_at),
         "by": flow.by,
         "is_newest": flow.is_newest,
+    }
+
+
+def plan_json(progress: PlanProgress | None) -> Json | None:
+    """Return the steps of a pipeline with their states, or None for a run of another kind."""
+    if progress is None:
+        return None
+    return {
+        "cursor": None if progress.cursor is None else progress.cursor.name,
+        "steps": [{"name": step.name, "state": step.state} for step in progress.steps],
     }
 
 

@@ -10,12 +10,14 @@ import msgspec
 
 from holdfast.cli.flow_program import program_lines
 from holdfast.cli.output import cleaned, preview, shortened
+from holdfast.cli.plan import plan_lines
 from holdfast.cli.summary import STATE_STYLES, UNKNOWN, state_cell, type_word, wait_words
 from holdfast.cli.table import Cell, Line, Row
 from holdfast.cli.timeline import Item, Scale, Timeline, timeline
 from holdfast.cli.times import ago, spoken, stamp
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import EntryKind, EntryState
+from holdfast.core.plan import PlanProgress
 from holdfast.core.states import RunState
 from holdfast.engine.flow_view import FlowView
 from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo
@@ -46,6 +48,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     workers: dict[str, str]
     explanation: str
     flow: FlowView | None = None
+    plan: PlanProgress | None = None
 
 
 def run_lines(snapshot: Snapshot, now: datetime, width: int | None, *, is_verbose: bool = False) -> list[Line]:
@@ -79,6 +82,8 @@ def _header(snapshot: Snapshot, now: datetime) -> Iterator[Line]:
         yield (f"{cleaned(name)}  ", "dim"), shortened(cleaned(value), 200)
     if info.unreadable is None and not info.state.is_end:
         yield ((cleaned(snapshot.explanation), STATE_STYLES[info.state]),)
+    if snapshot.plan is not None:
+        yield from plan_lines(snapshot.plan)
     yield from _interventions(snapshot.audit, now)
 
 

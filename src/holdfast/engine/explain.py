@@ -11,6 +11,7 @@ from holdfast.core.entries import UNDO_PREFIX
 from holdfast.core.errors import Unreadable
 from holdfast.core.flow_definitions import FLOW_RUNTIME
 from holdfast.core.model import AuditFact, Run, TypeRule, Wait, WaitKind, WorkerRecord
+from holdfast.core.plan import PlanProgress
 from holdfast.core.ports import Reader
 from holdfast.core.questions import CountSlots, Details, ListTypes, SlotUse
 from holdfast.core.rules import MAX_RUN_LOCATION, MAX_SUSPEND_LOCATION
@@ -18,6 +19,7 @@ from holdfast.core.states import RunState
 from holdfast.engine.flow_view import FlowView, flow_view
 from holdfast.engine.info import RunInfo
 from holdfast.engine.liveness import alive, is_handled
+from holdfast.engine.plan import progress_of
 
 _LIMITS = {
     MAX_RUN_LOCATION: "it is cancelled (max_run)",
@@ -35,7 +37,8 @@ async def explanation(store: Reader, details: Details, facts: Sequence[AuditFact
     rule = next((rule for rule in await store.catalog(ListTypes()) if rule.name == type), None) or TypeRule(name=type)
     slots = await store.stats(CountSlots(type=type)) if limits.parked_at(details.waits) is not None else ()
     flow = await _flow(store, details.run, rule)
-    return explain(details, await store.workers(), facts, now, rule, slots, flow)
+    step = _step(await progress_of(store, details, rule.plan))
+    return step + explain(details, await store.workers(), facts, now, rule, slots, flow)
 
 
 async def _flow(store: Reader, run: Run, rule: TypeRule) -> FlowView | None:
@@ -79,6 +82,13 @@ def explain(  # noqa: PLR0917 - it needs all of them
         return f"Starts at {_at(run.ready_at)}."
     waiting = _in_order(details.waits) if flow is None else [*_lines(flow, details.waits), *_limits(details.waits)]
     return f"{undoing}Waiting: {'; '.join(waiting) or 'it has no registered wait'}."
+
+
+def _step(progress: PlanProgress | None) -> str:
+    """Return how far a pipeline has got, as a sentence before the explanation."""
+    if progress is None or progress.cursor is None:
+        return ""
+    return f"At step {progress.number} of {len(progress.steps)} ({progress.cursor.name}). "
 
 
 def _end(run: Run) -> str:

@@ -80,7 +80,7 @@ def test_an_error_contains_its_cause() -> None:
 def test_a_snapshot_contains_everything_about_a_run() -> None:
     value = render.snapshot_json(snapshot(run(), entry("charge", 0, 1)))
 
-    assert list(value) == ["run", "explanation", "values", "history", "audit", "flow"]
+    assert list(value) == ["run", "explanation", "plan", "values", "history", "audit", "flow"]
 
 
 def test_the_other_records_have_fixed_keys_too() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import click
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, session_of
 from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output, cleaned
+from holdfast.cli.render import plan_json
 from holdfast.cli.session import in_session
 from holdfast.cli.view import divergence_lines
+from holdfast.engine.plan import plan_progress
 
 
 @holdfast_command(
@@ -31,7 +33,10 @@ def command(out: Output, run: str) -> None:
         explanation = await handle.explain()
         if out.is_json:
             info = await handle.info()
-            out.item({"id": info.id, "state": info.state.value, "explanation": explanation})
+            details = await session_of(hf).store.get(info.id)
+            plan = None if details is None else await plan_progress(session_of(hf).store, details)
+            said = {"id": info.id, "state": info.state.value, "explanation": explanation, "plan": plan_json(plan)}
+            out.item(said)
         else:
             out.line(cleaned(explanation))
             if out.settings.verbosity > 0:

@@ -42,8 +42,8 @@ def command(
 
     Messages received in the dropped part become unread, and children started in it are cancelled. A run that has ended
     is reopened. A flow goes back to the snapshot at LOCATION, such as @turn/3, or to the one before the entry there.
-    `holdfast history` lists the locations. For a single run, the command first shows the entries that would be
-    dropped. With --filter, it skips runs that have nothing at LOCATION.
+    `holdfast history` lists the locations; the name of a step of a pipeline is one too. For a single run, the command
+    first shows the entries that would be dropped. With --filter, it skips runs that have nothing at LOCATION.
 
     The exit code is 6 if a named run did not change, because a worker holds it or it has nothing at LOCATION.
     """

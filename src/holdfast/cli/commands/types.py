@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,13 +15,14 @@ from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.group import group
 from holdfast.cli.lookup import store_now
 from holdfast.cli.output import Output, cleaned
-from holdfast.cli.render import type_json
+from holdfast.cli.plan import step_lines
+from holdfast.cli.render import type_json, worker_json
 from holdfast.cli.session import in_session
-from holdfast.cli.table import Column, Table
+from holdfast.cli.table import Column, Line, Table
 from holdfast.cli.times import ago, spoken
 from holdfast.core.intent import matches_type
 from holdfast.core.length import parse_length
-from holdfast.engine.store_info import TypeInfo
+from holdfast.engine.store_info import TypeInfo, WorkerInfo
 
 NONE = "none"
 """The word that removes a limit."""
@@ -46,6 +47,25 @@ def ls(out: Output, pattern: str | None) -> None:
             out.table(_table(types, await store_now(hf)))
             if not types:
                 out.talk("there are no types yet; a worker registers its types when it starts")
+
+    in_session(out.settings, work)
+
+
+@holdfast_command("show", "holdfast types show shop.signup.v1", "holdfast types show shop.signup.v1 --json")
+@click.argument("name", metavar="TYPE")
+@pass_output
+def show(out: Output, name: str) -> None:
+    """Show one type: its settings, its limits, its runs, the workers that execute it, and the steps of a pipeline."""
+
+    async def work(hf: Holdfast) -> None:
+        known = next((one for one in await hf.types.list() if one.name == name), None)
+        if known is None:
+            raise Refusal(f"there is no type {name}; `holdfast types ls` lists the types", ExitCode.NOT_FOUND)
+        workers = [worker for worker in await hf.workers.list() if name in worker.types]
+        if out.is_json:
+            out.item({**type_json(known), "workers": [worker_json(worker) for worker in workers]})
+        else:
+            out.lines(_lines(known, workers, await store_now(hf)))
 
     in_session(out.settings, work)
 
@@ -110,7 +130,7 @@ def set_rules(out: Output, name: str, **said: Any) -> None:
     in_session(out.settings, work, may_create=True)
 
 
-for one in (ls, enable, disable, set_rules):
+for one in (ls, show, enable, disable, set_rules):
     command.add_command(one)
 
 
@@ -220,6 +240,37 @@ def _limits(known: TypeInfo) -> str:
 
 def _kept(known: TypeInfo) -> str:
     return "" if known.retention is None else f"; kept for {spoken(known.retention)} after the end"
+
+
+def _lines(known: TypeInfo, workers: Sequence[WorkerInfo], now: datetime) -> Iterator[Line]:
+    """Yield everything about a type, for `show`."""
+    yield (cleaned(known.name), "title"), "  ", ("enabled", "good") if known.enabled else ("disabled", "bad")
+    counts = [f"{count:,} {state.value}" for state, count in known.counts.items() if count]
+    kept = "" if known.retention is None else f"for {spoken(known.retention)} after the end"
+    facts = {
+        "about": cleaned(known.description),
+        "runtime": cleaned(known.runtime),
+        "limits": _limits(known) or "none",
+        "kept": kept or "as the worker says",
+        "runs": ", ".join(counts) or "none",
+        "parked": f"{known.parked:,}" if known.parked else "",
+        "seen": _seen(known, now),
+    }
+    for word, text in facts.items():
+        if text:
+            yield (f"{word:<9}", "dim"), text
+    for worker in workers:
+        is_alive = ("alive", "good") if worker.is_alive else ("dead", "bad")
+        heard = f"heard {ago(worker.heartbeat_at, now)}"
+        yield ("worker   ", "dim"), cleaned(worker.name), "  ", is_alive, f"  {heard}, holds {worker.held:,} runs"
+    if known.plan:
+        yield from step_lines(known.plan)
+
+
+def _seen(known: TypeInfo, now: datetime) -> str:
+    if known.last_seen_at is None:
+        return "never"
+    return f"{ago(known.last_seen_at, now)}, by worker {cleaned(known.last_worker or '')}"
 
 
 def _table(types: Sequence[TypeInfo], now: datetime) -> Table:

@@ -1,0 +1,71 @@
+"""The plan of a pipeline: how far a run has got in its steps, found in its history and its waits. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from holdfast.core.entries import undone
+from holdfast.core.model import Entry, EntryState, Run, Value, Wait
+from holdfast.core.states import RunState
+
+PlannedState = Literal["done", "undone", "current", "failed", "cancelled", "to_come", "skipped"]
+"""State of a step. After the end of a run, steps that it did not reach are `skipped`."""
+
+
+class PlannedStep(Value, frozen=True, kw_only=True):
+    """A step of a plan and its state in one run."""
+
+    name: str
+    state: PlannedState
+
+
+class PlanProgress(Value, frozen=True, kw_only=True):
+    """The steps of a plan with their states. `number` is the step at the cursor, counted from 1; None after the last.
+
+    A step that takes `ctx` has no entry of its own. It is done when a later step has one.
+    """
+
+    steps: tuple[PlannedStep, ...]
+    number: int | None
+
+    @property
+    def cursor(self) -> PlannedStep | None:
+        """The step that a run executes, waits in or failed at."""
+        return None if self.number is None else self.steps[self.number - 1]
+
+
+def progress(plan: Sequence[str], run: Run, entries: Sequence[Entry], waits: Sequence[Wait]) -> PlanProgress:
+    """Return how far a run has got in its plan."""
+    passed = _passed(plan, run, entries, waits)
+    was_undone = {_step_of(location) for location in undone(entries)}
+    steps = []
+    for number, name in enumerate(plan):
+        state: PlannedState = "undone" if name in was_undone else "done"
+        if number >= passed:
+            state = _at_cursor(run) if number == passed else ("skipped" if run.state.is_end else "to_come")
+        steps.append(PlannedStep(name=name, state=state))
+    return PlanProgress(steps=tuple(steps), number=passed + 1 if passed < len(plan) else None)
+
+
+def _passed(plan: Sequence[str], run: Run, entries: Sequence[Entry], waits: Sequence[Wait]) -> int:
+    """Return the number of steps that are done: those before the last one that has begun, and that one if it ended."""
+    if run.state is RunState.SUCCEEDED:
+        return len(plan)
+    begun = {_step_of(location) for location in (*(e.location for e in entries), *(w.location for w in waits))}
+    last = max((number for number, name in enumerate(plan) if name in begun), default=None)
+    if last is None:
+        return 0
+    is_done = any(entry.location == plan[last] and entry.state is EntryState.DONE for entry in entries)
+    return last + 1 if is_done else last
+
+
+def _at_cursor(run: Run) -> PlannedState:
+    end = run.rollback or run.state
+    if end is RunState.FAILED:
+        return "failed"
+    return "cancelled" if end is RunState.CANCELLED else "current"
+
+
+def _step_of(location: str) -> str:
+    return location.partition("/")[0]
