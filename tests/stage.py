@@ -15,6 +15,8 @@ import pytest
 
 from holdfast import Holdfast, Registry, RunHandle
 from holdfast.core.ports import Store
+from holdfast.stores.kv import KeyValueStore
+from holdfast.stores.kv.dictionary import Dictionary, DictionaryDriver
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.harness import Harness
@@ -47,6 +49,7 @@ class Stage:
         self._folder = folder
         self._url = url
         self._memory = MemoryStore(clock=self.clock)
+        self._dictionary = Dictionary()
 
     @property
     def url(self) -> str:
@@ -74,6 +77,8 @@ class Stage:
                 from holdfast.stores.postgres import PostgresStore
 
                 return PostgresStore(self._url, clock=self.clock)
+            case "dictionary":
+                return KeyValueStore(lambda: DictionaryDriver(self._dictionary, clock=self.clock), clock=self.clock)
             case _:
                 return self._memory
 

@@ -43,8 +43,9 @@ from holdfast.stores.postgres.unit_of_work import Bounds
 from holdfast.stores.working.decision import Operation
 from holdfast.stores.working.load_request import LoadRequest
 from holdfast.stores.working.working_set import WorkingSet
+from tests.contract.key_value_stores import dictionary_store, forgetful_store
 from tests.contract.machine import StoreMachine
-from tests.contract.side_by_side import SickStore, drive, infect, like_each_time, postgres_stores, sqlite_stores
+from tests.contract.side_by_side import Open, SickStore, drive, infect, like_each_time, postgres_stores, sqlite_stores
 from tests.duration import lasting
 from tests.plugin.tiers import amount
 from tests.postgres import Databases
@@ -52,6 +53,8 @@ from tests.postgres import Databases
 EXAMPLES = amount(short=15, long=150, variable="HOLDFAST_MODEL_EXAMPLES")
 POSTGRES_EXAMPLES = amount(short=4, long=40, variable="HOLDFAST_MODEL_EXAMPLES")
 """Fewer examples, because each sends a few hundred statements to a server."""
+KEY_VALUE_EXAMPLES = amount(short=4, long=60, variable="HOLDFAST_MODEL_EXAMPLES")
+"""Fewer examples, because each operation is decided once for each thing that it asks for."""
 STEPS = 50
 
 
@@ -69,6 +72,14 @@ def test_the_postgres_store_answers_like_the_model(
     with ExitStack() as lent:
         stores = postgres_stores(postgres_databases, lent, lambda: number_without_gaps(monkeypatch))
         drive(StoreMachine, stores, settings(max_examples=POSTGRES_EXAMPLES), STEPS)
+
+
+@pytest.mark.both_tiers
+@pytest.mark.parametrize("open_store", [dictionary_store, forgetful_store], ids=["remembering", "forgetful"])
+@lasting(KEY_VALUE_EXAMPLES)
+def test_the_key_value_store_answers_like_the_model(open_store: Open) -> None:
+    """Also if it remembers nothing of the runs that it has leased, like a process that has just reconnected."""
+    drive(StoreMachine, open_store, settings(max_examples=KEY_VALUE_EXAMPLES), STEPS)
 
 
 def number_without_gaps(

@@ -19,6 +19,7 @@ from holdfast.core.commands import Fired
 from holdfast.core.model import Firing, Schedule
 from holdfast.stores.memory.unit_of_work import StateUnit
 from holdfast.stores.operations import schedules
+from tests.contract.key_value_stores import dictionary_store
 from tests.contract.schedule_machine import ScheduleMachine
 from tests.contract.side_by_side import SickStore, drive, infect, like_each_time, postgres_stores, sqlite_stores
 from tests.duration import lasting
@@ -42,6 +43,12 @@ def test_the_postgres_store_keeps_schedules_like_the_model(postgres_databases: D
     with ExitStack() as lent:
         stores = postgres_stores(postgres_databases, lent)
         drive(ScheduleMachine, stores, settings(max_examples=POSTGRES_EXAMPLES), STEPS)
+
+
+@pytest.mark.both_tiers
+@lasting(EXAMPLES / 5)
+def test_the_key_value_store_keeps_schedules_like_the_model() -> None:
+    drive(ScheduleMachine, dictionary_store, settings(max_examples=EXAMPLES), STEPS)
 
 
 # Each of these bugs replaces one function of the memory store. The machine must detect it.

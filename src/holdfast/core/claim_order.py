@@ -26,6 +26,9 @@ RANKS: Final = 3
 SHARE: Final = 8
 """One in this number of claimed runs is of the rank that would otherwise starve."""
 
+EPOCH_TOKENS: Final = 1_000_000_000
+"""Number by which all tokens leap when a store begins a new epoch, because it may have lost writes."""
+
 Place = tuple[int, int, Micros, str]
 """Priority, rank, ready time and id."""
 
@@ -48,8 +51,8 @@ def rank_of(run: Run) -> int:
 
 
 def rank_before(run: Run) -> int:
-    """The rank of a run before its last claim."""
-    if run.token > 1:
+    """The rank of a run before its last claim. The token of a first claim is the first one of its epoch."""
+    if run.token % EPOCH_TOKENS != 1:
         return BEGUN
     return NEW if run.parent_id is None else CHILD
 

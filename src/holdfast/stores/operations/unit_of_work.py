@@ -4,9 +4,9 @@ The operations in this package decide; a store only reads and writes. Each part 
 store. Everything in one unit of work is committed together or not at all. Each part sees the earlier writes of the
 same unit.
 
-There are three implementations: dictionaries (memory), SQL statements in a transaction (SQLite), and a part of the
-store that was locked and loaded before (the working set of Postgres). On a working set, a read of something that was
-not loaded starts the operation over.
+There are four implementations: dictionaries (memory), SQL statements in a transaction (SQLite), a part of the store
+that was locked and loaded before (the working set of Postgres), and loaded partitions (the workspace of key-value
+stores). On the last two, a read of something that was not loaded starts the operation over.
 """
 
 from __future__ import annotations

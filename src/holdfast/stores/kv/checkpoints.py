@@ -1,0 +1,304 @@
+"""Checkpoints: most of a batch are written in one trip, each as an independent part. The operations decide the others.
+
+A part is checked against the versions of the run's head and history that the store remembers. Nobody but the holder can
+leave both as they are, so this stands for the token, the arrivals and a requested pause. What is refused goes the
+general way, which tells what happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from holdfast.core import audit
+from holdfast.core.checkpoint import Checkpoint, Finish, Verdict, Verdicts
+from holdfast.core.clock import Micros
+from holdfast.core.hint import News
+from holdfast.core.model import Arrival, Entry, Run, Wait, WaitKind
+from holdfast.stores.held import Plain, plain, reached_by
+from holdfast.stores.kv import foresight, names
+from holdfast.stores.kv.audits import fact_line
+from holdfast.stores.kv.decision import Decisions
+from holdfast.stores.kv.driver import AllFields, Fields, Part, Read, Reserve
+from holdfast.stores.kv.held import HeldRuns, HeldVersions
+from holdfast.stores.kv.histories import entry_value
+from holdfast.stores.kv.inboxes import aged_member
+from holdfast.stores.kv.run_fields import changed_fields, entry_changes
+from holdfast.stores.kv.runs import head_of
+from holdfast.stores.kv.unit_of_work import KvUnit
+from holdfast.stores.kv.waits import places_of
+from holdfast.stores.operations import checkpoints as model
+
+encode = msgspec.json.encode
+
+
+class PlainPart:
+    """A checkpoint that can be written in one trip, and what the store remembers of its run."""
+
+    __slots__ = ("adds", "drops", "held", "one", "part", "puts", "removes", "touches", "waits_before")
+
+    def __init__(self, one: Plain, held: HeldVersions, waits_before: tuple[Wait, ...], now: Micros) -> None:
+        self.one = one
+        self.held = held
+        self.waits_before = waits_before
+        checkpoint, run_id = one.checkpoint, one.before.id
+        head, history = f"r:{run_id}", f"h:{run_id}"
+        checks = {head: held.head, history: held.history}
+        # The history gets a new version even without entries, so that a late repeat of this checkpoint is refused.
+        self.puts: dict[str, dict[str, bytes]] = {
+            history: {entry.location: entry_value(entry) for entry in checkpoint.entries}
+        }
+        waits = () if one.ends else one.waits or ()
+        is_gain = one.after is one.before and not checkpoint.consumed and not checkpoint.values
+        if is_gain and waits == waits_before and not _have_undo(checkpoint.entries):
+            self.part = Part(checks, puts=self.puts)  # by far the most common case
+            return
+        self.drops: dict[str, list[str]] = {}
+        self.adds: dict[str, dict[str, int]] = {}
+        self.removes: dict[str, list[str]] = {}
+        self.touches: list[str] = []
+        appends: dict[str, list[bytes]] = {}
+        if not one.is_held:
+            self._move(head, now, appends)
+        undo = {entry.location: 0 for entry in checkpoint.entries if entry.has_undo}
+        if undo:
+            self.adds[names.undo_index(run_id)] = undo
+        if checkpoint.consumed:
+            self._consume(checkpoint.consumed, now)
+        if checkpoint.values:
+            self.puts[names.values(run_id)] = {name: value.encode() for name, value in checkpoint.values.items()}
+        if waits != waits_before:
+            self._write_waits(head, waits)
+        if one.ends:
+            # A run whose children live ends by the general way, which closes them.
+            checks[names.children(run_id)] = 0
+        self.part = Part(
+            checks,
+            puts=self.puts,
+            drops=self.drops,
+            touches=self.touches,
+            removes=self.removes,
+            adds=self.adds,
+            appends=appends,
+        )
+
+    @property
+    def is_head_written(self) -> bool:
+        head = names.head(self.one.before.id)
+        return head in self.part.puts or head in self.part.drops
+
+    def _consume(self, numbers: Iterable[int], now: Micros) -> None:
+        run_id = self.one.before.id
+        taken = [self.held.inbox[number] for number in numbers if number in self.held.inbox]
+        if not taken:
+            return
+        self.drops[names.inbox(run_id)] = [str(arrival.number) for arrival in taken]
+        ids = [arrival.ref for arrival in taken if arrival.kind is WaitKind.MESSAGE and arrival.ref is not None]
+        if ids:
+            known = names.message_ids(run_id)
+            self.drops[known] = [names.unread_field(id) for id in ids]
+            self.puts[known] = {names.receipt_field(id): b"%d" % now for id in ids}
+            self.adds[names.RECEIPTS] = {aged_member(now, run_id, id): 0 for id in ids}
+
+    def _write_waits(self, head: str, waits: Sequence[Wait]) -> None:
+        if waits:
+            self.puts.setdefault(head, {})[names.WAITS] = encode(waits)
+        else:
+            self.drops.setdefault(head, []).append(names.WAITS)
+        run = self.one.before
+        after = set(places_of(run, waits))
+        for place in places_of(run, self.waits_before):
+            if place not in after:
+                self.removes.setdefault(place.index, []).append(place.member)
+                self.touches.append(place.guard)
+
+    def _move(self, head: str, now: Micros, appends: dict[str, list[bytes]]) -> None:
+        before, after = self.one.before, self.one.after
+        self.puts[head], drops = changed_fields(before, after)
+        if drops:
+            self.drops[head] = drops
+        self.removes, self.adds = entry_changes(before, after)
+        if (fact := audit.of_move(before, after, now)) is not None:
+            appends[names.audit(before.id)] = [fact_line(fact)]
+
+    def remember(self, head: int, history: int) -> None:
+        """Keep in mind that the part was written."""
+        held, checkpoint = self.held, self.one.checkpoint
+        for number in checkpoint.consumed:
+            held.inbox.pop(number, None)
+        for entry in checkpoint.entries:
+            held.entries[entry.location] = entry
+        held.head, held.history = head, history
+
+    def verdict(self) -> Verdict:
+        """Return the verdict, if the part was written."""
+        one = self.one
+        run_id = one.before.id
+        if not one.is_held:
+            return Verdict(run_id=run_id, is_held=False, state=one.after.state)
+        seen, arrivals = one.checkpoint.seen, one.before.arrivals
+        newer: tuple[Arrival, ...] = ()
+        if arrivals > seen:
+            unread = sorted(number for number in self.held.inbox if number > seen)
+            newer = tuple(self.held.inbox[number] for number in unread if number not in one.checkpoint.consumed)
+        return Verdict(run_id=run_id, arrivals=newer, seen=arrivals)
+
+
+def _have_undo(entries: Sequence[Entry]) -> bool:
+    for entry in entries:  # noqa: SIM110 - a generator takes twice as long, and this is done for every step
+        if entry.has_undo:
+            return True
+    return False
+
+
+class BatchWriter:
+    """Writes one batch of checkpoints. `now` is the time as this process knows it."""
+
+    def __init__(self, decisions: Decisions, held: HeldRuns, now: Micros) -> None:
+        self._decisions = decisions
+        self._held = held
+        self._now = now
+        self._verdicts: dict[int, Verdict] = {}
+        self.news = News()
+
+    async def write(self, batch: Sequence[Checkpoint]) -> Verdicts:
+        """Write as many checkpoints as possible in one trip, and the others by the operations."""
+        if plains := self._plains(batch):
+            await self._write_plains(plains)
+        left = [place for place in range(len(batch)) if place not in self._verdicts]
+        if left:
+            told = await self._decide([batch[place] for place in left])
+            self._verdicts.update(zip(left, told.verdicts, strict=True))
+        return Verdicts(verdicts=tuple(self._verdicts[place] for place in range(len(batch))), now=self._now)
+
+    def _plains(self, batch: Sequence[Checkpoint]) -> dict[int, PlainPart]:
+        found = {place: one for place, checkpoint in enumerate(batch) if (one := self._plain(checkpoint)) is not None}
+        if len(found) == len(batch):
+            return found
+        others = [checkpoint for place, checkpoint in enumerate(batch) if place not in found]
+        reached = reached_by(self._held.runs, others)
+        return {place: one for place, one in found.items() if one.one.before.id not in reached}
+
+    def _plain(self, checkpoint: Checkpoint) -> PlainPart | None:
+        versions = self._held.versions(checkpoint.run_id)
+        one = plain(checkpoint, self._held.runs, self._now) if versions is not None else None
+        if one is None or versions is None:
+            return None
+        waits = self._held.runs.waits_now(checkpoint.run_id)
+        if waits is None or not self._knows_inbox(one, versions) or not versions.supersedes(checkpoint.entries):
+            return None
+        return PlainPart(one, versions, waits, self._now)
+
+    def _knows_inbox(self, one: Plain, versions: HeldVersions) -> bool:
+        """Return True if the arrivals that a checkpoint concerns are known, and none of them is from a queue."""
+        consumed, inbox = one.checkpoint.consumed, versions.inbox
+        if not inbox:
+            return not consumed
+        if any(number not in inbox or inbox[number].is_exclusive for number in consumed):
+            return False
+        if one.ends or one.checkpoint.waits is not None:
+            # The end empties the inbox. Other waits may give an event back to its queue.
+            unread = [arrival for number, arrival in inbox.items() if number not in consumed]
+            return not (unread if one.ends else [arrival for arrival in unread if arrival.is_exclusive])
+        return True
+
+    async def _write_plains(self, plains: dict[int, PlainPart]) -> None:
+        parts = list(plains.values())
+        committed = await self._decisions.commit([one.part for one in parts], self._news_of(parts))
+        self._now = committed.now
+        for (place, one), refused in zip(plains.items(), committed.refused, strict=True):
+            if refused is not None:
+                continue  # the operations tell what happened
+            self._verdicts[place] = verdict = one.verdict()
+            plain = one.one
+            if verdict.is_held:
+                head = committed.version if one.is_head_written else one.held.head
+                one.remember(head, committed.version)
+                if plain.waits is not one.waits_before:
+                    self._held.runs.keep(plain.before, plain.waits)
+            else:
+                self._held.let_go(plain.before.id)
+                _tell(self.news, plain, self._now)
+
+    def _news_of(self, parts: Sequence[PlainPart]) -> News:
+        news = News()
+        for one in parts:
+            if not one.one.is_held:
+                _tell(news, one.one, self._now)
+        return news
+
+    async def _decide(self, batch: Sequence[Checkpoint]) -> Verdicts:
+        """Write checkpoints by the shared operations."""
+        kept: list[tuple[Run, tuple[Wait, ...], HeldVersions]] = []
+
+        def operation(unit: KvUnit, now: Micros) -> Verdicts:
+            told = model.write(unit, batch, now)
+            kept.clear()
+            for checkpoint, verdict in zip(batch, told.verdicts, strict=True):
+                if verdict.is_held and not verdict.is_lost:
+                    unit.space.guard(names.history(verdict.run_id))
+                    run = unit.runs.get(verdict.run_id)
+                    assert run is not None
+                    kept.append((run, tuple(unit.waits.of(run.id)), self._versions_after(unit, run, checkpoint)))
+            return told
+
+        reads = [read for checkpoint in batch for read in self._reads(checkpoint)]
+        decided = await self._decisions.decide(operation, reads)
+        told = decided.answer
+        self.news.add(decided.news)
+        self._now = told.now
+        for run, waits, versions in kept:
+            versions.head = decided.version(names.head(run.id))
+            versions.history = decided.version(names.history(run.id))
+            self._held.keep(run, waits, versions)
+        still_held = {run.id for run, _, _ in kept}
+        for verdict in told.verdicts:
+            if verdict.run_id not in still_held:
+                self._held.let_go(verdict.run_id)
+        return told
+
+    def _versions_after(self, unit: KvUnit, run: Run, checkpoint: Checkpoint) -> HeldVersions:
+        """Return what is remembered of a held run. Its versions are known only after the commit."""
+        before, known = self._held.runs.run(run.id, run.token), self._held.versions(run.id)
+        if before is None or known is None:
+            history = {entry.location: entry for entry in unit.histories.all(run.id)}
+            return HeldVersions(0, 0, {one.number: one for one in unit.inboxes.newer(run, 0)}, history)
+        # The holder may know newer arrivals from a renewal, so those after the remembered ones are read.
+        newer = {one.number: one for one in unit.inboxes.newer(run, before.arrivals)}
+        inbox = {number: one for number, one in known.inbox.items() if number not in checkpoint.consumed}
+        entries = dict(known.entries)
+        for written in checkpoint.entries:
+            if (entry := unit.histories.entry(run.id, written.location)) is not None:
+                entries[entry.location] = entry
+        return HeldVersions(0, 0, inbox | newer, entries)
+
+    def _reads(self, checkpoint: Checkpoint) -> list[Read]:
+        """Return what a checkpoint is known to need, so that one load is enough for most."""
+        run_id = checkpoint.run_id
+        run = self._held.runs.run(run_id, checkpoint.token)
+        locations = tuple(entry.location for entry in checkpoint.entries)
+        reads: list[Read] = [head_of(run_id), Fields(names.history(run_id), locations)]
+        if run is not None and run.arrivals:
+            reads.append(AllFields(names.inbox(run_id)))
+        for child in checkpoint.children:
+            reads += foresight.for_intent(child)
+        for message in checkpoint.messages:
+            reads += foresight.for_message(message)
+        if checkpoint.events:
+            reads += [*foresight.for_events(checkpoint.events), Reserve(names.EVENT_NUMBERS, len(checkpoint.events))]
+        if any(wait.kind is WaitKind.EVENT for wait in checkpoint.waits or ()):
+            reads.append(AllFields(names.TOPICS))
+        if isinstance(checkpoint.next, Finish):
+            reads += [Fields(names.children(run_id), ()), names.all_children(run_id)]
+            if run is not None and run.parent_id is not None:
+                reads.append(head_of(run.parent_id))
+        return reads
+
+
+def _tell(news: News, one: Plain, now: Micros) -> None:
+    """Note the news of a run that was let go."""
+    if one.ends:
+        news.ended.add(one.after.id)
+    elif one.after.ready_at is not None and one.after.ready_at <= now:
+        news.ready.add(one.after.type)

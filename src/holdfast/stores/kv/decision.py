@@ -1,0 +1,245 @@
+"""A decision: load what an operation needs, let it decide, and commit. After a conflict, do it again.
+
+Nobody waits for a lock. Of two operations that change the same partition, the second one starts over. An operation
+that keeps losing leaves a mark, and the others leave it the partition for a short time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import msgspec
+
+from holdfast.core.clock import SECOND, Micros
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.hint import News
+from holdfast.core.ids import new_id
+from holdfast.stores.kv import names
+from holdfast.stores.kv.descent import Follow, closing
+from holdfast.stores.kv.driver import MARK_MICROS, AllFields, Committed, Driver, Fields, Part, Partition, Read
+from holdfast.stores.kv.unit_of_work import KvUnit
+from holdfast.stores.kv.workspace import KnownPartitions, Missing, Stale, Workspace
+
+A = TypeVar("A")
+
+Operation = Callable[[KvUnit, Micros], A]
+
+ROUNDS_LIMIT = 10_000
+"""Maximum number of loads of one attempt. Each one loads more, so reaching it is a bug. A chain of runs needs many."""
+MARK_AFTER = 4
+"""Number of conflicts after which an operation leaves a mark."""
+MARK_FACTOR = 4
+"""A mark lasts this many times as long as the slowest attempt of its owner took.
+
+If marks ended before their owners write, two slow operations would keep each other out for ever.
+"""
+LONGEST_MARK_MICROS: Micros = 2 * SECOND
+"""Maximum length of a mark, because its owner may have died."""
+CONFLICTS_LIMIT = 200
+"""Number of conflicts after which an operation gives up."""
+LARGE = 500
+"""Number of partitions from which an operation runs in a thread."""
+FIRST_PAUSE_SECONDS = 0.0005
+LAST_PAUSE_SECONDS = 0.02
+
+SELDOM_WRITTEN = frozenset({names.META, names.RULED, names.TOPICS})
+"""Partitions that almost every operation reads. A mark on one of them would stop everybody."""
+
+_BASE = Fields(names.META, ("base",))
+
+
+@dataclass(frozen=True, slots=True)
+class Decided(Generic[A]):
+    """The answer of an operation, its news, and what was committed (None if nothing was to be written)."""
+
+    answer: A
+    news: News
+    space: Workspace
+    committed: Committed | None
+
+    def version(self, partition: str) -> int:
+        """Return the version that a partition has after the operation."""
+        if self.committed is None:
+            return self.space.known.versions.get(partition, 0)
+        return self.space.version_after(partition, self.committed.version)
+
+
+@dataclass(slots=True)
+class _Race:
+    """What an operation has experienced so far: conflicts, over what, and if an answer of the engine was lost.
+
+    `slowest` is the time of its slowest attempt, from the first load to the refusal.
+    """
+
+    conflicts: int = 0
+    slowest: Micros = 0
+    lost: str | None = None
+    owner: str = ""
+    is_repeat: bool = False
+
+
+class Decisions:
+    """Carries out operations on a driver. `stir` is called if the news of a commit may have been lost."""
+
+    def __init__(self, driver: Driver, encode_hint: Callable[[News], bytes], stir: Callable[[], None]) -> None:
+        self._driver = driver
+        self._encode_hint = encode_hint
+        self._stir = stir
+
+    async def decide(
+        self,
+        operation: Operation[A],
+        reads: Sequence[Read] = (),
+        *,
+        assumed: KnownPartitions | None = None,
+        follow: Follow = closing,
+        is_dry_run: bool = False,
+    ) -> Decided[A]:
+        """Let an operation decide, and write its changes.
+
+        `reads` are what it is known to need. `assumed` is what its data probably is, so that the first attempt needs no
+        load: the commit checks it. `follow` tells what to load after something was loaded.
+        """
+        race = _Race()
+        first: list[Read] = list(dict.fromkeys((_BASE, *reads)))
+        if assumed is not None:
+            decided = await self._decided(operation, assumed, follow, race, is_dry_run=is_dry_run)
+            if decided is not None:
+                return decided  # otherwise the assumption was wrong, which is no conflict
+        while True:
+            known = await self._loaded(first, follow)
+            decided = await self._decided(operation, known, follow, race, is_dry_run=is_dry_run)
+            if decided is not None:
+                return decided
+            await self._wait(race, known)
+            first = known.reads  # in one trip, so that the next attempt is quicker than the changes of others
+
+    async def _decided(
+        self, operation: Operation[A], known: KnownPartitions, follow: Follow, race: _Race, *, is_dry_run: bool
+    ) -> Decided[A] | None:
+        """Decide and commit once. Return None after a conflict."""
+        try:
+            unit, answer = await self._attempt(operation, known, follow, race)
+        except Stale as stale:
+            race.lost = str(stale)
+            return None
+        space = unit.space
+        if is_dry_run:
+            return Decided(answer, unit.news, space, None)
+        if not space.is_changed():
+            race.lost = await self._changed(known, race.owner)
+            return None if race.lost else Decided(answer, unit.news, space, None)
+        committed = await self.commit([space.part(race.owner)], unit.news)
+        if committed.refused[0] is None:
+            return Decided(answer, unit.news, space, committed)
+        race.lost = committed.refused[0]
+        race.slowest = max(race.slowest, committed.now - space.now)
+        race.is_repeat = race.is_repeat or committed.is_repeat
+        return None
+
+    async def commit(self, parts: Sequence[Part], news: News) -> Committed:
+        """Write parts, and send their news to other processes."""
+        try:
+            committed = await self._driver.commit(parts, self._encode_hint(news))
+        except BaseException:
+            self._stir()  # it may have been written, and a repetition finds nothing to do, so it has no news
+            raise
+        if committed.is_repeat and any(committed.refused):
+            self._stir()  # likewise, for the first attempt of the driver
+        return committed
+
+    async def _wait(self, race: _Race, known: KnownPartitions) -> None:
+        """Wait a moment after a conflict. After several, keep the others away instead."""
+        race.conflicts += 1
+        if race.conflicts == CONFLICTS_LIMIT:
+            raise StoreUnavailable(
+                f"an operation lost the race for {race.lost} {race.conflicts} times and gave up; nothing was written; "
+                "try again"
+            )
+        if race.conflicts >= MARK_AFTER:
+            race.owner = race.owner or new_id()
+            if await self._mark(known, race):
+                return
+        longest = min(LAST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**race.conflicts)
+        await asyncio.sleep(random.uniform(0, longest))  # so that two do not collide again and again
+
+    async def _mark(self, known: KnownPartitions, race: _Race) -> bool:
+        """Keep other writers from what an operation has loaded. Return False if another writer was first."""
+        contested = [name for name in known.versions if name not in SELDOM_WRITTEN]
+        length = min(LONGEST_MARK_MICROS, max(MARK_MICROS, MARK_FACTOR * race.slowest))
+        marking = Part(marks=contested, mark_micros=length, owner=race.owner)
+        return (await self._driver.commit([marking])).refused[0] is None
+
+    async def _attempt(
+        self, operation: Operation[A], known: KnownPartitions, follow: Follow, race: _Race
+    ) -> tuple[KvUnit, A]:
+        for _ in range(ROUNDS_LIMIT):
+            base = int(known.field(names.META, "base") or 0)
+            unit = KvUnit(Workspace(known), base, is_repeat=race.is_repeat)
+            try:
+                if known.size > LARGE:
+                    # So many partitions would block the event loop. Nobody else uses this unit of work.
+                    answer = await asyncio.to_thread(_carried_out, operation, unit)
+                else:
+                    answer = _carried_out(operation, unit)
+            except Missing as missing:
+                await self._load(known, missing.reads, follow)
+            except Stale:
+                raise
+            except Exception as error:
+                # Several loads may have seen several instants. If so, the error may be none.
+                if (changed := await self._changed(known, race.owner)) is not None:
+                    raise Stale(changed) from error
+                raise
+            else:
+                return unit, answer
+        raise AssertionError("an operation asks for more data in every round")
+
+    async def _changed(self, known: KnownPartitions, owner: str) -> str | None:
+        """Return the name of a partition that is not as the operation saw it, if there is one.
+
+        A single load is a snapshot. Several loads saw several instants, and an assumption may be wrong.
+        """
+        if known.rounds == 1:
+            return None
+        return (await self._driver.commit([Part(checks=known.versions, owner=owner)])).refused[0]
+
+    async def _loaded(self, reads: Sequence[Read], follow: Follow) -> KnownPartitions:
+        known = KnownPartitions()
+        await self._load(known, reads, follow)
+        return known
+
+    async def _load(self, known: KnownPartitions, reads: Sequence[Read], follow: Follow) -> None:
+        while reads:
+            known.add(reads, await self._driver.load(reads))
+            reads = list(dict.fromkeys(follow(known, reads)))
+
+
+def _carried_out(operation: Operation[A], unit: KvUnit) -> A:
+    answer = operation(unit, unit.space.now)
+    unit.flush()
+    return answer
+
+
+class Assumption:
+    """Builds what an operation probably finds, from what this process has seen last."""
+
+    def __init__(self, now: Micros) -> None:
+        self.known = KnownPartitions()
+        self.known.now = now
+
+    def absent(self, read: Fields | AllFields) -> None:
+        self.known.put(read, Partition(0, {}))
+
+    def present(self, read: Fields | AllFields, partition: Partition) -> None:
+        self.known.put(read, partition)
+
+
+def encode_hint(news: News, sender: str) -> bytes:
+    """Return news as a hint for other processes, or nothing if there is none."""
+    hint = news.hint()
+    return b"" if hint is None else sender.encode() + b" " + msgspec.json.encode(hint)

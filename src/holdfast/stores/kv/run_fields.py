@@ -1,0 +1,241 @@
+"""The fields of a run: how a run is split into fields of its head, and which index entries it has.
+
+The *moving part* has everything that a claim changes, so that a claim need not decode the body. A renewal changes only
+the ready time. The body of an ended run has everything, because an ended run is not claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.clock import Micros
+from holdfast.core.model import Run
+from holdfast.core.states import RunState
+from holdfast.stores.kv import names
+
+encode = msgspec.json.encode
+
+DELETED = "deleted"
+"""The state under which deleted runs are indexed."""
+
+
+class Moving(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The fields of a live run that claims change, and those that a claim reads. The order is part of the layout."""
+
+    state: RunState
+    token: int
+    worker: str | None
+    claim_id: str | None
+    crashes: int
+    attempt: int
+    first_claimed_at: Micros | None
+    python: str | None
+    updated_at: Micros
+    arrivals: int
+    is_pausing: bool
+    rollback: RunState | None
+    suspended_at: Micros | None
+    created_at: Micros
+    type: str
+    priority: int
+
+
+_decode_moving = msgspec.json.Decoder(Moving).decode
+_decode_body = msgspec.json.Decoder(Run).decode
+
+
+def moving_of(run: Run) -> bytes:
+    return encode(
+        (
+            run.state,
+            run.token,
+            run.worker,
+            run.claim_id,
+            run.crashes,
+            run.attempt,
+            run.first_claimed_at,
+            run.python,
+            run.updated_at,
+            run.arrivals,
+            run.is_pausing,
+            run.rollback,
+            run.suspended_at,
+            run.created_at,
+            run.type,
+            run.priority,
+        )
+    )
+
+
+def body_of(run: Run) -> bytes:
+    """Return the body of a run: all but its payload and, of a live run, all but its moving part and ready time."""
+    if run.state.is_end:
+        return encode(replace(run, payload="") if run.payload else run)
+    return encode(
+        replace(
+            run,
+            payload="",
+            state=RunState.PENDING,
+            token=0,
+            worker=None,
+            claim_id=None,
+            crashes=0,
+            attempt=1,
+            first_claimed_at=None,
+            python=None,
+            updated_at=0,
+            arrivals=0,
+            is_pausing=False,
+            rollback=None,
+            suspended_at=None,
+            ready_at=None,
+        )
+    )
+
+
+_BODY_FIELDS = (
+    "start_at",
+    "key",
+    "finished_at",
+    "generation",
+    "parent_location",
+    "result",
+    "error",
+    "continued",
+    "slots",
+    "deleted_at",
+    "purge_at",
+)
+"""Fields of the body that may change while a run lives, besides those that never change."""
+
+
+def ready_text(ready_at: Micros) -> bytes:
+    return b"%d" % ready_at
+
+
+def fields_of(run: Run) -> dict[str, bytes]:
+    """Return all fields of a new run, without waits."""
+    fields = {names.BODY: body_of(run), names.PAYLOAD: run.payload.encode()}
+    if not run.state.is_end:
+        fields[names.MOVING] = moving_of(run)
+    if run.ready_at is not None:
+        fields[names.READY] = ready_text(run.ready_at)
+    return fields
+
+
+def changed_fields(before: Run, after: Run) -> tuple[dict[str, bytes], list[str]]:
+    """Return the fields that a change writes, and those that it drops.
+
+    An unchanged ready time is not written: a renewal may have moved it meanwhile.
+    """
+    puts: dict[str, bytes] = {}
+    drops: list[str] = []
+    is_end, was_end = after.state.is_end, before.state.is_end
+    if is_end or was_end or any(getattr(before, name) != getattr(after, name) for name in _BODY_FIELDS):
+        puts[names.BODY] = body_of(after)
+    if not is_end:
+        puts[names.MOVING] = moving_of(after)
+    elif not was_end:
+        drops.append(names.MOVING)
+    if before.ready_at != after.ready_at:
+        if after.ready_at is None:
+            drops.append(names.READY)
+        else:
+            puts[names.READY] = ready_text(after.ready_at)
+    return puts, drops
+
+
+def run_of(fields: Mapping[str, bytes]) -> Run:
+    """Return the run that a head holds. Raises an error of the decoder if it cannot be read."""
+    body = _decode_body(fields[names.BODY])
+    payload = fields.get(names.PAYLOAD)
+    text = "" if payload is None else payload.decode()
+    moving = fields.get(names.MOVING)
+    if moving is None:
+        return replace(body, payload=text)
+    moved = _decode_moving(moving)
+    ready = fields.get(names.READY)
+    return replace(
+        body,
+        payload=text,
+        state=moved.state,
+        token=moved.token,
+        worker=moved.worker,
+        claim_id=moved.claim_id,
+        crashes=moved.crashes,
+        attempt=moved.attempt,
+        first_claimed_at=moved.first_claimed_at,
+        python=moved.python,
+        updated_at=moved.updated_at,
+        arrivals=moved.arrivals,
+        is_pausing=moved.is_pausing,
+        rollback=moved.rollback,
+        suspended_at=moved.suspended_at,
+        ready_at=None if ready is None else int(ready),
+    )
+
+
+# Indexes
+
+
+def state_name(run: Run) -> str:
+    return run.state.value if run.deleted_at is None else DELETED
+
+
+def entries_of(run: Run) -> Iterator[tuple[str, str, int]]:
+    """Yield the index entries of a run that change with its state: index, member and score."""
+    member = names.created_member(run)
+    yield names.by_state(state_name(run), run.type), member, 0
+    yield names.STATES, f"{state_name(run)}:{run.type}", 0
+    if run.worker is not None:
+        yield names.held_by(run.worker), run.id, 0
+        yield names.HOLDERS, run.worker, 0
+    kind = names.lane_kind(run)
+    if kind is not None:
+        yield names.lane(kind, run.priority, run.type), run.id, run.ready_at or 0
+        yield names.lanes(run.type), f"{kind}:{run.priority}", 0
+        yield names.LANED_TYPES, run.type, 0
+    if run.purge_at is not None:
+        yield names.PURGE, f"{names.time_text(run.purge_at)}{run.id}", 0
+    elif run.finished_at is not None:
+        yield names.ended(run.type), f"{names.time_text(run.finished_at)}{run.id}", 0
+    if run.slots:
+        yield names.slotted(run.type), run.id, 0
+    if run.parent_id is not None and not run.state.is_end:
+        yield names.children_index(run.parent_id), member, 0
+
+
+def lasting_entries_of(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield the index entries that a run has from its creation to its removal."""
+    member = names.created_member(run)
+    yield names.ALL, member
+    if run.parent_id is not None:
+        yield names.kids_index(run.parent_id), member
+    for name, value in run.tags.items():
+        yield names.tagged(name, value), member
+
+
+CATALOGUES = frozenset({names.STATES, names.HOLDERS, names.LANED_TYPES})
+"""Indexes of names. A change of one run never removes a name, because other runs may have it too."""
+
+
+def is_catalogue(index: str) -> bool:
+    return index in CATALOGUES or index[:2] == "L:"
+
+
+def entry_changes(before: Run, after: Run) -> tuple[dict[str, list[str]], dict[str, dict[str, int]]]:
+    """Return the index entries that a change of a run removes, and those that it adds."""
+    old, new = list(entries_of(before)), list(entries_of(after))
+    adds: dict[str, dict[str, int]] = {index: {member: score} for index, member, score in new}
+    removes: dict[str, list[str]] = {}
+    for index, member, score in old:
+        added = adds.get(index)
+        if added is None or member not in added:
+            if not is_catalogue(index):
+                removes[index] = [member]
+        elif added[member] == score:
+            del adds[index]
+    return removes, adds

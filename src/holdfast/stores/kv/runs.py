@@ -1,0 +1,267 @@
+"""Runs, by id and by key, as fields of partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from msgspec.structs import replace
+
+from holdfast.core.clock import Micros
+from holdfast.core.model import Fence, Run, RunOptions
+from holdfast.core.unreadable import reason_of
+from holdfast.stores.kv import names
+from holdfast.stores.kv.driver import AllFields, Fields, Log, Read
+from holdfast.stores.kv.run_fields import (
+    changed_fields,
+    entries_of,
+    entry_changes,
+    fields_of,
+    is_catalogue,
+    lasting_entries_of,
+    run_of,
+)
+from holdfast.stores.kv.workspace import Workspace
+from holdfast.stores.operations.unit_of_work import OddRow
+
+HEAD = (names.BODY, names.MOVING, names.READY, names.WAITS)
+"""The fields of a run that operations read, all but the payload."""
+
+FAILURES = (ValueError, TypeError, KeyError, RecursionError)
+"""Errors of decoders for a run that cannot be read."""
+
+
+def head_of(run_id: str) -> Fields:
+    """Return the read of a run without its payload."""
+    return Fields(names.head(run_id), HEAD)
+
+
+def reads_to_close(run_id: str) -> list[Read]:
+    """Return the reads for a run that may be cancelled or end."""
+    return [
+        head_of(run_id),
+        Fields(names.history(run_id), ()),
+        names.all_undo(run_id),
+        Fields(names.children(run_id), ()),
+        names.all_children(run_id),
+    ]
+
+
+class KvRuns:
+    """Runs, by id and by key. Writes are collected, and written once for each run (`flush`)."""
+
+    def __init__(self, space: Workspace, token_base: int = 0) -> None:
+        self._space = space
+        self._base = token_base
+        self._runs: dict[str, Run | None] = {}
+        self._origins: dict[str, Run | None] = {}
+        self._keys: dict[str, str | None] = {}
+
+    def get(self, run_id: str) -> Run | None:
+        if run_id not in self._runs:
+            self._space.expect([head_of(run_id)])
+            head = names.head(run_id)
+            found = {name: self._space.known.field(head, name) for name in HEAD}
+            fields = {name: value for name, value in found.items() if value is not None}
+            self._runs[run_id] = self._origins[run_id] = _decoded(run_id, fields) if fields else None
+        return self._runs[run_id]
+
+    def whole(self, run_id: str) -> Run | None:
+        run, origin = self.get(run_id), self._origins[run_id]
+        if run is None or run.payload or origin is None:
+            return run
+        payload = (self._space.field(names.head(run_id), names.PAYLOAD) or b"").decode()
+        self._origins[run_id] = whole = replace(origin, payload=payload)
+        self._runs[run_id] = run = whole if run is origin else replace(run, payload=payload)
+        return run
+
+    def options(self, run: Run) -> RunOptions:
+        return run.options
+
+    def put(self, run: Run) -> None:
+        before = self.get(run.id)
+        if before is not None and run.token > before.token:
+            run = self._fenced(run)
+        self._runs[run.id] = run
+
+    def raised(self, run: Run) -> Run:
+        """Return a run that is about to be claimed, with a token that is not below those of all earlier epochs.
+
+        Only a first claim gets the first token of an epoch (`claim_order.rank_before`).
+        """
+        least = self._base if run.token == 0 else self._base + 1
+        return run if not self._base or run.token >= least else replace(run, token=least)
+
+    def _fenced(self, run: Run) -> Run:
+        """Return a run with a token that no earlier epoch has handed out."""
+        return run if run.token > self._base else replace(run, token=self._base + run.token)
+
+    def add(self, runs: Sequence[Run]) -> None:
+        for run in runs:
+            self._origins[run.id] = None
+            self._runs[run.id] = self._fenced(run) if run.token > 0 else run
+            if run.key is not None:
+                self._keys[run.key] = run.id
+
+    def existing(self, run_ids: Sequence[str]) -> set[str]:
+        self._space.expect(head_of(run_id) for run_id in run_ids if run_id not in self._runs)
+        return {run_id for run_id in run_ids if self.get(run_id) is not None}
+
+    def expect(self, run_ids: Collection[str], *, with_histories: bool = False) -> None:
+        unread = [run_id for run_id in run_ids if run_id not in self._runs]
+        reads: list[Read] = [read for run_id in unread for read in (head_of(run_id), payload_of(run_id))]
+        if with_histories:
+            for run_id in run_ids:
+                reads += [AllFields(names.history(run_id)), Log(names.audit(run_id))]
+        self._space.expect(reads)
+
+    def with_key(self, key: str) -> str | None:
+        if key not in self._keys:
+            found = self._space.field(names.key(key), "id")
+            self._keys[key] = None if found is None else found.decode()
+        return self._keys[key]
+
+    def holding(self, keys: Sequence[str]) -> dict[str, Run]:
+        self._space.expect(Fields(names.key(key), ("id",)) for key in keys if key not in self._keys)
+        holders = {key: run_id for key in keys if (run_id := self.with_key(key)) is not None}
+        self.expect(list(holders.values()))
+        runs = {key: self.whole(run_id) for key, run_id in holders.items()}
+        return {key: run for key, run in runs.items() if run is not None}
+
+    def set_key(self, run: Run, key: str | None) -> None:
+        before = self.get(run.id)
+        assert before is not None, "the caller has read this run"
+        if key is not None:
+            self._keys[key] = run.id
+        elif before.key is not None:
+            self._keys[before.key] = None
+        self._runs[run.id] = replace(before, key=key)
+
+    def fences(self, run_ids: Sequence[str]) -> Mapping[str, Run | Fence]:
+        self._space.expect(head_of(run_id) for run_id in run_ids)
+        return {run_id: run for run_id in run_ids if (run := self.get(run_id)) is not None}
+
+    def prolong(self, run_ids: Sequence[str], until: Micros) -> None:
+        for run_id in run_ids:
+            if (run := self.get(run_id)) is not None:
+                self.put(replace(run, ready_at=until))
+
+    def publish(self, run_id: str, values: Mapping[str, str]) -> None:
+        if values:
+            self._space.put(names.values(run_id), {name: value.encode() for name, value in values.items()})
+
+    def is_new(self, run_id: str) -> bool:
+        """Return True if a run was added in this unit of work."""
+        return run_id in self._runs and self._origins[run_id] is None and self._runs[run_id] is not None
+
+    def known(self) -> Iterable[Run]:
+        """Return the runs that were read or written here, as they are now."""
+        return [run for run in self._runs.values() if run is not None]
+
+    def forget(self, run: Run) -> None:
+        """Remove a run, all its index entries and everything that belongs to it."""
+        space = self._space
+        origin = self._origins.get(run.id) or run
+        for index, member, _ in entries_of(origin):
+            if not is_catalogue(index):
+                space.remove(index, member)
+        for index, member in lasting_entries_of(origin):
+            space.remove(index, member)
+        if origin.key is not None:
+            self._keys[origin.key] = None
+        for name in names.all_of(run.id):
+            space.clear(name)
+        self._runs[run.id] = self._origins[run.id] = None
+
+    # Writing
+
+    def flush(self) -> None:
+        """Write the changed runs, with their index entries and keys."""
+        for run_id, after in self._runs.items():
+            before = self._origins[run_id]
+            if after is None or after is before:
+                continue
+            if before is None:
+                self._write_new(after)
+            elif after != before:
+                self._write_changed(before, after)
+        for key, holder in self._keys.items():
+            self._write_key(key, holder)
+
+    def _write_key(self, key: str, holder: str | None) -> None:
+        name = names.key(key)
+        known = self._space.known.field(name, "id") if self._space.known.has(Fields(name, ("id",))) else None
+        if holder is None:
+            if known is not None or not self._space.known.has(Fields(name, ("id",))):
+                self._space.clear(name)
+        elif known is None or known.decode() != holder:
+            self._space.put(name, {"id": holder.encode()})
+
+    def _write_new(self, run: Run) -> None:
+        space = self._space
+        space.put(names.head(run.id), fields_of(run))
+        for index, member in lasting_entries_of(run):
+            space.add(index, member)
+        for index, member, score in entries_of(run):
+            space.add(index, member, score)
+        if run.parent_id is not None:
+            space.put(names.children(run.parent_id), {})
+        self._note_lease(run)
+
+    def _write_changed(self, before: Run, after: Run) -> None:
+        space = self._space
+        head = names.head(after.id)
+        puts, drops = changed_fields(before, after)
+        space.put(head, puts)
+        if drops:
+            space.drop(head, drops)
+        _write_entries(space, before, after)
+        if after.parent_id is not None and before.state.is_end and not after.state.is_end:
+            space.put(names.children(after.parent_id), {})
+        if after.token != before.token:
+            self._note_lease(after)
+
+    def _note_lease(self, run: Run) -> None:
+        if run.worker is not None:
+            self._space.touch(names.leases(run.type))
+            self._space.touch(names.leases_by(run.worker))
+
+
+def _write_entries(space: Workspace, before: Run, after: Run) -> None:
+    """Write the difference of the index entries of a run."""
+    removes, adds = entry_changes(before, after)
+    for index, members in removes.items():
+        for member in members:
+            space.remove(index, member)
+    for index, scores in adds.items():
+        for member, score in scores.items():
+            space.add(index, member, score)
+
+
+def payload_of(run_id: str) -> Fields:
+    """Return the read of a run's payload."""
+    return Fields(names.head(run_id), (names.PAYLOAD,))
+
+
+def _decoded(run_id: str, fields: Mapping[str, bytes]) -> Run:
+    with decoding(run_id, "run"):
+        return run_of(fields)
+
+
+class OddRun(OddRow):
+    """A run of which something cannot be decoded."""
+
+    def __init__(self, run_id: str, what: str, why: str) -> None:
+        super().__init__(f"{what} {run_id} cannot be read: {why}")
+        self.run_id = run_id
+
+
+@contextmanager
+def decoding(run_id: str, what: str) -> Iterator[None]:
+    """Raise `OddRun` for something of a run that cannot be decoded."""
+    try:
+        yield
+    except OddRow:
+        raise
+    except FAILURES as error:
+        raise OddRun(run_id, what, reason_of(error)) from error

@@ -1,0 +1,320 @@
+"""The key-value store as callers see it: the port, on any driver."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, assert_never, cast
+
+import msgspec
+
+from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Created, LeaseRequest, Verdict, Verdicts
+from holdfast.core.clock import Clock, FollowingClock, Micros
+from holdfast.core.commands import Command, Recover
+from holdfast.core.errors import SchemaOutOfDate, Unreadable
+from holdfast.core.hint import Hint
+from holdfast.core.model import AuditFact, Entry, Holding, Intent, WorkerRecord
+from holdfast.core.ports import Finding, Pruned, SchemaStatus
+from holdfast.core.questions import (
+    AnyAwaited,
+    AnyListing,
+    AnyStat,
+    Awaited,
+    CountLeases,
+    CountReady,
+    CountRuns,
+    CountSlots,
+    Details,
+    EndsOf,
+    FindOrphans,
+    ListDeadLetters,
+    ListDueSchedules,
+    ListFlows,
+    Listing,
+    ListMessages,
+    ListSchedules,
+    ListTopics,
+    ListTypes,
+    Query,
+    RepliesTo,
+    Stat,
+    VerdictsOn,
+)
+from holdfast.core.retention import RUN_RETENTION
+from holdfast.stores.kv import checkup, claims, descent, foresight, listing, names, pruning, unreadable
+from holdfast.stores.kv import reads as answers
+from holdfast.stores.kv.checkpoints import BatchWriter
+from holdfast.stores.kv.decision import Decisions, Operation
+from holdfast.stores.kv.driver import Driver, Fields, Part, Partition, Read
+from holdfast.stores.kv.flows import list_flows
+from holdfast.stores.kv.held import HeldRuns
+from holdfast.stores.kv.hints import KvHints
+from holdfast.stores.kv.inboxes import decode_arrival
+from holdfast.stores.kv.runs import OddRun, head_of
+from holdfast.stores.kv.starts import Starts
+from holdfast.stores.kv.transfers import KvTransfer
+from holdfast.stores.operations import commands, leases
+from holdfast.stores.operations.unit_of_work import OddRow
+
+A = TypeVar("A")
+
+SCHEMA = 2
+"""Number of the layout that `names` and `run_fields` describe."""
+
+_SCHEMA_FIELD = "schema"
+
+_log = logging.getLogger("holdfast.store")
+
+
+class KeyValueStore:
+    """A store on a driver. `driver` makes one; each store, and each twin, has its own."""
+
+    flushes = 2
+    """Number of batches in flight: the second is written while the first is on its way."""
+
+    def __init__(self, make_driver: Callable[[], Driver], *, clock: Clock | None = None) -> None:
+        self._make_driver = make_driver
+        self._driver = make_driver()
+        self._clock = clock
+        self._following = FollowingClock()
+        self._held = HeldRuns()
+        self._hints = KvHints()
+        self._decisions = Decisions(self._driver, self._hints.encoded, self._hints.stir)
+        self._starts = Starts(self._driver, self._decisions, self._held)
+        self._stop_listening: Callable[[], None] | None = None
+        self._epoch = 0
+        self._schema = 0
+        self._opening = asyncio.Lock()
+
+    @property
+    def database(self) -> None:
+        """None, because a key-value store cannot hold tables of users."""
+
+    @property
+    def transfer(self) -> KvTransfer:
+        return KvTransfer(self._driver, self._apply)
+
+    # Lifetime
+
+    async def open(self) -> None:
+        async with self._opening:
+            if self._stop_listening is not None:
+                return
+            await self._driver.open()
+            try:
+                await self._prepare()
+            except BaseException:
+                await self._driver.close()
+                raise
+            self._stop_listening = self._driver.listen(self._hints.heard)
+
+    async def _prepare(self) -> None:
+        """Note the number of the layout in an empty store. Refuse a store with another one, unchanged."""
+        loaded = await self._driver.load([Fields(names.META, (_SCHEMA_FIELD,))])
+        self._following.told(loaded.now)
+        meta = cast("Partition", loaded.answers[0])
+        number = int(meta.fields.get(_SCHEMA_FIELD, b"0"))
+        if number == 0:
+            part = Part(checks={names.META: meta.version}, puts={names.META: {_SCHEMA_FIELD: b"%d" % SCHEMA}})
+            if (await self._driver.commit([part])).refused[0] is not None:
+                return await self._prepare()  # another process was first
+            number = SCHEMA
+        self._schema = number
+        if number != SCHEMA:
+            raise SchemaOutOfDate(
+                f"the data has layout {number}, this version of holdfast needs layout {SCHEMA}; "
+                "use the version of holdfast that wrote it, or export its runs with that version and import them here"
+            )
+        return None
+
+    async def close(self) -> None:
+        if self._stop_listening is not None:
+            self._stop_listening()
+            self._stop_listening = None
+        self._held.clear()
+        await self._driver.close()
+
+    def twin(self) -> KeyValueStore:
+        return type(self)(self._make_driver, clock=self._clock)
+
+    def schema(self) -> SchemaStatus:
+        # A store that is not open may be asked, too: the command line checks a store before it opens it.
+        current = self._schema or int(self._driver.peek(names.META, _SCHEMA_FIELD) or 0)
+        return SchemaStatus(current=current, wanted=SCHEMA)
+
+    async def now(self) -> Micros:
+        if self._clock is not None:
+            return self._clock.now()
+        asked_at = self._following.now()
+        now = (await self._driver.load([])).now
+        self._following.told(now, asked_at)
+        return now
+
+    def _time(self) -> Micros:
+        """The time as far as this process knows it."""
+        return self._following.now() if self._clock is None else self._clock.now()
+
+    # Writing
+
+    async def create(self, intents: Sequence[Intent], lease: LeaseRequest | None = None) -> Created:
+        created, news = await self._starts.create(intents, lease, self._time())
+        self._hints.tell(news)
+        return created
+
+    async def claim(self, request: ClaimRequest) -> Claimed:
+        asked_at = self._time()
+        found = await self._driver.claim(request)
+        for run_id in found.odd if found is not None else ():
+            await unreadable.block_odd(self._driver, OddRun(run_id, "run", "its state is damaged"))
+        if found is None or found.limited:
+            claimed, leased = await self._decided_claim(request)
+        else:
+            leased, unread = unreadable.leased_runs(found.runs)
+            leases = tuple(one.lease for one in leased)
+            claimed = Claimed(leases=leases, next_ready_at=found.next_ready_at, now=found.now, has_more=bool(unread))
+            for run in unread:
+                await unreadable.block(self._driver, run, found.now)
+        self._following.told(claimed.now, asked_at)
+        for one in leased:
+            self._held.lease(one.lease, one.waits, one.head, one.history)
+        return claimed
+
+    async def _decided_claim(self, request: ClaimRequest) -> tuple[Claimed, list[claims.LeasedRun]]:
+        while True:
+            try:
+                return await claims.claim(self._decisions, request)
+            except OddRun as odd:
+                await unreadable.block_odd(self._driver, odd)
+
+    async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> Verdicts:
+        asked_at = self._time()
+        if self._driver.epoch != self._epoch:
+            self._epoch = self._driver.epoch
+            self._held.clear()  # the engine may have lost writes, so what is remembered may never have been
+        writer = BatchWriter(self._decisions, self._held, asked_at)
+        verdicts = await writer.write(checkpoints)
+        self._following.told(verdicts.now, asked_at)
+        self._hints.tell(writer.news)
+        return verdicts
+
+    def renew(self, worker: WorkerRecord, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
+        record = msgspec.json.encode(msgspec.structs.replace(worker, started_at=0, heartbeat_at=0))
+        now, renewed = self._driver.renew(worker.id, record, holdings, lease)
+        told: list[Verdict] = []
+        for holding, one in zip(holdings, renewed, strict=True):
+            if one is None:
+                self._held.let_go(holding.run_id)
+                told.append(Verdict(run_id=holding.run_id, is_lost=True, is_held=False))
+            else:
+                arrivals = tuple(map(decode_arrival, one.newer))
+                told.append(
+                    Verdict(run_id=holding.run_id, arrivals=arrivals, seen=one.arrivals, is_pausing=one.is_pausing)
+                )
+        return Verdicts(verdicts=tuple(told), now=now)
+
+    async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
+        return await pruning.prune(self._decisions, limit, retention, is_dry_run=is_dry_run)
+
+    async def apply(self, command: Command[A]) -> A:
+        def operation(unit: Any, now: Micros) -> A:
+            return commands.apply(unit, command, now)
+
+        follow = descent.reopening(2 * command.limit) if isinstance(command, Recover) else descent.closing
+        return await self._apply(operation, foresight.reads_for(command), follow)
+
+    async def _apply(
+        self, operation: Operation[A], reads: Sequence[Read] = (), follow: descent.Follow = descent.closing
+    ) -> A:
+        try:
+            decided = await self._decisions.decide(operation, reads, follow=follow)
+        except OddRow as error:
+            raise Unreadable(f"the store has something that cannot be read: {error}") from error
+        self._hints.tell(decided.news)
+        return decided.answer
+
+    # Reading
+
+    async def get(self, run_id: str | None = None, *, key: str | None = None) -> Details | None:
+        return await answers.get(self._driver, run_id, key)
+
+    async def list(self, query: Query) -> Sequence[Details]:
+        return await listing.list_runs(self._driver, query)
+
+    async def history(self, run_id: str) -> Sequence[Entry]:
+        return await answers.history(self._driver, run_id)
+
+    async def audit(self, run_id: str) -> Sequence[AuditFact]:
+        return await answers.audit(self._driver, run_id)
+
+    async def stats(self, question: Stat[A]) -> A:
+        return cast("A", await self._stats(cast("AnyStat", question)))
+
+    async def _stats(self, question: AnyStat) -> object:
+        match question:
+            case CountRuns():
+                return await answers.counts(self._driver)
+            case CountReady():
+                return await answers.backlog(self._driver)
+            case CountLeases():
+                return await answers.held(self._driver)
+            case CountSlots():
+                return await answers.slots(self._driver, question.type)
+            case FindOrphans():
+                return await answers.orphans(self._driver, question.limit)
+            case _:
+                assert_never(question)
+
+    async def catalog(self, question: Listing[A]) -> A:
+        return cast("A", await self._catalog(cast("AnyListing", question)))
+
+    async def _catalog(self, question: AnyListing) -> object:
+        match question:
+            case ListTopics():
+                return await answers.topics(self._driver)
+            case ListTypes():
+                return await answers.types(self._driver)
+            case ListMessages():
+                return await answers.messages(self._driver, question.run_id)
+            case ListDeadLetters():
+                return await answers.dead_letters(self._driver, question)
+            case ListSchedules():
+                return await answers.schedules(self._driver, question)
+            case ListDueSchedules():
+                return await answers.due_schedules(self._driver, question.limit, question.after)
+            case ListFlows():
+                return await list_flows(self._driver, question)
+            case _:
+                assert_never(question)
+
+    async def changes(self, question: Awaited[A]) -> A:
+        return cast("A", await self._changes(cast("AnyAwaited", question)))
+
+    async def _changes(self, question: AnyAwaited) -> object:
+        match question:
+            case EndsOf():
+                return await answers.ends(self._driver, question.run_ids)
+            case VerdictsOn():
+                return await self._look(question.holdings)
+            case RepliesTo():
+                return await answers.replies(self._driver, question.messages)
+            case _:
+                assert_never(question)
+
+    async def _look(self, holdings: Sequence[Holding]) -> Verdicts:
+        known = [head_of(holding.run_id) for holding in holdings]
+        decided = await self._decisions.decide(
+            lambda unit, now: leases.look(unit, holdings, now), known, is_dry_run=True
+        )
+        return decided.answer
+
+    async def workers(self) -> Sequence[WorkerRecord]:
+        return await answers.workers(self._driver)
+
+    async def check(self) -> Sequence[Finding]:
+        return [*await self._driver.check(), *await checkup.findings(self._driver)]
+
+    # Hints
+
+    def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
+        return self._hints.listen(listener)

@@ -1,0 +1,1 @@
+"""Drivers around drivers of the key-value store: they count calls, lose answers, and stop between two calls."""
