@@ -1,4 +1,4 @@
-"""Setup of every test: property tests without a deadline, and a real Postgres for those that ask for one.
+"""Setup of every test: property tests without a deadline, and real Postgres and Redis servers for those that ask.
 
 Fixtures for users are in `holdfast.testing.plugin`, which pytest loads by itself.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import Phase, settings
 
 if TYPE_CHECKING:
     from tests.postgres import Databases, PostgresServer
+    from tests.redis import Namespaces, RedisServer
 
 pytest_plugins = ("tests.plugin.environment", "tests.plugin.tiers", "tests.plugin.summary")
 
@@ -32,12 +34,16 @@ def postgres_databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dat
     """Databases on the Postgres server that all workers of pytest share."""
     from tests.postgres import Databases, shared_url
 
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent  # each worker has its own below the common one
-    with shared_url(folder) as url, Databases(url) as databases:
+    with shared_url(_common_folder(tmp_path_factory)) as url, Databases(url) as databases:
         _note_server(url)
         yield databases
+
+
+def _common_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The temporary folder of all workers of pytest."""
+    folder = tmp_path_factory.getbasetemp()
+    # Each worker has its own below the common one.
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
 def _note_server(url: str) -> None:
@@ -79,3 +85,39 @@ def _own_postgres() -> Iterator[PostgresServer]:
 def postgres_server(_own_postgres: PostgresServer) -> PostgresServer:
     """A server for this test alone, which it may stop, restart and kill; earlier tests leave their databases on it."""
     return _own_postgres.start() if _own_postgres.pid is None else _own_postgres
+
+
+@pytest.fixture(scope="session")
+def redis_namespaces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespaces]:
+    """Namespaces on the Redis server that all workers of pytest share."""
+    from tests.redis import shared_namespaces
+
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    with shared_namespaces(_common_folder(tmp_path_factory), worker) as namespaces:
+        _note_redis(namespaces.url)
+        yield namespaces
+
+
+def _note_redis(url: str) -> None:
+    """Name the server in the summary of the run: `Valkey 9.1.2 (private)`."""
+    from tests.plugin.summary import note_server
+    from tests.redis.cleaning import product_of
+    from tests.redis.installation import VARIABLE, given_url
+
+    note_server(f"{product_of(url)} ({'private' if given_url() is None else VARIABLE})")
+
+
+@pytest.fixture
+def redis_url(redis_namespaces: Namespaces) -> Iterator[str]:
+    """An empty namespace on the shared server, for this test only. Keys outside of it fail the test."""
+    with redis_namespaces.lend() as url:
+        yield url
+
+
+@pytest.fixture
+def redis_server() -> Iterator[RedisServer]:
+    """A server for this test alone, which it may stop, restart, pause and kill."""
+    from tests.redis import RedisServer
+
+    with RedisServer() as server:
+        yield server

@@ -7,7 +7,7 @@
         proxy.heal()
 
 It works in its own thread. Each method returns when its effect is in place. It does not interpret the traffic; a `Tap`
-does, if there is one: see `tests.postgres.proxy`.
+does, if there is one: see `tests.postgres.proxy` and `tests.redis.proxy`.
 """
 
 from __future__ import annotations

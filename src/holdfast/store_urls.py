@@ -25,6 +25,8 @@ def store_for(url: str) -> Store:
 
         _refuse_options(url, options)
         return MemoryStore()
+    if parts.scheme in ("redis", "rediss"):
+        return _redis(url)
     if parts.scheme == "sqlite":
         if parts.netloc or len(parts.path) < 2:
             raise InvalidRequest(
@@ -49,6 +51,16 @@ def _postgres(url: str) -> Store:
     return PostgresStore(url)
 
 
+def _redis(url: str) -> Store:
+    try:
+        from holdfast.stores.redis import redis_store
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("hiredis", "redis"):
+            raise
+        raise InvalidRequest("Redis needs a driver: pip install 'holdfast[redis]'") from error
+    return redis_store(url)
+
+
 ENTRY_POINTS = "holdfast.stores"
 """Group of entry points for stores of other packages. The name is the URL scheme, the value a callable with the URL."""
 
@@ -64,7 +76,7 @@ def _third_party(url: str) -> Store:
         others = "".join(f", {name}://…" for name in sorted({point.name for point in offered}))
         raise InvalidRequest(
             f"{scrubbed(url)!r}: unknown kind of store; use sqlite:///file.db, postgresql://user@host/database, "
-            f"memory://{others}, or install a package that offers such a store"
+            f"redis://host, memory://{others}, or install a package that offers such a store"
         )
     if len(found) > 1:
         raise InvalidRequest(f"several packages offer stores for {scheme}://: {', '.join(sorted(found))}; keep one")

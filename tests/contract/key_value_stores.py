@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 from holdfast.core.checkpoint import Checkpoint, Verdicts
 from holdfast.core.ports import Store
 from holdfast.stores.kv import KeyValueStore, names
 from holdfast.stores.kv.dictionary import Dictionary, DictionaryDriver
 from holdfast.stores.kv.driver import Answers, Committed, Driver, Part, Read, Reserve
+from holdfast.stores.redis import RedisDriver
 from holdfast.testing.contract import SettableClock
 from tests.key_value.wrapped_driver import WrappedDriver
+from tests.redis import Namespaces
 
 
 class GaplessDriver(WrappedDriver):
@@ -72,3 +75,15 @@ def _on_dictionary(clock: SettableClock) -> Callable[[], Driver]:
     data = Dictionary()
     counters: dict[str, int] = {}
     return lambda: GaplessDriver(DictionaryDriver(data, clock=clock), counters)
+
+
+def redis_stores(namespaces: Namespaces, lent: ExitStack) -> Callable[[SettableClock], Store]:
+    """Return a new namespace for each example."""
+
+    def open_other(clock: SettableClock) -> Store:
+        lent.close()
+        url = lent.enter_context(namespaces.lend())
+        counters: dict[str, int] = {}
+        return KeyValueStore(lambda: GaplessDriver(RedisDriver(url, clock=clock), counters), clock=clock)
+
+    return open_other

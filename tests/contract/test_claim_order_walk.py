@@ -23,13 +23,17 @@ from holdfast.core.ports import Store
 from holdfast.core.questions import CountSlots, Query
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.redis import redis_store
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.contract import SettableClock
 from holdfast.testing.contract.arrange import LEASE, PYTHON, an_id, an_intent, block, checkpoint_for, succeed
+from tests.contract.key_value_stores import dictionary_store
 from tests.duration import lasting
 from tests.plugin.tiers import amount
 
-WALKS = amount(short=2, long=40, variable="HOLDFAST_MODEL_EXAMPLES")
+WALKS = amount(short=1, long=40, variable="HOLDFAST_MODEL_EXAMPLES")
+STORES = {"sqlite": WALKS, "postgres": WALKS, "redis": WALKS, "dictionary": max(2, WALKS // 4)}
+"""Number of walks on each store. On a dictionary all claims are decided by the shared operations, on Redis few are."""
 STEPS = 150
 TYPES = ("a", "b", "c", "d", "e", "f")
 LIMITS: tuple[dict[str, Any], ...] = (
@@ -120,17 +124,21 @@ class Walker:
 
 @pytest.mark.both_tiers
 @lasting(WALKS * 4)
-@pytest.mark.parametrize("seed", range(WALKS))
-@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+@pytest.mark.parametrize(("store", "seed"), [(store, seed) for store in STORES for seed in range(STORES[store])])
 async def test_many_runs_are_claimed_as_in_the_model(
     store: str, seed: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     clock = SettableClock()
     model = MemoryStore(clock=clock)
-    if store == "sqlite":
-        other: Store = SqliteStore(tmp_path / "runs.db", clock=clock)
-    else:
-        other = PostgresStore(request.getfixturevalue("postgres_store_url"), clock=clock)
+    match store:
+        case "sqlite":
+            other: Store = SqliteStore(tmp_path / "runs.db", clock=clock)
+        case "postgres":
+            other = PostgresStore(request.getfixturevalue("postgres_store_url"), clock=clock)
+        case "redis":
+            other = redis_store(request.getfixturevalue("redis_url"), clock=clock)
+        case _:
+            other = dictionary_store(clock)
     await model.open()
     await other.open()
     try:

@@ -43,12 +43,13 @@ from holdfast.stores.postgres.unit_of_work import Bounds
 from holdfast.stores.working.decision import Operation
 from holdfast.stores.working.load_request import LoadRequest
 from holdfast.stores.working.working_set import WorkingSet
-from tests.contract.key_value_stores import dictionary_store, forgetful_store
+from tests.contract.key_value_stores import dictionary_store, forgetful_store, redis_stores
 from tests.contract.machine import StoreMachine
 from tests.contract.side_by_side import Open, SickStore, drive, infect, like_each_time, postgres_stores, sqlite_stores
 from tests.duration import lasting
 from tests.plugin.tiers import amount
 from tests.postgres import Databases
+from tests.redis import Namespaces
 
 EXAMPLES = amount(short=15, long=150, variable="HOLDFAST_MODEL_EXAMPLES")
 POSTGRES_EXAMPLES = amount(short=4, long=40, variable="HOLDFAST_MODEL_EXAMPLES")
@@ -80,6 +81,14 @@ def test_the_postgres_store_answers_like_the_model(
 def test_the_key_value_store_answers_like_the_model(open_store: Open) -> None:
     """Also if it remembers nothing of the runs that it has leased, like a process that has just reconnected."""
     drive(StoreMachine, open_store, settings(max_examples=KEY_VALUE_EXAMPLES), STEPS)
+
+
+@pytest.mark.both_tiers
+@lasting(POSTGRES_EXAMPLES)
+def test_the_redis_store_answers_like_the_model(redis_namespaces: Namespaces) -> None:
+    """A claim and a renewal are scripts on the server, which decide like the model too."""
+    with ExitStack() as lent:
+        drive(StoreMachine, redis_stores(redis_namespaces, lent), settings(max_examples=POSTGRES_EXAMPLES), STEPS)
 
 
 def number_without_gaps(

@@ -19,12 +19,13 @@ from holdfast.core.commands import Fired
 from holdfast.core.model import Firing, Schedule
 from holdfast.stores.memory.unit_of_work import StateUnit
 from holdfast.stores.operations import schedules
-from tests.contract.key_value_stores import dictionary_store
+from tests.contract.key_value_stores import dictionary_store, redis_stores
 from tests.contract.schedule_machine import ScheduleMachine
 from tests.contract.side_by_side import SickStore, drive, infect, like_each_time, postgres_stores, sqlite_stores
 from tests.duration import lasting
 from tests.plugin.tiers import amount
 from tests.postgres import Databases
+from tests.redis import Namespaces
 
 EXAMPLES = amount(short=10, long=60, variable="HOLDFAST_MODEL_EXAMPLES")
 POSTGRES_EXAMPLES = amount(short=3, long=20, variable="HOLDFAST_MODEL_EXAMPLES")
@@ -49,6 +50,14 @@ def test_the_postgres_store_keeps_schedules_like_the_model(postgres_databases: D
 @lasting(EXAMPLES / 5)
 def test_the_key_value_store_keeps_schedules_like_the_model() -> None:
     drive(ScheduleMachine, dictionary_store, settings(max_examples=EXAMPLES), STEPS)
+
+
+@pytest.mark.long
+@lasting(POSTGRES_EXAMPLES)
+def test_the_redis_store_keeps_schedules_like_the_model(redis_namespaces: Namespaces) -> None:
+    with ExitStack() as lent:
+        stores = redis_stores(redis_namespaces, lent)
+        drive(ScheduleMachine, stores, settings(max_examples=POSTGRES_EXAMPLES), STEPS)
 
 
 # Each of these bugs replaces one function of the memory store. The machine must detect it.

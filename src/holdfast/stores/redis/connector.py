@@ -1,0 +1,207 @@
+"""The connector: makes the connections of a store, and knows whether the server can be reached."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.outage import Outage, pauses
+from holdfast.stores.redis.address import RedisAddress
+from holdfast.stores.redis.blocking_connection import BlockingConnection
+from holdfast.stores.redis.conversation import Conversation
+from holdfast.stores.redis.errors import ConnectionLost, HandshakeBroken, ServerError, Silence, unavailable
+from holdfast.stores.redis.loop_connection import LoopConnection
+
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 10.0
+"""How long a caller on the event loop waits for a reply. The largest scripts take a small part of a second."""
+BLOCKING_SECONDS = 4.0
+"""How long a renewal waits for a connection, and then for a reply. A lease lasts longer."""
+
+FIRST_PAUSE_SECONDS = 0.05
+LAST_PAUSE_SECONDS = 2.0
+
+KEEPALIVE_IDLE_SECONDS = 5
+KEEPALIVE_APART_SECONDS = 2
+KEEPALIVE_COUNT = 3
+UNACKNOWLEDGED_SECONDS = 10
+
+_FAILURES = (OSError, ServerError, HandshakeBroken, Silence, StoreUnavailable)
+
+_log = logging.getLogger("holdfast.store")
+
+
+class RedisConnector:
+    """Opens connections. During an outage it tries the server with growing pauses and fails at once in between.
+
+    `greeting` is what every new connection says before anything else.
+    """
+
+    def __init__(self, address: RedisAddress, greeting: Callable[[], Conversation[None]]) -> None:
+        self.address = address
+        self._greeting = greeting
+        self._tls = address.tls.context() if address.tls is not None else None
+        self._changing = threading.Lock()
+        self._was_reached = False
+        self._is_away = False
+        self._back_at = 0.0
+        self._next_at = 0.0
+        self._pauses = pauses(FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS)
+        self._reason = ""
+        self._outage = Outage(
+            _log, "lost the Redis server, connecting again", f"the Redis server is back: connected to {address.shown}"
+        )
+
+    async def connect(
+        self,
+        *,
+        broke: Callable[[Exception], None],
+        heard: Callable[[bytes], None] | None = None,
+        greeting: Conversation[None] | None = None,
+    ) -> LoopConnection:
+        """Return a new connection on the running loop. With a `greeting` of its own, it is tried in any case.
+
+        Raises:
+            StoreUnavailable: The server cannot be reached or used.
+
+        """
+        if greeting is None and self._is_away and time.monotonic() < self._next_at:
+            raise self._noted(StoreUnavailable(self._reason))
+        try:
+            connection = await self._opened(broke, heard, greeting or self._greeting())
+        except _FAILURES as error:
+            raise self._failed(error) from error
+        self._worked()
+        return connection
+
+    def connect_blocking(self) -> BlockingConnection:
+        """Return a new blocking connection, for one thread. It is tried even in the pauses of an outage.
+
+        Raises:
+            StoreUnavailable: The server cannot be reached or used.
+
+        """
+        try:
+            connection = self._opened_blocking()
+        except _FAILURES as error:
+            raise self._failed(error) from error
+        self._worked()
+        return connection
+
+    def lost(self, error: Exception, opened_at: float) -> None:
+        """Record that a connection broke, which was opened at this instant of the monotonic clock."""
+        with self._changing:
+            # A connection older than the last reconnect broke in the previous outage and was not used since.
+            if not self._is_away and opened_at >= self._back_at:
+                self._leave(unavailable(self.address, error))
+
+    def translated(self, error: BaseException) -> BaseException:
+        """Return the error to raise to the caller, `from` the given one."""
+        told = unavailable(self.address, error)
+        return self._noted(told) if isinstance(error, ConnectionLost | Silence) else told
+
+    # Opening
+
+    async def _opened(
+        self, broke: Callable[[Exception], None], heard: Callable[[bytes], None] | None, greeting: Conversation[None]
+    ) -> LoopConnection:
+        address = self.address
+
+        def protocol() -> LoopConnection:
+            return LoopConnection(ANSWER_SECONDS, broke=lambda error: broke(error) if is_greeted else None, heard=heard)
+
+        is_greeted = False
+        async with asyncio.timeout(CONNECT_SECONDS):
+            transport, connection = await asyncio.get_running_loop().create_connection(
+                protocol,
+                address.host,
+                address.port,
+                ssl=self._tls,
+                server_hostname=address.host if self._tls is not None else None,
+            )
+        if (plain := transport.get_extra_info("socket")) is not None:
+            _keep_alive(plain)
+        try:
+            await connection.converse(greeting)
+        except ConnectionLost as error:
+            raise HandshakeBroken(*error.args) from error
+        except BaseException:
+            connection.close()
+            raise
+        is_greeted = True
+        return connection
+
+    def _opened_blocking(self) -> BlockingConnection:
+        address = self.address
+        connected = socket.create_connection((address.host, address.port), BLOCKING_SECONDS)
+        try:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _keep_alive(connected)
+            if self._tls is not None:
+                connected = self._tls.wrap_socket(connected, server_hostname=address.host)
+        except BaseException:
+            connected.close()
+            raise
+        connection = BlockingConnection(connected, BLOCKING_SECONDS)
+        try:
+            connection.converse(self._greeting())
+        except ConnectionLost as error:
+            raise HandshakeBroken(*error.args) from error
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    # Outages
+
+    def _noted(self, told: BaseException) -> BaseException:
+        """Mark an error as already logged with its outage. Only outages after a first connection are logged."""
+        if isinstance(told, StoreUnavailable):
+            told.is_noted = self._was_reached
+        return told
+
+    def _failed(self, error: BaseException) -> BaseException:
+        """Record a failed attempt to connect, and return the error for the caller."""
+        told = unavailable(self.address, error)
+        with self._changing:
+            if not self._is_away:
+                self._leave(told)
+            self._reason = str(told)
+            self._next_at = time.monotonic() + next(self._pauses) * random.uniform(0.8, 1.2)
+        return self._noted(told)
+
+    def _worked(self) -> None:
+        with self._changing:
+            self._was_reached = True
+            if self._is_away:
+                self._is_away = False
+                self._back_at = time.monotonic()
+                self._outage.worked()
+
+    def _leave(self, error: BaseException) -> None:
+        self._is_away = True
+        self._next_at = 0.0
+        self._pauses = pauses(FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS)
+        self._reason = str(error)
+        if self._was_reached:  # before that, the caller of `open` gets the error; logging it would repeat it
+            self._outage.failed(error)
+
+
+def _keep_alive(connected: socket.socket) -> None:
+    """Let the system find out that the other side is gone, also while nothing is sent."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    settings = {
+        "TCP_KEEPIDLE": KEEPALIVE_IDLE_SECONDS,
+        "TCP_KEEPINTVL": KEEPALIVE_APART_SECONDS,
+        "TCP_KEEPCNT": KEEPALIVE_COUNT,
+        "TCP_USER_TIMEOUT": UNACKNOWLEDGED_SECONDS * 1_000,
+    }
+    for name, value in settings.items():
+        if (option := getattr(socket, name, None)) is not None:  # not every system has all of them
+            connected.setsockopt(socket.IPPROTO_TCP, option, value)

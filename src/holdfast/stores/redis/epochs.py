@@ -1,0 +1,133 @@
+"""Epochs: a namespace begins a new epoch when its server was restarted or replaced, and all leases of the old one end.
+
+A server that comes back may have forgotten writes that it had confirmed. So every client compares the server with the
+one that the namespace knows, on each new connection and before anything else. `identity` explains how it recognizes a
+server, and `epoch.lua` what happens if it is another one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.core.clock import Clock, Micros
+from holdfast.core.errors import StoreUnavailable
+from holdfast.stores.kv import names
+from holdfast.stores.redis.address import RedisAddress
+from holdfast.stores.redis.conversation import Conversation, asked, packed, scripted
+from holdfast.stores.redis.identity import ServerIdentity, recognized, run_id_of
+from holdfast.stores.redis.keys import Keys
+from holdfast.stores.redis.scripts import LuaScript
+
+RELEASED_AT_ONCE = 500
+"""Maximum number of leases that one call makes void, so that it does not stop the server for long."""
+
+LOG = "epochs"
+"""The log of epochs: one line of JSON each (`EpochLine`)."""
+
+_log = logging.getLogger("holdfast.store")
+
+
+class EpochLine(msgspec.Struct, frozen=True):
+    """The beginning of an epoch: when, after which one, and how many leases it made void.
+
+    `version` is the last version that the server knew. `lost` is how many confirmed versions above it were lost, as far
+    as clients have told.
+    """
+
+    at: Micros
+    from_: int = msgspec.field(name="from")
+    to: int
+    released: int
+    version: int
+    lost: int
+
+
+decode_line = msgspec.json.Decoder(EpochLine).decode
+
+
+class Epochs:
+    """The epoch that this process knows, and the highest version that was confirmed to it. Any thread may use it."""
+
+    def __init__(self, address: RedisAddress, keys: Keys, script: LuaScript, clock: Clock | None) -> None:
+        self._address = address
+        self._keys = keys
+        self._script = script
+        self._clock = clock
+        self._changing = threading.Lock()
+        self._confirmed = 0
+        self._witness = b""
+        self.number = 0
+        """The epoch; 0 before the first connection."""
+
+    def confirm(self, version: int) -> None:
+        """Note that the server has confirmed a version."""
+        self._confirmed = max(self._confirmed, version)
+
+    def check(self, info: Mapping[str, str]) -> Conversation[None]:
+        """Compare the server with the one that the namespace knows, and begin a new epoch if it is another one."""
+        run_id = run_id_of(info)
+        while True:
+            noted, number, is_voiding = yield from self._noted()
+            is_same, server = yield from recognized(noted, run_id, self._own_witness(number))
+            if is_same:
+                self._refuse_older(number)
+                if server == noted and not is_voiding and self.number in (0, number):
+                    self._adopt(number, server, 0, 0)
+                    return
+            reply = yield from self._begin(noted, number, server, is_same=is_same)
+            if isinstance(reply, int):
+                continue  # another client was first
+            number, is_done, released, lost = reply
+            if is_done:
+                self._adopt(number, server, released, lost)
+                return
+
+    def _own_witness(self, number: int) -> bytes | None:
+        """Return the witness that this client knows for an epoch; None if it has not worked in it."""
+        with self._changing:
+            return self._witness if number == self.number else None
+
+    def _noted(self) -> Conversation[tuple[ServerIdentity, int, bool]]:
+        """Return the server that the namespace knows, the epoch (0 if there is none), and True if leases are left."""
+        fields = ("server", "witness", "epoch", "voiding")
+        ((run_id, witness, epoch, voiding),) = yield from asked(packed("HMGET", self._keys.of(names.META), *fields))
+        return ServerIdentity(run_id or b"", witness or b""), int(epoch or 0), voiding is not None
+
+    def _begin(self, noted: ServerIdentity, number: int, server: ServerIdentity, *, is_same: bool) -> Conversation[Any]:
+        """Begin an epoch, or complete the one that is noted."""
+        at = "" if self._clock is None else self._clock.now()
+        arguments = (self._keys.prefix, at, self._keys.channel, RELEASED_AT_ONCE, self.number, self._confirmed)
+        return (
+            yield from scripted(self._script, self._keys.of_epoch, (*arguments, number, *noted, int(is_same), *server))
+        )
+
+    def _refuse_older(self, number: int) -> None:
+        """Refuse a primary that others have replaced, and that does not know it yet. It would lose what it is told."""
+        if number < self.number:
+            raise StoreUnavailable(
+                f"{self._address.shown} is no longer the primary: another server has taken over (epoch {self.number}, "
+                f"here {number}); name that one; if the data was restored from a backup, restart this process"
+            )
+
+    def _adopt(self, number: int, server: ServerIdentity, released: int, lost: int) -> None:
+        with self._changing:
+            if number < self.number:
+                return  # another connection knows better, and the server refuses what comes on this one
+            self._witness = server.witness
+            if number == self.number:
+                return
+            was_known, self.number, self._confirmed = self.number != 0, number, 0
+        if was_known:
+            _log.log(
+                logging.ERROR if lost else logging.WARNING,
+                "the server of %s was restarted or replaced: %s released, and their runs start again from their last "
+                "checkpoint%s",
+                self._address.shown,
+                "1 lease was" if released == 1 else f"{released:,} leases were",
+                f"; at least {lost} confirmed writes were lost" if lost else "",
+            )

@@ -1,0 +1,181 @@
+"""A connection on the event loop. Calls do not wait for each other: replies come in the order of the commands."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar, cast
+
+from hiredis import HiredisError
+
+from holdfast.stores.redis.conversation import PENDING, Conversation, reply_reader
+from holdfast.stores.redis.errors import ConnectionLost, ServerError, Silence
+from holdfast.stores.redis.loop_end import LoopEnd
+
+T = TypeVar("T")
+
+_MESSAGE = [b"message"]
+
+
+class LoopConnection(asyncio.Protocol):
+    """One connection to the server.
+
+    `broke` is called once if it ends without `close`. With `heard`, it may be subscribed to a channel; each message
+    goes there. All methods are for its loop. When the loop is shut down, the connection is closed.
+    """
+
+    def __init__(
+        self,
+        answer_seconds: float,
+        *,
+        broke: Callable[[Exception], None],
+        heard: Callable[[bytes], None] | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.opened_at = time.monotonic()
+        self._answer_seconds = answer_seconds
+        self._broke = broke
+        self._heard = heard
+        self._reader = reply_reader()
+        self._transport: asyncio.Transport | None = None
+        self._loop_end: LoopEnd | None = None
+        self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()
+        self._watch: asyncio.TimerHandle | None = None
+        self._end: Exception | None = None
+        self.was_busy = False
+        """True if it ended while calls waited for replies."""
+
+    @property
+    def is_open(self) -> bool:
+        return self._end is None
+
+    # For callers
+
+    def send(self, command: bytes) -> asyncio.Future[Any]:
+        """Send a command and return the future of its reply. An error reply is a result, too.
+
+        If the connection ends first, the future fails with `ConnectionLost` or `Silence`.
+        """
+        future = self._expect()
+        if self._transport is not None and self._end is None:
+            self._transport.write(command)
+        return future
+
+    async def converse(self, conversation: Conversation[T]) -> T:
+        """Carry out a conversation, and return what it returns."""
+        try:
+            commands = next(conversation)
+            while True:
+                futures = self._send_all(commands)
+                # All fail together, so none is left with an error that nobody has seen.
+                outcomes = await asyncio.gather(*futures, return_exceptions=True)
+                if failed := [error for future in futures if (error := future.exception()) is not None]:
+                    # A server that refuses the connection tells why, and closes it.
+                    raise next((outcome for outcome in outcomes if isinstance(outcome, ServerError)), failed[0])
+                commands = conversation.send(outcomes)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    async def drain(self, seconds: float) -> None:
+        """Wait for the replies to all commands sent so far, within a time limit."""
+        if self._waiting:
+            await asyncio.wait([self._waiting[-1][0]], timeout=seconds)
+
+    def close(self) -> None:
+        """End the connection. Calls without an answer fail. Its loop may be closed already."""
+        self._finish(ConnectionLost("it was closed"))
+
+    # For the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # not a subclass on every loop
+        self._loop_end = LoopEnd(self.close)
+
+    def data_received(self, data: bytes) -> None:
+        reader = self._reader
+        try:
+            reader.feed(data)
+            while (reply := reader.gets()) is not PENDING:
+                self._received(reply)
+        except HiredisError as error:
+            self._lose(ConnectionLost(f"the replies are not those of a Redis server: {error}"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lose(ConnectionLost(str(exc) if exc is not None else "the server closed the connection"))
+
+    # Replies
+
+    def _send_all(self, commands: list[bytes]) -> list[asyncio.Future[Any]]:
+        futures = [self._expect() for _ in commands]
+        if self._transport is not None and self._end is None:
+            # One write: if the server has refused the connection, a second one would fail before we read why.
+            self._transport.write(b"".join(commands))
+        return futures
+
+    def _expect(self) -> asyncio.Future[Any]:
+        """Return the future of the next reply."""
+        future = self._loop.create_future()
+        if self._end is not None:
+            future.set_exception(type(self._end)(*self._end.args))
+            return future
+        self._waiting.append((future, self._loop.time()))
+        if self._watch is None:
+            self._watch = self._loop.call_later(self._answer_seconds, self._look)
+        return future
+
+    def _received(self, reply: Any) -> None:
+        if self._heard is not None and isinstance(reply, list) and reply[:1] == _MESSAGE:
+            self._heard(reply[2])
+        elif self._waiting:
+            future, _ = self._waiting.popleft()
+            if not future.done():  # its caller may have been cancelled
+                future.set_result(reply)
+        else:  # the server refuses a connection without a command: it has too many, or is in protected mode
+            self._lose(reply if isinstance(reply, Exception) else ConnectionLost(f"unexpected reply {reply!r}"))
+
+    def _look(self) -> None:
+        """Give the connection up if the oldest call has waited too long."""
+        self._watch = None
+        if not self._waiting:
+            return
+        left = self._waiting[0][1] + self._answer_seconds - self._loop.time()
+        if left > 0:
+            self._watch = self._loop.call_later(left, self._look)
+        else:
+            self._lose(Silence(f"no reply for {self._answer_seconds:g} s"))
+
+    def _lose(self, error: Exception) -> None:
+        if self._end is None:
+            self._finish(error)
+            self._broke(error)
+
+    def _finish(self, error: Exception) -> None:
+        if self._end is not None:
+            return
+        self._end = error
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        if self._loop_end is not None:
+            self._loop_end.forget()
+        waiting, self._waiting = self._waiting, deque()
+        self.was_busy = bool(waiting)
+        if self._loop.is_closed():
+            self._hang_up()
+            return
+        if self._transport is not None:
+            self._transport.abort()
+        for future, _ in waiting:
+            if not future.done():
+                future.set_exception(type(error)(*error.args))  # one each: every caller adds its own traceback
+
+    def _hang_up(self) -> None:
+        """Close the socket without the loop, which is closed. No caller is left."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            with suppress(OSError, TypeError):  # it is not connected, or the loop has closed it itself
+                transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,157 @@
+-- Writes each part whose checks hold. KEYS has the partition `meta`, the counter of versions, and one key for each check
+-- and each write, in order. ARGV has the beginning of all keys, the epoch, the time, the channel of hints, the hint (or
+-- nothing), the version to write (0: the next one) and the number of parts. Then, for each part:
+--
+--     <owner> <number of checks> <version>...
+--     <kind of write> <number of arguments> <argument>...   any number of times, in the order of `Part`
+--     .
+--
+-- The answer is the time, the version that was written (0 if none), and one number per part: 0 if it was written, else
+-- the place of the first check that failed. The numbers are left out if all are 0. In another epoch the answer is only
+-- the time.
+if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[2] then
+    return time_of(ARGV[3])
+end
+local prefix, channel, hint = ARGV[1], ARGV[4], ARGV[5]
+local now = time_of(ARGV[3])
+local version = ARGV[6] ~= '0' and ARGV[6] or nil
+local has_marks = redis.call('EXISTS', prefix .. 'x') == 1
+local chunk = {{chunk}}
+local owner
+
+-- The next version, taken late: a part that only frees memory is written even if the server has none left. The server
+-- refuses the first write of a script that needs memory, but nothing after a write that it has carried out.
+local function next_version()
+    version = version or string.format('%.0f', redis.call('INCR', KEYS[2]))
+    return version
+end
+
+local function each(command, key, first, last)
+    for from = first, last, chunk do
+        redis.call(command, key, unpack(ARGV, from, math.min(from + chunk - 1, last)))
+    end
+end
+
+local function mark_of(key)
+    return prefix .. 'x:' .. string.sub(key, #prefix + 1)
+end
+
+local writes = {
+    C = function(key)
+        redis.call('UNLINK', key)
+    end,
+    P = function(key, first, last)
+        if last - first < chunk then
+            redis.call('HSET', key, '', next_version(), unpack(ARGV, first, last))
+        else
+            redis.call('HSET', key, '', next_version())
+            each('HSET', key, first, last)
+        end
+    end,
+    D = function(key, first, last)
+        each('HDEL', key, first, last)
+        redis.call('HSET', key, '', next_version())
+    end,
+    T = function(key)
+        redis.call('HSET', key, '', next_version())
+        -- Only a partition without fields may vanish.
+        if redis.call('HLEN', key) == 1 then
+            redis.call('PEXPIRE', key, {{touch_millis}})
+        end
+    end,
+    R = function(key, first, last)
+        each('ZREM', key, first, last)
+    end,
+    A = function(key, first, last)
+        each('ZADD', key, first, last)
+    end,
+    X = function(key, first, last)
+        for place = first, last do
+            redis.call('LREM', key, 0, ARGV[place])
+        end
+    end,
+    L = function(key, first, last)
+        each('RPUSH', key, first, last)
+    end,
+    -- All marks or none: two writers that each had some of them would keep each other out.
+    M = function(key, first, last)
+        local millis = tonumber(ARGV[first])
+        for place = first + 1, last do
+            local marked_by = redis.call('GET', prefix .. 'x:' .. ARGV[place])
+            if marked_by and marked_by ~= owner then
+                return true
+            end
+        end
+        for place = first + 1, last do
+            redis.call('SET', prefix .. 'x:' .. ARGV[place], owner, 'PX', millis)
+        end
+        if redis.call('PTTL', key) < millis then
+            redis.call('SET', key, '', 'PX', millis)
+        end
+    end,
+}
+
+-- The place of the first check that fails, or 0.
+local function failed_check(key, place, count)
+    for number = 0, count - 1 do
+        local name = KEYS[key + number]
+        if (redis.call('HGET', name, '') or '0') ~= ARGV[place + number] then
+            return number + 1
+        end
+        if has_marks then
+            local marked_by = redis.call('GET', mark_of(name))
+            if marked_by and marked_by ~= owner then
+                return number + 1
+            end
+        end
+    end
+    return 0
+end
+
+-- The owner of marks has written, so the others need not wait any longer.
+local function unmark(key, count)
+    for number = 0, count - 1 do
+        local mark = mark_of(KEYS[key + number])
+        if redis.call('GET', mark) == owner then
+            redis.call('UNLINK', mark)
+        end
+    end
+end
+
+local answer = {now, 0}
+local is_refused, is_written = false, false
+local place, key = 8, 3
+for part = 1, tonumber(ARGV[7]) do
+    owner = ARGV[place]
+    local first_key, count = key, tonumber(ARGV[place + 1])
+    local failed = failed_check(key, place + 2, count)
+    place, key = place + 2 + count, key + count
+    local kind = ARGV[place]
+    while kind ~= '.' do
+        local first = place + 2
+        place = first + ARGV[place + 1]
+        if failed == 0 and writes[kind](KEYS[key], first, place - 1) then
+            failed = -1
+        end
+        key = key + 1
+        kind = ARGV[place]
+    end
+    place = place + 1
+    if failed ~= 0 then
+        is_refused = true
+    else
+        is_written = true
+        if has_marks and owner ~= '' then
+            unmark(first_key, count)
+        end
+    end
+    answer[part + 2] = failed
+end
+if is_written and hint ~= '' then
+    redis.call('PUBLISH', channel, hint)
+end
+answer[2] = tonumber(version or 0)
+if is_refused then
+    return answer
+end
+return {now, answer[2]}
