@@ -23,12 +23,13 @@ from holdfast.testing.harness import Harness
 from holdfast.testing.patience import GUARD_SECONDS
 from holdfast.typing import EntryInfo
 from tests.postgres import Databases
+from tests.redis import Namespaces
 
 MEMORY_KINDS = ("memory", "replay")
 """A memory store; the same, with every run replayed after each of its checkpoints."""
 
-STORE_KINDS = ("sqlite", "postgres")
-"""The real stores: an SQLite file; a database."""
+STORE_KINDS = ("sqlite", "postgres", "redis")
+"""The real stores: an SQLite file; a database; a namespace on a Redis or Valkey server."""
 
 DATABASE_KINDS = ("sqlite", "sqlite replay", "postgres")
 """The stores in which users can keep their own tables."""
@@ -41,7 +42,7 @@ IMPATIENCE_SECONDS = 0.03
 
 
 class Stage:
-    """A store and a clock that outlive the harnesses on them. `url` is that of a database, if needed."""
+    """A store and a clock that outlive the harnesses on them. `url` is that of a database or namespace, if needed."""
 
     def __init__(self, kind: str, folder: Path, url: str = "") -> None:
         self.kind = kind
@@ -53,7 +54,7 @@ class Stage:
 
     @property
     def url(self) -> str:
-        """The URL of the Postgres database, if this stage has one."""
+        """The URL of the Postgres database or of the Redis namespace, if this stage has one."""
         return self._url
 
     @property
@@ -77,6 +78,10 @@ class Stage:
                 from holdfast.stores.postgres import PostgresStore
 
                 return PostgresStore(self._url, clock=self.clock)
+            case "redis":
+                from holdfast.stores.redis import redis_store
+
+                return redis_store(self._url, clock=self.clock)
             case "dictionary":
                 return KeyValueStore(lambda: DictionaryDriver(self._dictionary, clock=self.clock), clock=self.clock)
             case _:
@@ -101,19 +106,28 @@ class Stage:
 
 
 def url_for(kind: str, request: pytest.FixtureRequest) -> str:
-    """The URL of the database of a stage of this kind, during the test; empty if it has none."""
-    return str(request.getfixturevalue("postgres_store_url")) if kind.startswith("postgres") else ""
+    """The URL of the database or namespace of a stage of this kind, during the test; empty if it has none."""
+    fixture = _FIXTURES.get(kind.partition(" ")[0])
+    return "" if fixture is None else str(request.getfixturevalue(fixture))
+
+
+_FIXTURES = {"postgres": "postgres_store_url", "redis": "redis_url"}
 
 
 @contextmanager
-def lent(kind: str, databases: Databases | None) -> Iterator[str]:
+def lent(kind: str, databases: Databases | None = None, namespaces: Namespaces | None = None) -> Iterator[str]:
     """The same, for a part of a test."""
-    if not kind.startswith("postgres"):
-        yield ""
-        return
-    assert databases is not None
-    with databases.lend(is_migrated=True) as url:
-        yield url
+    match kind.partition(" ")[0]:
+        case "postgres":
+            assert databases is not None
+            with databases.lend(is_migrated=True) as url:
+                yield url
+        case "redis":
+            assert namespaces is not None
+            with namespaces.lend() as url:
+                yield url
+        case _:
+            yield ""
 
 
 def told(entries: Sequence[EntryInfo]) -> list[str]:

@@ -64,10 +64,10 @@ class Holdfast:
     """A durable workflow engine on one store.
 
     `url` is `sqlite:///file.db` (relative), `sqlite:////absolute/file.db`, `postgresql://user@host/database`,
-    `memory://`, or the URL of a store that an installed package offers. The default is `$HOLDFAST_URL`, then the URL of
-    the settings file, then `sqlite:///holdfast.db`. `store` is a store object that has no URL; `url` is then only its
-    name. Nothing is opened before the first use. `async with hf` closes the store at its end; so does `await
-    hf.close()`.
+    `redis://host:port/0`, `memory://`, or the URL of a store that an installed package offers. The default is
+    `$HOLDFAST_URL`, then the URL of the settings file, then `sqlite:///holdfast.db`. `store` is a store object that has
+    no URL; `url` is then only its name. Nothing is opened before the first use. `async with hf` closes the store at its
+    end; so does `await hf.close()`.
     """
 
     def __init__(self, url: str | None = None, *, store: Store | None = None) -> None:
@@ -285,7 +285,7 @@ class Holdfast:
         meanwhile, so keep it short; a `readonly` one blocks no other. The store must be open: use `async with hf`.
         """
         refuse_workflow_code()
-        return database_of(self._session.store, "connection").connection(readonly=readonly)
+        return database_of(self._session, "connection").connection(readonly=readonly)
 
     @overload
     async def start_in(

@@ -9,7 +9,7 @@ import pytest
 from tests.stage import Stage, url_for
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "dictionary", "redis"])
 def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
-    """A memory store, an SQLite file, and a database."""
+    """A memory store, an SQLite file, a database, and a key-value store on a dictionary and on a server."""
     return Stage(request.param, tmp_path, url_for(request.param, request))

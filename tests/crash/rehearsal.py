@@ -60,13 +60,13 @@ class Faults:
 
 
 class Rehearsal:
-    """A script on a stage, with the faults to inject."""
+    """A script on a stage, with the faults to inject. `theatre` replaces the store of the stage and the faults."""
 
-    def __init__(self, script: Script, stage: Stage, faults: Faults) -> None:
+    def __init__(self, script: Script, stage: Stage, faults: Faults, theatre: Theatre | None = None) -> None:
         self.script = script
         self.ledger = EffectLedger()
         self.crashes = 0
-        self.store = _Theatre(stage.store(), faults)
+        self.store = theatre or Theatre(stage.store(), faults)
         app = Registry()
         script.build(app, self.ledger)
         self.harness = _Hall(
@@ -120,7 +120,7 @@ class _Hall(Harness):
         return False if self.is_closed() else await super().skip()
 
 
-class _Theatre(FaultyStore):
+class Theatre(FaultyStore):
     """A store with faults that says when the worker has to be replaced."""
 
     def __init__(self, store: Store, faults: Faults) -> None:
@@ -131,6 +131,11 @@ class _Theatre(FaultyStore):
             self.crash(number, when=when)
         for number, when in faults.failures:
             self.fail(number, when=when)
+
+    def cut_off(self) -> None:
+        """Let the worker reach the store no more, until it is replaced."""
+        self.crashed.set()
+        self.disturbed.set()
 
     def _begin(self, name: str) -> bool:
         try:
@@ -151,7 +156,11 @@ async def play(
     failures: tuple[Fault, ...] = (),
 ) -> Outcome:
     """Play a script to its end and return its outcome. Each play has its own folder or database."""
-    rehearsal = Rehearsal(script, Stage(kind, folder, url), Faults(crashes, failures))
+    return await perform(Rehearsal(script, Stage(kind, folder, url), Faults(crashes, failures)))
+
+
+async def perform(rehearsal: Rehearsal) -> Outcome:
+    """Play a rehearsal to its end and return its outcome."""
     outcome = Outcome()
     async with rehearsal.harness as h:
         await rehearsal.play()

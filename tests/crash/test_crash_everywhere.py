@@ -1,7 +1,8 @@
 """A fault before or after every call that a worker makes to the store: the end is the same.
 
 The very first call, with which a worker registers, is left out: a worker that cannot register does not start.
-`HOLDFAST_CRASHES_APART=1` tests every call on Postgres too, not only some.
+`HOLDFAST_CRASHES_APART=1` tests every call on Postgres and Redis too, not only some. `test_crash_in_driver` has faults
+inside of the calls of a key-value store.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tests.crash.scripts import SCRIPTS
 from tests.duration import lasting
 from tests.plugin.tiers import amount
 from tests.postgres import Databases
+from tests.redis import Namespaces
 from tests.stage import lent
 
 scripts = pytest.mark.parametrize("script", [*SCRIPTS, *COMPOSITIONS, *DEPLOYS], ids=lambda script: script.name)
@@ -100,6 +102,15 @@ async def test_a_crash_at_any_call_changes_nothing_on_sqlite(script: Script, whe
         compare(undisturbed, await play(script, "sqlite", folder, crashes=((number, when),)))
 
 
+@either
+@scripts
+async def test_a_crash_at_any_call_changes_nothing_on_a_dictionary(script: Script, when: When, tmp_path: Path) -> None:
+    undisturbed = await play(script, "memory", tmp_path)
+    offset = 2 if when == "before" else 4
+    for number in range(offset, len(undisturbed.calls) + 1, 4):
+        compare(undisturbed, await play(script, "dictionary", tmp_path, crashes=((number, when),)))
+
+
 @lasting(60 / CRASHES_APART)
 @either
 @scripts
@@ -111,3 +122,16 @@ async def test_a_crash_at_any_call_changes_nothing_on_postgres(
     for number in range(offset, len(undisturbed.calls) + 1, CRASHES_APART):
         with lent("postgres", postgres_databases) as url:
             compare(undisturbed, await play(script, "postgres", tmp_path, url=url, crashes=((number, when),)))
+
+
+@lasting(60 / CRASHES_APART)
+@either
+@scripts
+async def test_a_crash_at_any_call_changes_nothing_on_redis(
+    script: Script, when: When, tmp_path: Path, redis_namespaces: Namespaces
+) -> None:
+    undisturbed = await play(script, "memory", tmp_path)
+    offset = 3 if when == "before" else 3 + CRASHES_APART // 2
+    for number in range(offset, len(undisturbed.calls) + 1, CRASHES_APART):
+        with lent("redis", namespaces=redis_namespaces) as url:
+            compare(undisturbed, await play(script, "redis", tmp_path, url=url, crashes=((number, when),)))

@@ -5,7 +5,8 @@ A `python` block is executed as written; blocks of a page share one namespace, a
 skip: reason -->` on the line above it; one marked by `<!-- file: name -->` is saved, for others to import.
 
 `$HOLDFAST_URL` is an SQLite file; on a page that says `<!-- store: postgres -->`, an empty database on the private
-server of the tests. There a `sql` block is typed into psql, and a `text` block below it is the output of psql.
+server of the tests, and with `<!-- store: redis -->` an empty namespace. On Postgres a `sql` block is typed into psql,
+and a `text` block below it is the output of psql.
 """
 
 from __future__ import annotations

@@ -34,6 +34,9 @@ def url(page: Page, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[
     if page.store == "sqlite":
         yield f"sqlite:///{tmp_path}/page.db"
         return
+    if page.store == "redis":
+        yield request.getfixturevalue("redis_url")
+        return
     address: str = request.getfixturevalue("postgres_url")
     try:
         yield address

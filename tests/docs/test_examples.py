@@ -34,6 +34,7 @@ LAST_WORDS = {
     "onboarding": "welcome Ada: ada, laptop of Ada",
     "outbox": "orders: [('cups', 1), ('tea', 1)]",
     "polling": "job-cats.mp4 after 7 rounds",
+    "redis_orders": "4 of 10 are left: 3 orders of 2, each taken once",
     "reminders": "ada, your tea is ready! (asked for by hand)",
     "subscription": "the customer paid ",
     "sync_workflow": "order 1: 1999 from visa, by ada, parcel-1",
@@ -43,12 +44,17 @@ LAST_WORDS = {
 }
 
 ON_POSTGRES = {"outbox"}
+ON_REDIS = {"redis_orders"}
 
 
 @pytest.fixture
 def url(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     """The URL of the store of an example."""
-    return request.getfixturevalue("postgres_url") if name in ON_POSTGRES else f"sqlite:///{tmp_path}/example.db"
+    if name in ON_POSTGRES:
+        return str(request.getfixturevalue("postgres_url"))
+    if name in ON_REDIS:  # with a server of its own, because it has keys beside the namespace of the store
+        return str(request.getfixturevalue("redis_server").url)
+    return f"sqlite:///{tmp_path}/example.db"
 
 
 @pytest.mark.parametrize("name", LAST_WORDS)

@@ -1,4 +1,4 @@
-"""The store of the page *Write a store* keeps the contract, and is found by its URL once it is installed."""
+"""The stores of the pages *Write a store* and *Key-value stores* keep the contract; the first is found by its URL."""
 
 from __future__ import annotations
 
@@ -55,7 +55,21 @@ def test_the_command_line_finds_the_store_by_its_url(package: Path) -> None:
 @pytest.mark.long
 @lasting(300)
 def test_the_store_keeps_the_contract(package: Path) -> None:
-    done = run(package, "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "test_toy_store.py")
+    _check_contract(package, "test_toy_store.py")
+
+
+@pytest.mark.long
+@lasting(300)
+def test_the_driver_keeps_the_contract(tmp_path: Path) -> None:
+    (block,) = [block for block in Page(DOCS / "key-value-stores.md").blocks() if block.file_name is not None]
+    assert block.file_name is not None
+    (tmp_path / block.file_name).write_text(block.text, encoding="utf-8")
+
+    _check_contract(tmp_path, block.file_name)
+
+
+def _check_contract(folder: Path, file: str) -> None:
+    done = run(folder, "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", file)
 
     assert done.returncode == 0, done.stdout[-5_000:]
     (count,) = re.findall(r"(\d+) passed", done.stdout)

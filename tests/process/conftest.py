@@ -17,10 +17,8 @@ from tests.process.crew import Crew
 @pytest_asyncio.fixture
 async def crew(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Crew]:
     """A crew on an SQLite file, or on the store that `on_every_store` chose."""
-    if getattr(request, "param", "sqlite") == "sqlite":
-        crew = Crew(tmp_path)
-    else:
-        crew = Crew(tmp_path, url=request.getfixturevalue("postgres_url"))
+    store = getattr(request, "param", "sqlite")
+    crew = Crew(tmp_path, url="" if store == "sqlite" else request.getfixturevalue(f"{store}_url"))
     async with crew.hf:
         try:
             yield crew

@@ -26,8 +26,10 @@ from tests.process.ledger import Deed, Ledger
 from tests.stage import SLOWNESS
 
 ROOT = Path(__file__).parents[2]
-on_every_store = pytest.mark.parametrize("crew", ["sqlite", "postgres"], indirect=True)
-"""Parameter for tests that run on an SQLite file and on a Postgres server."""
+on_every_store = pytest.mark.parametrize("crew", ["sqlite", "postgres", "redis"], indirect=True)
+"""Parameter for tests that run on an SQLite file, on a Postgres server and on a Redis server."""
+on_sql_stores = pytest.mark.parametrize("crew", ["sqlite", "postgres"], indirect=True)
+"""Parameter for tests of the users' own tables."""
 
 COMPLAINTS = ("Traceback", "Exception ignored", "was destroyed", "never awaited", "never retrieved")
 """Log texts that no worker writes, however it ends."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from holdfast import RunState
 from tests.process.app import deadly_transaction, make_tables, tellers
-from tests.process.crew import Crew, on_every_store, step
+from tests.process.crew import Crew, on_sql_stores, step
 
 
-@on_every_store
+@on_sql_stores
 async def test_a_run_started_in_a_transaction_is_executed_elsewhere_at_once(crew: Crew) -> None:
     await crew.hire(hints_only=1)
     with crew.hf.connection() as connection:

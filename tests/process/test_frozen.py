@@ -15,6 +15,7 @@ from tests.duration import lasting
 from tests.postgres import PostgresProxy
 from tests.process.app import quick, story
 from tests.process.crew import Crew, Hand, facts, is_stopped, marks, step
+from tests.redis import RedisProxy
 
 LEASE_SECONDS = 1.5
 ROUNDS = max(1, int(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8")) // 8)
@@ -73,16 +74,16 @@ async def freeze_once(crew: Crew, round: int) -> None:
     frozen.kill()
 
 
-@pytest.mark.parametrize("crew", ["postgres"], indirect=True)
+@pytest.mark.parametrize("crew", ["postgres", "redis"], indirect=True)
 @lasting(10 * ROUNDS)
 async def test_writes_that_arrive_after_the_lease_change_nothing(crew: Crew) -> None:
     for round in range(ROUNDS):
-        with PostgresProxy(crew.url) as proxy:
+        with (RedisProxy if crew.url.startswith("redis") else PostgresProxy)(crew.url) as proxy:
             await delay_once(crew, proxy, round)
     sys.stdout.write(f"figure: stopped {ROUNDS} times with 2 runs each, 0 stale writes\n")
 
 
-async def delay_once(crew: Crew, proxy: PostgresProxy, round: int) -> None:
+async def delay_once(crew: Crew, proxy: PostgresProxy | RedisProxy, round: int) -> None:
     # The record of a finished body, and the heartbeats after it, are delayed between worker and server. They arrive
     # when another worker has executed the one run and is executing the other.
     over, shared = f"over-{round}", f"shared-{round}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +41,12 @@ from holdfast.testing import Harness
 from holdfast.testing.contract.arrange import transfer_of
 from holdfast.testing.contract.flow import a_flow
 from tests.postgres import Databases
+from tests.redis import Namespaces, beside
 from tests.stage import Stage, lent
 
-STORES = ("memory", "sqlite", "postgres")
+STORES = ("memory", "sqlite", "postgres", "redis")
 PAIRS = [(source, target) for source in STORES for target in STORES]
-FEW = [("memory", "sqlite"), ("sqlite", "postgres"), ("postgres", "sqlite")]
+FEW = [("memory", "sqlite"), ("sqlite", "postgres"), ("postgres", "redis"), ("redis", "sqlite")]
 
 Lines = list[bytes]
 
@@ -69,9 +70,17 @@ def few_stages(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple
 @contextmanager
 def two_stages(request: pytest.FixtureRequest, folder: Path, source: str, target: str) -> Iterator[tuple[Stage, Stage]]:
     databases: Databases | None = None
+    namespaces: Namespaces | None = None
     if "postgres" in (source, target):
         databases = request.getfixturevalue("postgres_databases")
-    with lent(source, databases) as source_url, lent(target, databases) as target_url:
+    if "redis" in (source, target):
+        namespaces = request.getfixturevalue("redis_namespaces")
+    with ExitStack() as stack:
+        source_url = stack.enter_context(lent(source, databases, namespaces))
+        if source == target == "redis":
+            target_url = beside(source_url, "target")
+        else:
+            target_url = stack.enter_context(lent(target, databases, namespaces))
         (folder / "source").mkdir()
         (folder / "target").mkdir()
         first = Stage(source, folder / "source", source_url)
@@ -289,7 +298,7 @@ async def test_runs_move_to_another_store_and_back(few_stages: tuple[Stage, Stag
         runs = await open_shop(h)
         await moved(h, there)
         await there.settle()
-        home = Stage(few_stages[0].kind if few_stages[0].kind != "postgres" else "memory", tmp_path / "target")
+        home = Stage("sqlite" if few_stages[0].kind == "sqlite" else "memory", tmp_path / "target")
         home.clock = h.clock
         home._memory._clock = h.clock
         async with home.harness(app) as back:

@@ -210,11 +210,39 @@ async def test_names_and_payloads_are_checked_before_anything_is_written(hf: Hol
     assert orders(hf) == 1
 
 
-async def test_a_store_without_tables_says_so() -> None:
-    async with Holdfast("memory://") as hf:
-        with pytest.raises(InvalidRequest, match=r"hf\.send_in: this store cannot hold your tables"):
+@pytest.mark.parametrize(
+    ("call", "instead"),
+    [
+        ("connection", "in a step that passes on its idempotency key"),
+        ("start_in", "call hf.start with a key"),
+        ("send_in", "call run.send with an id"),
+        ("emit_in", "call hf.emit"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["memory", "redis"])
+async def test_a_store_without_tables_names_itself_and_another_way(
+    kind: str, call: str, instead: str, request: pytest.FixtureRequest
+) -> None:
+    url = url_for(kind, request) or "memory://"
+    async with Holdfast(url) as hf:
+        with pytest.raises(InvalidRequest) as refusal:
+            await _call_without_tables(hf, call)
+
+    message = str(refusal.value)
+    assert message.startswith(f"hf.{call}: {url} cannot hold your tables")
+    assert "use sqlite:///file.db or postgresql://…" in message
+    assert instead in message
+
+
+async def _call_without_tables(hf: Holdfast, call: str) -> None:
+    match call:
+        case "connection":
+            hf.connection()
+        case "start_in":
+            await hf.start_in(object(), "ship")
+        case "send_in":
             await hf.send_in(object(), "a-run", "word")
-        with pytest.raises(InvalidRequest, match=r"hf\.emit_in: this store cannot hold your tables"):
+        case _:
             await hf.emit_in(object(), "rates")
 
 

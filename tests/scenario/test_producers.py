@@ -64,7 +64,7 @@ def ocr(hf: Holdfast) -> Holdfast:
     return hf
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
 def program(request: pytest.FixtureRequest, tmp_path: Path) -> Program:
     """Return a function that creates a program on the store of this test, with nothing registered."""
     memory = MemoryStore()
@@ -72,6 +72,7 @@ def program(request: pytest.FixtureRequest, tmp_path: Path) -> Program:
         "memory": lambda: Holdfast("memory://", store=memory),
         "sqlite": lambda: Holdfast(f"sqlite:///{tmp_path}/runs.db"),
         "postgres": lambda: Holdfast(url),
+        "redis": lambda: Holdfast(url),
     }
     url = url_for(request.param, request)
     return stores[request.param]

@@ -28,9 +28,7 @@ from holdfast import (
     step_info,
 )
 from holdfast.app import session_of
-from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import user_transactions
-from holdfast.testing.clock import VirtualClock
 from holdfast.testing.faults import FaultyStore
 from holdfast.testing.harness import Harness
 from holdfast.testing.patience import guard, guarded, until, wait_for
@@ -539,18 +537,21 @@ async def test_an_ephemeral_or_timed_step_cannot_be_a_transaction(tmp_path: Path
             await h.execute(save)
 
 
-async def test_a_store_without_tables_refuses_before_anything_is_written() -> None:
+@pytest.mark.parametrize("kind", ["memory", "redis"])
+async def test_a_store_without_tables_refuses_before_anything_is_written(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     app = Registry()
 
     @app.workflow
     async def save(ctx: Context) -> None:
         await ctx.tx("deposit", deposit, 1)
 
-    clock = VirtualClock()
-    async with Harness(app, clock=clock, store=MemoryStore(clock=clock)) as h:
+    async with Stage(kind, tmp_path, url_for(kind, request)).harness(app) as h:
         run = await h.start(save)
         with pytest.raises(
-            RunFailed, match=r"ctx.tx\('deposit'\): this store cannot hold your tables; use sqlite:///file.db"
+            RunFailed,
+            match=r"ctx.tx\('deposit'\): this store cannot hold your tables, .* on Redis or in memory, a step",
         ):
             await run.result()
         assert await run.history() == []

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from holdfast.app import session_of
 from holdfast.core.questions import EndsOf
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.harness import Harness
+from tests.redis.damage import damage_entries, damage_run, is_json
 from tests.stage import Stage, complaints, url_for
 
 app = Registry()
@@ -39,17 +42,31 @@ async def wait(ctx: Context) -> Any:
     return await ctx.receive("go")
 
 
+Edit = Callable[[str, str], None]
+"""An edit of a run on the Redis server of a URL."""
+
+
 class Damage:
     """An edit of one row: the statement for each store, and the field that names it."""
 
-    def __init__(self, field: str, sqlite: str = "", postgres: str = "", memory: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        field: str,
+        sqlite: str = "",
+        postgres: str = "",
+        memory: dict[str, Any] | None = None,
+        *,
+        redis: Edit | None = None,
+    ) -> None:
         self.field = field
         self.statements = {"sqlite": sqlite, "postgres": postgres}
         self.memory = memory
+        self.redis = redis
 
     def kinds(self) -> list[str]:
         """The stores that can have such a row."""
-        return ["memory"] * (self.memory is not None) + [kind for kind, text in self.statements.items() if text]
+        others = {"memory": self.memory is not None, "redis": self.redis is not None}
+        return [kind for kind, text in {**self.statements, **others}.items() if text]
 
     def do(self, stage: Stage, store: Any, run_id: str) -> None:
         if stage.kind == "memory":
@@ -62,6 +79,9 @@ class Damage:
             connection.set_busy_timeout(30_000)
             connection.execute(self.statements["sqlite"], (run_id,))
             connection.close()
+        elif stage.kind == "redis":
+            assert self.redis is not None
+            self.redis(stage.url, run_id)
         else:
             with psycopg.connect(stage.url, autocommit=True) as other:
                 other.execute(self.statements["postgres"].encode(), (run_id,))
@@ -74,13 +94,22 @@ def json_damage(column: str, value: str, sqlite_table: str = "run", key: str = "
         f"update {sqlite_table} set {column} = '{value}' where {key} = ?",
         f"update holdfast.runs set {column} = '{value}' where id = %s",
         memory,
+        redis=on_redis(column, value),
     )
+
+
+def on_redis(column: str, value: str) -> Edit | None:
+    """Return the edit of one value; None if it would make the values beside it unreadable too."""
+    text = json.dumps(value) if column in ("state", "result") else value
+    return partial(damage_run, column=column, value=text) if column == "payload" or is_json(text) else None
 
 
 DEEP = "[" * 2_000 + "]" * 2_000
 INTENT = {"sqlite_table": "intent", "key": "run_id"}
 
 PENDING: dict[str, Damage] = {
+    "body is no JSON": Damage("body", redis=partial(damage_run, column="body", value="oops")),
+    "body that is nested deeply": Damage("body", redis=partial(damage_run, column="body", value=DEEP)),
     "payload is no JSON": json_damage("payload", "oops", **INTENT),
     "number out of range": json_damage("payload", '{"number": 1e400}', **INTENT),
     "lone surrogate": json_damage("payload", r'{"number": "\ud800"}', **INTENT),
@@ -102,23 +131,32 @@ PENDING: dict[str, Damage] = {
         "tags",
         """update intent set tags = '{"a": 1}' where run_id = ?""",
         """update holdfast.runs set tags = '{"a": 1}' where id = %s""",
+        redis=on_redis("tags", '{"a": 1}'),
     ),
     "unknown state": json_damage("state", "done"),
     "instant beyond all dates": Damage(
         "created_at",
         "update run set created_at = 9000000000000000000 where id = ?",
         "update holdfast.runs set created_at = 9000000000000000000 where id = %s",
+        redis=on_redis("created_at", "9000000000000000000"),
     ),
     "ready before all dates": Damage(
         "ready_at",
         "update run set ready_at = -4611686018427387904 where id = ?",
         "update holdfast.runs set ready_at = '-infinity' where id = %s",
         {"ready_at": -4611686018427387904},
+        redis=on_redis("ready_at", "-4611686018427387904"),
     ),
-    "type is no text": Damage("type", "update run set type = cast(x'ff' as text) where id = ?"),
-    "key is no text": Damage("key", "update run set key = cast(x'ff' as text) where id = ?"),
-    "priority is no number": Damage("priority", "update run set priority = 'high' where id = ?"),
-    "token is no number": Damage("token", "update run set token = 'x' where id = ?"),
+    "type is no text": Damage(
+        "type", "update run set type = cast(x'ff' as text) where id = ?", redis=on_redis("type", "5")
+    ),
+    "key is no text": Damage(
+        "key", "update run set key = cast(x'ff' as text) where id = ?", redis=on_redis("key", "5")
+    ),
+    "priority is no number": Damage(
+        "priority", "update run set priority = 'high' where id = ?", redis=on_redis("priority", '"high"')
+    ),
+    "token is no number": Damage("token", "update run set token = 'x' where id = ?", redis=on_redis("token", '"x"')),
 }
 
 ENDED: dict[str, Damage] = {
@@ -129,12 +167,14 @@ ENDED: dict[str, Damage] = {
         "updated_at",
         "update run set updated_at = 'yesterday' where id = ?",
         "update holdfast.runs set updated_at = 9000000000000000000 where id = %s",
+        redis=on_redis("updated_at", "9000000000000000000"),
     ),
     "end before all dates": Damage(
         "finished_at",
         "update run set finished_at = -4611686018427387904 where id = ?",
         "update holdfast.runs set finished_at = -4611686018427387904 where id = %s",
         {"finished_at": -4611686018427387904},
+        redis=on_redis("finished_at", "-4611686018427387904"),
     ),
 }
 
@@ -142,12 +182,14 @@ WAITS = Damage(
     "waits",
     "update wait set names = 'oops' where run_id = ?",
     "update holdfast.waits set names = 'oops' where run_id = %s",
+    redis=partial(damage_run, column="waits", value="oops"),
 )
 
 SURROGATE_WAITS = Damage(
     "waits",
     r"""update wait set names = '["\ud800"]' where run_id = ?""",
     r"""update holdfast.waits set names = '["\ud800"]' where run_id = %s""",
+    redis=on_redis("waits", r'[{"location": "go", "kind": "message", "names": ["\ud800"]}]'),
 )
 
 HISTORY: dict[str, Damage] = {
@@ -155,21 +197,25 @@ HISTORY: dict[str, Damage] = {
         "error",
         "update entry set error = 'oops' where run_id = ?",
         "update holdfast.entries set error = 'oops' where run_id = %s",
+        redis=partial(damage_entries, values={"error": '{"type": 5}'}),
     ),
     "entry whose error has a lone surrogate": Damage(
         "error",
         r"""update entry set error = '"\ud800"' where run_id = ?""",
         r"""update holdfast.entries set error = '"\ud800"' where run_id = %s""",
+        redis=partial(damage_entries, values={"error": r'"\ud800"'}),
     ),
     "entry of another kind": Damage(
         "kind",
         "update entry set kind = 'dance' where run_id = ?",
         "update holdfast.entries set kind = 'dance' where run_id = %s",
+        redis=partial(damage_entries, values={"kind": '"dance"'}),
     ),
     "entry whose result is no JSON": Damage(
         "result",
         "update entry set result = 'oops' where run_id = ?",
         "update holdfast.entries set result = 'oops' where run_id = %s",
+        redis=partial(damage_entries, values={"result": '"oops"'}),
     ),
 }
 
@@ -357,6 +403,7 @@ DATES = Damage(
     "update entry set started_at = -4611686018427387904, finished_at = -4611686018427387904 where run_id = ?",
     "update holdfast.entries set started_at = -4611686018427387904, finished_at = -4611686018427387904 "
     "where run_id = %s",
+    redis=partial(damage_entries, values=dict.fromkeys(("started_at", "finished_at"), "-4611686018427387904")),
 )
 
 
@@ -389,7 +436,7 @@ async def test_an_event_reaches_waiting_runs_beside_an_unreadable_row(stage: Sta
         assert [await run.result() for run in (runs[0], runs[2])] == [7, 7]
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres", "redis"])
 async def test_a_repaired_run_continues(stage: Stage) -> None:
     async with stage.harness(producer) as h:
         run = await h.start("shop.order.v1", {"number": 3})

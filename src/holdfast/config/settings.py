@@ -48,7 +48,7 @@ class Setting(Generic[T]):
 
 Maybe = Setting[T | None]
 
-URL = Setting("url", Url(), "sqlite:///holdfast.db", "URL of the store, such as sqlite:///shop.db.")
+URL = Setting("url", Url(), "sqlite:///holdfast.db", "URL of the store: sqlite:///FILE, postgresql://… or redis://….")
 APPLICATION: Maybe[str] = Setting("application", Text(), None, "Your Holdfast object, as MODULE:ATTR.")
 RETENTION = Setting("retention", Length(), timedelta(days=30), "How long a run is kept after its end.")
 

@@ -26,7 +26,7 @@ async def emit_in(session: Session, connection: object, topic: str, payload: Any
     """Publish an event in a transaction of the user. Returns the number of waiting runs that it will reach."""
     event, actor = _event(topic, payload), check_actor(by)
     await session.open()
-    (reached,) = await database_of(session.store, "emit_in").emit_in(connection, [event], by=actor)
+    (reached,) = await database_of(session, "emit_in").emit_in(connection, [event], by=actor)
     return reached
 
 

@@ -227,7 +227,7 @@ class RunHandle(Generic[R]):
         """Send the run a message in your own transaction: it arrives when you commit that transaction."""
         message = self._message(name, payload, id)
         await self._session.open()
-        (sent,) = await database_of(self._session.store, "send_in").send_in(connection, [message], by=check_actor(by))
+        (sent,) = await database_of(self._session, "send_in").send_in(connection, [message], by=check_actor(by))
         self._check(sent, name)
 
     def _message(self, name: str, payload: Any, id: str | None) -> MessageToRun:

@@ -96,7 +96,7 @@ class Starter:
         """Create one run in a transaction of the user."""
         intent, codec = self._intent(workflow, args, options)
         await self._session.open()
-        (run,) = (await database_of(self._session.store, "start_in").create_in(connection, [intent])).runs
+        (run,) = (await database_of(self._session, "start_in").create_in(connection, [intent])).runs
         return RunHandle(self._session, run.run_id, codec, created=run.created)
 
     async def start_many(

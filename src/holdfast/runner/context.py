@@ -157,14 +157,15 @@ class Context(Receiving):
 
         The writes of the function on the connection are committed together with its result. If it raises, nothing is
         written, and it is retried like a step. The function is sync and should take milliseconds. Other transactions
-        wait for its locks; on SQLite it locks the whole store, and has 5 seconds. Needs a store that is a database.
+        wait for its locks; on SQLite it locks the whole store, and has 5 seconds. Needs SQLite or Postgres.
         """
         self._requests.loop.check_inside()
         check_name(name, "name of a transaction")
         if not self._requests.has_database:
             raise InvalidRequest(
-                f"ctx.tx({name!r}): this store cannot hold your tables; use sqlite:///file.db "
-                "or postgresql://…, or a step with an idempotency key"
+                f"ctx.tx({name!r}): this store cannot hold your tables, so it cannot commit your rows and the result "
+                "together; use sqlite:///file.db or postgresql://…, or, on Redis or in memory, a step that passes its "
+                "idempotency key to your database"
             )
         plain, declared = check_function(name, function), declared_options(name, function)
         given = {name: value for name, value in (("retry", retry), ("undo", undo)) if value is not None}

@@ -101,7 +101,7 @@ class SyncContext:
 
         The writes of the function on the connection are committed together with its result. If it raises, nothing is
         written, and it is retried like a step. The function is sync and should take milliseconds. Other transactions
-        wait for its locks; on SQLite it locks the whole store, and has 5 seconds. Needs a store that is a database.
+        wait for its locks; on SQLite it locks the whole store, and has 5 seconds. Needs SQLite or Postgres.
         """
         result: R = self._wait(self._context.tx(name, function, *args, retry=retry, undo=undo))
         return result

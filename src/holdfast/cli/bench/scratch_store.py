@@ -17,28 +17,52 @@ from holdfast.cli.settings import Settings
 
 @asynccontextmanager
 async def scratch_store(settings: Settings) -> AsyncIterator[Holdfast]:
-    """Yield an engine on a scratch store: for SQLite a file in a folder of its own, for Postgres a schema."""
+    """Yield an engine on a scratch store: another file for SQLite, another schema or namespace on a server."""
     url = session_of(engine_for(settings)).url
-    if url.startswith("sqlite:"):
-        folder = Path(unquote(urlsplit(url).path[1:])).parent
-        if not folder.is_dir():
-            raise Refusal(
-                f"there is no directory {folder}; create it, or name another with --url", ExitCode.UNREACHABLE
-            )
-        with tempfile.TemporaryDirectory(prefix=".holdfast-bench-", dir=folder) as own:
-            async with Holdfast(f"sqlite:///{quote(own)}/bench.db") as hf:
-                yield hf
-    else:
-        schema = f"holdfast_bench_{secrets.token_hex(4)}"
-        async with Holdfast(_with_schema(url, schema)) as hf:
-            try:
-                yield hf
-            finally:
-                with hf.connection() as connection:
-                    connection.execute(f"drop schema {schema} cascade")
+    name = f"holdfast_bench_{secrets.token_hex(4)}"
+    match url.partition(":")[0]:
+        case "sqlite":
+            scratch = _file(url)
+        case "redis" | "rediss":
+            scratch = _namespace(_with_option(url, "namespace", name))
+        case _:
+            scratch = _schema(_with_option(url, "schema", name), name)
+    async with scratch as hf:
+        yield hf
 
 
-def _with_schema(url: str, schema: str) -> str:
+@asynccontextmanager
+async def _file(url: str) -> AsyncIterator[Holdfast]:
+    folder = Path(unquote(urlsplit(url).path[1:])).parent
+    if not folder.is_dir():
+        raise Refusal(f"there is no directory {folder}; create it, or name another with --url", ExitCode.UNREACHABLE)
+    with tempfile.TemporaryDirectory(prefix=".holdfast-bench-", dir=folder) as own:
+        async with Holdfast(f"sqlite:///{quote(own)}/bench.db") as hf:
+            yield hf
+
+
+@asynccontextmanager
+async def _schema(url: str, schema: str) -> AsyncIterator[Holdfast]:
+    async with Holdfast(url) as hf:
+        try:
+            yield hf
+        finally:
+            with hf.connection() as connection:
+                connection.execute(f"drop schema {schema} cascade")
+
+
+@asynccontextmanager
+async def _namespace(url: str) -> AsyncIterator[Holdfast]:
+    from holdfast.stores.redis.administration import erase  # imported here: its driver is optional
+
+    try:
+        async with Holdfast(url) as hf:
+            yield hf
+    finally:
+        erase(url)  # after the store is closed: nothing writes to the namespace any more
+
+
+def _with_option(url: str, option: str, value: str) -> str:
     base, _, query = url.partition("?")
-    others = [option for option in query.split("&") if option and not option.startswith("schema=")]
-    return f"{base}?{'&'.join([*others, f'schema={schema}'])}"
+    others = [given for given in query.split("&") if given and not given.startswith(f"{option}=")]
+    return f"{base}?{'&'.join([*others, f'{option}={value}'])}"

@@ -21,6 +21,7 @@ _AT_ONCE = 500
     "bench",
     "holdfast bench",
     "holdfast --url postgresql://db/shop bench --seconds 30",
+    "holdfast --url redis://db bench",
     "holdfast bench -o json",
 )
 @click.option(
@@ -31,8 +32,9 @@ def command(out: Output, *, seconds: float) -> None:
     """Measure how fast a store is, on this machine and its disk or server.
 
     It works in a temporary store beside the real one: for SQLite in another file in the same directory, for Postgres in
-    another schema. The temporary store is removed at the end, and the real store does not change. On a shared server,
-    the benchmark uses capacity while it runs.
+    another schema, for Redis in another namespace of the same database. The temporary store is removed at the end, and
+    the real store does not change. On a shared server, the benchmark uses capacity, and on Redis also memory, while it
+    runs.
     """
     tune_for_runs()
     figures = run_tidily(_measure(out, seconds / len(MEASURES)))
