@@ -75,10 +75,10 @@ STORE   ?= sqlite
 MINUTES ?= 1
 CHAOS    = $(BIN)/python -m tests.chaos --store $(STORE) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-chaos: $(READY) ## kill, stop and cut at random; STORE=postgres MINUTES=10 SEED=x
+chaos: $(READY) ## kill, stop and cut at random; STORE=postgres (redis, sqlite) MINUTES=10 SEED=x
 	$(CHAOS) --minutes $(MINUTES)
 
-figures: $(READY) ## reproduce the figures that are promised; STORE=postgres
+figures: $(READY) ## reproduce the figures that are promised; STORE=postgres (redis, sqlite)
 	$(CHAOS) --figures
 
 pictures: $(READY) ## draw the pictures of the documentation again

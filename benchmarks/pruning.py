@@ -1,6 +1,6 @@
 """Duration of a claim while ended runs are pruned, compared with one on an otherwise idle store.
 
-python -m benchmarks.pruning [--store sqlite|postgres] [--count 100000] [--elsewhere]
+python -m benchmarks.pruning [--store sqlite|postgres|redis] [--count 100000] [--elsewhere]
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from benchmarks.stores import MeasuredStore, add_options, chosen
 from holdfast import Holdfast
 from holdfast.app import session_of
 from holdfast.core.checkpoint import Checkpoint, ClaimRequest, Finish
-from holdfast.core.clock import SECOND
+from holdfast.core.clock import SECOND, Micros
 from holdfast.core.ids import new_id
-from holdfast.core.model import Intent
+from holdfast.core.model import Entry, EntryKind, EntryState, Intent
 from holdfast.core.ports import Store
 from holdfast.core.questions import CountRuns
 from holdfast.core.states import RunState
@@ -30,6 +30,7 @@ from holdfast.worker.pruner import bites
 IDLE_SECONDS = 5.0
 PAUSE_SECONDS = 0.005
 BUSY_TYPE = "busy"
+AT_ONCE = 500
 
 # Runs with two steps and two facts, of ten types, which ended long ago.
 FILL_SQLITE = """
@@ -90,6 +91,45 @@ def fill(url: str, count: int) -> None:
             connection.execute(statement.encode())
 
 
+async def fill_by_commands(hf: Holdfast, count: int) -> None:
+    """End runs with two steps, many at a time, in a store that cannot copy them by itself."""
+    store = session_of(hf).store
+    for first in range(0, count, AT_ONCE):
+        numbers = range(first, min(first + AT_ONCE, count))
+        payload = '{"number": 1, "name": "somebody"}'
+        await store.create(
+            [Intent(id=new_id(), type=f"old.{number % 10}", payload=payload, retention=1) for number in numbers]
+        )
+        types = tuple(f"old.{number}" for number in range(10))
+        request = ClaimRequest(id=new_id(), worker="w", types=types, limit=len(numbers), lease=30 * SECOND, python="3")
+        end = Finish(state=RunState.SUCCEEDED, result='"done"')
+        await store.checkpoint(
+            [
+                Checkpoint(
+                    run_id=lease.run.id, token=lease.run.token, seen=0, next=end, entries=_steps(lease.run.created_at)
+                )
+                for lease in (await store.claim(request)).leases
+            ]
+        )
+
+
+def _steps(at: Micros) -> tuple[Entry, ...]:
+    names = ("charge", "ship")
+    return tuple(
+        Entry(
+            location=name,
+            kind=EntryKind.STEP,
+            state=EntryState.DONE,
+            position=position,
+            attempts=1,
+            result='"a result"',
+            started_at=at,
+            finished_at=at,
+        )
+        for position, name in enumerate(names, 1)
+    )
+
+
 async def claims(store: Store, is_over: Callable[[], bool]) -> list[float]:
     """Claim and end one run after the other, at a steady pace; return the milliseconds of each claim."""
     took = []
@@ -125,7 +165,12 @@ async def prune_elsewhere(url: str) -> None:
 async def measure(store: MeasuredStore, url: str, count: int, *, is_elsewhere: bool) -> None:
     async with Holdfast(url) as hf:
         await session_of(hf).open()
-    fill(url, count)
+    if url.startswith("redis"):
+        async with Holdfast(url) as hf:
+            await session_of(hf).open()
+            await fill_by_commands(hf, count)
+    else:
+        fill(url, count)
     print(f"{count:,} ended runs, {store.megabytes(url):,.0f} MB", flush=True)
     async with Holdfast(url) as hf:
         await session_of(hf).open()

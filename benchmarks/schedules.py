@@ -85,12 +85,13 @@ async def measure(url: str, schedules: int, say: Callable[[str], None]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--schedules", type=int, default=100_000)
-    parser.add_argument("--url", help="a database for this, empty; by default an SQLite file and a private Postgres")
+    parser.add_argument("--url", help="a database for this, empty; by default an SQLite file and private servers")
     given, _ = parser.parse_known_args()
     if given.url:
         asyncio.run(measure(given.url, given.schedules, print))
         return
     from tests.postgres import Databases, PostgresServer, wanted_version
+    from tests.redis import RedisServer
 
     with tempfile.TemporaryDirectory() as name:
         print("SQLite")
@@ -98,6 +99,9 @@ def main() -> None:
     with PostgresServer(wanted_version()) as server, Databases(server.url) as databases, databases.lend() as url:
         print("Postgres")
         asyncio.run(measure(url, given.schedules, print))
+    with RedisServer() as redis:
+        print("Redis")
+        asyncio.run(measure(redis.url, given.schedules, print))
 
 
 if __name__ == "__main__":

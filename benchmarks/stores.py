@@ -20,8 +20,9 @@ import apsw
 import psycopg
 
 from tests.postgres import Databases, PostgresServer
+from tests.redis import Namespaces, RedisServer, connect
 
-NAMES = ("sqlite", "postgres")
+NAMES = ("sqlite", "postgres", "redis", "redis-everysec")
 
 _ROW = "value " * 20
 _LOG_BYTES = 8 * 1024 * 1024
@@ -114,6 +115,36 @@ class Postgres:
         self._connection.execute("insert into holdfast_bare (value) values (%s)", (_ROW,))
 
 
+class Redis:
+    """Namespaces on a private server that flushes each write before it confirms it, or once a second."""
+
+    def __init__(self, server: RedisServer, name: str) -> None:
+        self.name = name
+        self._namespaces = Namespaces(server.url)
+        self._client = connect(server.url)
+
+    @contextmanager
+    def place(self) -> Iterator[str]:
+        with self._namespaces.lend() as url:
+            yield url
+
+    def bare_commit_seconds(self, count: int = 300) -> float:
+        took = _median_seconds(self._commit, count)
+        self._client.delete("bare")  # a namespace must be the only one when it ends
+        return took
+
+    def megabytes(self, url: str) -> float:
+        """Return the memory of the whole server."""
+        return float(self._client.info("memory")["used_memory"]) / 2**20
+
+    def close(self) -> None:
+        self._client.close()
+        self._namespaces.close()
+
+    def _commit(self) -> None:
+        self._client.rpush("bare", _ROW)
+
+
 @contextmanager
 def the_sqlite() -> Iterator[SQLite]:
     with tempfile.TemporaryDirectory() as folder:
@@ -130,10 +161,27 @@ def the_postgres(url: str | None = None) -> Iterator[Postgres]:
 
 
 @contextmanager
+def the_redis(name: str = "redis") -> Iterator[Redis]:
+    """Return a private server to measure. `redis` is as durable as the other stores, `redis-everysec` is not."""
+    with RedisServer({"appendfsync": "everysec" if name.endswith("everysec") else "always"}) as server:
+        store = Redis(server, name)
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+@contextmanager
 def the_store(name: str, url: str | None = None) -> Iterator[MeasuredStore]:
     """Return a store to measure, by its name."""
-    with the_sqlite() if name == "sqlite" else the_postgres(url) as store:
-        yield store
+    with ExitStack() as stack:
+        match name:
+            case "sqlite":
+                yield stack.enter_context(the_sqlite())
+            case "postgres":
+                yield stack.enter_context(the_postgres(url))
+            case _:
+                yield stack.enter_context(the_redis(name))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

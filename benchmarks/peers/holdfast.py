@@ -28,7 +28,8 @@ STEPS = 5
 
 SETUP = """
     One process: `Holdfast(url)` with `hf.worker(concurrency=500)`, and the garbage collector thresholds that `holdfast
-    worker` sets. Everything else is the default. SQLite has `synchronous=FULL`. Bulk is `hf.start_many`.
+    worker` sets. Everything else is the default. SQLite has `synchronous=FULL`, Redis
+    `appendfsync always`. Bulk is `hf.start_many`.
 """
 
 registry = Registry()

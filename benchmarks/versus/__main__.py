@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.stores import MeasuredStore, the_postgres, the_sqlite
+from benchmarks.stores import MeasuredStore, the_postgres, the_redis, the_sqlite
 from benchmarks.versus import machine, plot, report
 from benchmarks.versus.cells import Cell, DriverFailed, Measurer
 from benchmarks.versus.engines import Engine, engines_named
@@ -37,6 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
         stores: dict[str, MeasuredStore] = {
             "sqlite": stack.enter_context(the_sqlite()),
             "postgres": stack.enter_context(the_postgres(given.url)),
+            "redis": stack.enter_context(the_redis()),
         }
         pythons, about = installed(given.engines, console)
         measurer = Measurer(stores, pythons, given.quick)
@@ -86,7 +87,9 @@ def planned(
     """Yield one engine after another in each round, so that noise affects all alike; each round starts with another."""
     for workload in workloads:
         asked = [engine for engine in engines if engine.is_ours or not workload.ours_only]
-        able = [engine for engine in asked if set(workload.requests) <= set(about[engine.name].workloads)]
+        able = [
+            engine for engine in asked if set(workload.requests) <= set(about[engine.name].workloads) - engine.without
+        ]
         for round in range(rounds or (workload.quick_rounds if is_quick else workload.rounds)):
             first = round % len(able) if able else 0
             for engine in able[first:] + able[:first]:
@@ -130,7 +133,7 @@ def _run_facts(results: Results, planned: int, form: str, elapsed: float) -> dic
     broken_off = "" if done == planned else f", broken off after {done} of {planned} measurements"
     commits = [
         f"{shown(seconds, 'seconds')} on {title} ({shown(1 / seconds, 'a second')})"
-        for place, title in (("sqlite", "SQLite"), ("postgres", "Postgres"))
+        for place, title in (("sqlite", "SQLite"), ("postgres", "Postgres"), ("redis", "Redis"))
         if (seconds := results.bare_seconds(place)) is not None
     ]
     return {

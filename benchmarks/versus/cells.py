@@ -72,7 +72,7 @@ class Measurer:
         return found
 
     def bare_seconds(self, place: Place) -> float:
-        return self.stores["postgres" if place == "postgres" else "sqlite"].bare_commit_seconds(_BARE_COMMITS)
+        return self.stores["sqlite" if place == "folder" else place].bare_commit_seconds(_BARE_COMMITS)
 
     def ask(self, peer: str, request: Mapping[str, object], limit_seconds: float) -> dict[str, Any]:
         """Return the answer of a driver in a new process, which leaves nothing behind."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Place = Literal["sqlite", "postgres", "folder"]
-"""The storage of an engine: an SQLite file, a Postgres database, or its own files."""
+Place = Literal["sqlite", "postgres", "redis", "folder"]
+"""The storage of an engine: an SQLite file, a Postgres database, a Redis namespace, or its own files."""
 
 OURSELVES = "holdfast"
 
@@ -22,6 +22,8 @@ class Engine:
     place: Place
     counterpart: str
     """The engine of ours it is compared with: that on the same store."""
+    without: frozenset[str] = frozenset()
+    """Requests that its driver can serve, but not on this store."""
 
     @property
     def is_ours(self) -> bool:
@@ -32,6 +34,14 @@ ENGINES = (
     Engine("holdfast-sqlite", "holdfast, SQLite", OURSELVES, "sqlite", "holdfast-sqlite"),
     Engine("dbos-sqlite", "DBOS, SQLite", "dbos", "sqlite", "holdfast-sqlite"),
     Engine("holdfast-postgres", "holdfast, Postgres", OURSELVES, "postgres", "holdfast-postgres"),
+    Engine(
+        "holdfast-redis",
+        "holdfast, Redis",
+        OURSELVES,
+        "redis",
+        "holdfast-redis",
+        without=frozenset({"growth"}),  # stored runs are copied inside a database, by SQL
+    ),
     Engine("dbos-postgres", "DBOS, Postgres", "dbos", "postgres", "holdfast-postgres"),
     Engine("absurd-postgres", "absurd, Postgres", "absurd", "postgres", "holdfast-postgres"),
     Engine("restate", "Restate, own server", "restate", "folder", "holdfast-postgres"),

@@ -31,6 +31,15 @@ def test_every_workload_of_the_coordinator_is_known_to_the_driver() -> None:
 
 @pytest.mark.parametrize("workload", CHEAP)
 def test_the_driver_runs_a_workload(workload: str, url: str) -> None:
+    check_figures(workload, url)
+
+
+@pytest.mark.parametrize("workload", [one for one in CHEAP if one != "growth"])
+def test_the_driver_runs_a_workload_on_redis(workload: str, redis_url: str) -> None:
+    check_figures(workload, redis_url)
+
+
+def check_figures(workload: str, url: str) -> None:
     figures = WORKLOADS[workload](Request(workload, url, SIZES))
 
     wanted = {figure.key for one in ASKED if one.requests == (workload,) for figure in one.figures}

@@ -47,7 +47,7 @@ class Tests:
     figure: str
     path: str
     choice: str
-    stores: Sequence[str] = ("postgres", "sqlite")
+    stores: Sequence[str] = ("postgres", "redis", "sqlite")
     settings: dict[str, str] = field(default_factory=dict)
 
     def reached(self, store: str) -> Row:
@@ -76,7 +76,7 @@ TESTS = (
         "SIGSTOP 20 times, writes under way: 0 stale writes",
         "tests/process/test_frozen.py",
         "arrive_after_the_lease",
-        stores=("postgres",),
+        stores=("postgres", "redis"),
         settings={"HOLDFAST_PROCESS_SECONDS": "160"},
     ),
     Tests(
@@ -85,6 +85,12 @@ TESTS = (
         "nothing_is_lost_or_duplicated",
         stores=("postgres",),
         settings={"HOLDFAST_PROCESS_SECONDS": "25"},
+    ),
+    Tests(
+        "200 cuts around scripts: 0 duplicates, 0 losses",
+        "tests/figures/cuts.py",
+        "around_scripts",
+        stores=("redis",),
     ),
     Tests(
         "send versus park, 10,000 races: 0 stuck",
@@ -104,7 +110,7 @@ TESTS = (
         "given_back",
     ),
     Tests(
-        "SIGKILL of one worker: taken over by the next within 2 s (Postgres: the lease of 2 s and 1 s)",
+        "SIGKILL of one worker: taken over by the next within 2 s (on a server: the lease of 2 s and 1 s)",
         "tests/figures/takeover.py",
         "takes_over",
     ),
@@ -122,7 +128,7 @@ TESTS = (
         stores=("sqlite",),
     ),
     Tests(
-        "a sleeping run goes on in time: p50 within 5 ms (Postgres: 8 ms)",
+        "a sleeping run goes on in time: p50 within 5 ms (on a server: 8 ms)",
         "tests/figures/timers.py",
         "in_time",
     ),
@@ -161,7 +167,31 @@ TESTS = (
         "an idle worker: less than 1 statement a second",
         "tests/figures/idle.py",
         "idle",
-        stores=("postgres",),
+        stores=("postgres", "redis"),
+    ),
+    Tests(
+        "steps a second with appendfsync everysec: at least 0.7 of memory://",
+        "tests/figures/throughput.py",
+        "as_fast_as_in_memory",
+        stores=("redis",),
+    ),
+    Tests(
+        "a message wakes a run in another process: p50 at most 1.2 x that of SQLite",
+        "tests/figures/messages.py",
+        "as_soon_as",
+        stores=("redis",),
+    ),
+    Tests(
+        "a claim beside 20,000 sleeping runs: at most 1.3 x the time beside none",
+        "tests/figures/claims.py",
+        "sleeping_runs",
+        stores=("redis",),
+    ),
+    Tests(
+        "a finished run of five steps: under 3 KiB of the server's memory",
+        "tests/figures/memory.py",
+        "little_memory",
+        stores=("redis",),
     ),
     Tests(
         "a run that kills its worker is blocked after 3, others unaffected",

@@ -279,10 +279,9 @@ def _at_once(stories: Iterable[Story], limit: int, what: str) -> Findings:
 
 
 def _i10(evidence: Evidence) -> Findings:
-    """Effects: transactions once, keys and slots one run each, bodies repeated only if their worker was lost."""
-    wanted = Counter(
-        (story.run.id, number) for story in evidence.of_type("tellers") for number in range(story.payload["count"])
-    )
+    """Effects: deposits once, keys and slots one run each, bodies repeated only if their worker was lost."""
+    depositors = [*evidence.of_type("tellers"), *evidence.of_type("clerks")]
+    wanted = Counter((story.run.id, number) for story in depositors for number in range(story.payload["count"]))
     found = Counter(evidence.deposits)
     for place in {*wanted, *found}:
         told = f"deposit {place[1]} was made {found[place]} times, not {wanted[place]}"

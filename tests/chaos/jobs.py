@@ -171,6 +171,12 @@ async def _tellers(job: Job) -> None:
     await job.start(tellers, count, expect=Expectation(result=list(range(count))))
 
 
+async def _clerks(job: Job) -> None:
+    count = job.chance.randint(1, 8)
+    url = session_of(job.hf).url
+    await job.start(load.clerks, job.book, url, count, expect=Expectation(result=count))
+
+
 async def _family(job: Job) -> None:
     count = job.chance.randint(1, 4)
     await job.start(load.family, job.book, count, expect=Expectation(result=[2 * number for number in range(count)]))
@@ -204,6 +210,7 @@ KINDS: dict[str, Callable[[Job], Awaitable[None]]] = {
     "trip": _trip,
     "cancel": _cancel,
     "tellers": _tellers,
+    "clerks": _clerks,
     "family": _family,
     "limited": _limited,
     "keyed": _keyed,

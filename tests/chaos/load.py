@@ -9,6 +9,7 @@ import asyncio
 from typing import Any
 
 from holdfast import Context, Registry, Retry, Rollback, step_info
+from tests.chaos import till
 from tests.process.app import STUBBORN, errand
 from tests.process.ledger import Ledger
 
@@ -121,6 +122,14 @@ async def trip(ctx: Context, book: str, stages: int, waits: bool) -> None:
     if waits:
         await ctx.receive("go")
     raise Rollback("the trip is off")
+
+
+@workflows.workflow("clerks", crash_limit=CRASH_LIMIT)
+async def clerks(ctx: Context, book: str, url: str, count: int) -> int:
+    """Deposits by steps, each of which passes its idempotency key on: for a store without transactions."""
+    for number in range(count):
+        await ctx.step("deposit", till.deposit, book, url, number, retry=STUBBORN)
+    return count
 
 
 @workflows.workflow("family", crash_limit=CRASH_LIMIT)

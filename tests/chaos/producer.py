@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from holdfast import Holdfast
 from holdfast.app import session_of
 from tests.chaos import load
-from tests.chaos.jobs import KINDS, Job
+from tests.chaos.jobs import Job
 from tests.chaos.journal import Journal
 from tests.faults.app import insist
 from tests.process.app import workflows
@@ -31,7 +31,7 @@ class Producer:
         self._hf = hf
         self._options = options
         self._journal = Journal(options.journal)
-        self._kinds = sorted(options.kinds.split(",") if options.kinds else KINDS)
+        self._kinds = sorted(options.kinds.split(","))
         self._is_over = asyncio.Event()
         if options.closing:
             self.end()
@@ -89,7 +89,7 @@ if __name__ == "__main__":
     parser.add_argument("--seed", required=True)
     parser.add_argument("--pace", type=float, default=8, help="jobs a second")
     parser.add_argument("--most", type=int, default=0, help="how many jobs; 0: no end")
-    parser.add_argument("--kinds", default="", help="only these, with a comma between them")
+    parser.add_argument("--kinds", required=True, help="the kinds of jobs, with a comma between them")
     parser.add_argument("--closing", type=int, default=0, help="1: only what a predecessor has begun")
     parser.add_argument("--book", required=True)
     parser.add_argument("--journal", required=True)

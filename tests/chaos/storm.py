@@ -18,12 +18,12 @@ from holdfast.testing.patience import GUARD_SECONDS
 from tests.chaos import load
 from tests.chaos.display import Display
 from tests.chaos.evidence import Evidence, Fate, Remark
+from tests.chaos.jobs import KINDS
 from tests.chaos.journal import Journal
 from tests.chaos.places import Blow, Place
 from tests.chaos.plan import Plan
 from tests.chaos.witness import Witness
 from tests.faults.app import insist
-from tests.process.app import make_tables
 from tests.process.crew import COMPLAINTS, Crew, Hand, is_stopped
 
 GRACE_SECONDS = 2.0
@@ -31,6 +31,8 @@ CONCURRENCY = 100
 SCHEDULE = "tick"
 LONGER = (1.1, 1.6)
 """Number of leases between two stops of a worker."""
+LOSS = "confirmed writes were lost"
+"""What a worker logs if the store has lost what it had confirmed."""
 
 
 class Storm:
@@ -72,8 +74,7 @@ class Storm:
     async def _prepare(self) -> None:
         hf = self.crew.hf
         await session_of(hf).open()
-        with hf.connection() as connection:
-            make_tables(connection)
+        self.place.prepare(hf)
         for type, count in load.CONCURRENCY.items():
             await hf.types.set(type, concurrency=count)
         for type, (tag, count) in load.PER_KEY.items():
@@ -113,7 +114,7 @@ class Storm:
             "seed": self.plan.seed,
             "pace": self.plan.pace,
             "most": self.plan.most,
-            "kinds": ",".join(self.plan.kinds),
+            "kinds": ",".join(self._kinds()),
             "closing": int(closing),
             "book": self.crew.book,
             "journal": self._journal(slot).path,
@@ -122,6 +123,9 @@ class Storm:
             self._launched, self.place.way, self.crew.folder, options, program="tests.chaos.producer", role="producer"
         )
         self._launched += 1
+
+    def _kinds(self) -> Sequence[str]:
+        return self.plan.kinds or sorted(KINDS.keys() - self.place.kinds_left_out)
 
     def _journal(self, slot: int) -> Journal:
         return Journal(self.crew.folder / f"journal-{slot}")
@@ -276,9 +280,7 @@ class Storm:
             hand.worker_id = hand.worker_id or self.witness.known.get(hand.pid, "")
         self.witness.remarks += await self.witness.leftovers()
         self.witness.remarks += self._complaints()
-        with self.crew.hf.connection(readonly=True) as connection:
-            deposits = [(str(run_id), int(n)) for run_id, n in connection.execute("select * from deposit").fetchall()]
-            ((total,),) = connection.execute("select count from total").fetchall()
+        deposits = self.place.deposits(self.crew.hf)
         schedules = await store.catalog(ListSchedules(name=SCHEDULE))
         return Evidence(
             seconds=seconds,
@@ -292,8 +294,8 @@ class Storm:
             delays=sorted(self.witness.delays, key=lambda delay: delay.until),
             remarks=self.witness.remarks,
             looks=self.witness.looks,
-            deposits=deposits,
-            total=int(total),
+            deposits=deposits.made,
+            total=deposits.total,
             schedule=schedules[0] if schedules else None,
             blows=dict(self.blows),
         )
@@ -313,7 +315,7 @@ class Storm:
             if not hand.worker_id and hand.is_leaving and code == -signal.SIGTERM:
                 continue  # it was stopped before it had installed its signal handlers
             who = f"worker {hand.number} (pid {hand.pid})"
-            texts += [f"{who}: {line}" for line in lines if any(words in line for words in COMPLAINTS)]
+            texts += [f"{who}: {line}" for line in lines if any(words in line for words in (*COMPLAINTS, LOSS))]
             if hand.killed_at is None and code != 0:
                 texts.append(f"{who} {_ended(code)}: {hand.log[-1_000:]}")
         return [Remark("processes", text) for text in texts]

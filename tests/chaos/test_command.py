@@ -17,7 +17,7 @@ from tests.chaos.journal import Acceptance, Journal
 
 
 def test_each_module_of_places_is_a_store() -> None:
-    assert places.names() == ["postgres", "sqlite"]
+    assert places.names() == ["postgres", "redis", "sqlite"]
 
 
 def test_an_unknown_store_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,7 +26,7 @@ def test_an_unknown_store_is_refused_with_the_known_ones(capsys: pytest.CaptureF
 
     assert ended.value.code == 2
     said = capsys.readouterr().err.replace("'", "")  # later patches of Python 3.12 and 3.13 quote less
-    assert "oracle (choose from postgres, sqlite)" in said
+    assert "oracle (choose from postgres, redis, sqlite)" in said
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "nan", "soon", "1e9"])

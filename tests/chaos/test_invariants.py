@@ -137,10 +137,10 @@ def ticks(*slots: int, created: float = 10) -> Evidence:
     return some("tick", *(tick(number, slot) for number, slot in enumerate(slots)), accepted=[], schedule=schedule)
 
 
-def deposits(*numbers: int, total: int | None = None) -> Evidence:
-    story = Story(run("r", "tellers", payload='{"count":2}', result="[0,1]"), (), (), life("r"))
+def deposits(*numbers: int, total: int | None = None, type: str = "tellers") -> Evidence:
+    story = Story(run("r", type, payload='{"count":2}', result="[0,1]"), (), (), life("r"))
     made = [("r", number) for number in numbers]
-    return some("tellers", story, deposits=made, total=len(made) if total is None else total)
+    return some(type, story, deposits=made, total=len(made) if total is None else total)
 
 
 def trip(*undone: str) -> Evidence:
@@ -188,6 +188,7 @@ GOOD = {
     "a retry in time": tried(5.001),
     "a run for each slot": ticks(1, 2),
     "deposits": deposits(0, 1),
+    "deposits by idempotency key": deposits(0, 1, type="clerks"),
     "a trip undone": trip("stage#2", "stage"),
     "one that waits": waiting(MESSAGE),
     "a takeover after a death": lost(killed_at=LATER - 1),
@@ -260,6 +261,7 @@ PLANTED: dict[str, tuple[str, Kind, Evidence]] = {
     "a deposit made twice": ("I10", "duplicate", deposits(0, 1, 1)),
     "a deposit lost": ("I10", "lost", deposits(0)),
     "a total that is wrong": ("I10", "wrong", deposits(0, 1, total=3)),
+    "a deposit by idempotency key made twice": ("I10", "duplicate", deposits(0, 1, 1, type="clerks")),
     "a slot without a run": ("I10", "lost", ticks(1)),
     "two runs of a slot": ("I10", "duplicate", ticks(1, 2, 2)),
     "a body repeated for nothing": (

@@ -14,8 +14,8 @@ import pytest
 from holdfast import Context, Holdfast, Registry
 from holdfast.testing.patience import until
 from tests.figures.series import tell
+from tests.figures.stores import STORES, url_of
 
-STORES = ("sqlite", "postgres")
 STEP_SECONDS = 0.02
 SLOTS = 5
 TIMES = 7
@@ -64,8 +64,7 @@ async def limited(ctx: Context) -> float:
 
 @asynccontextmanager
 async def opened(store: str, folder: Path, request: pytest.FixtureRequest) -> AsyncIterator[Holdfast]:
-    url = f"sqlite:///{folder / 'runs.db'}" if store == "sqlite" else request.getfixturevalue("postgres_url")
-    hf = Holdfast(url)
+    hf = Holdfast(url_of(store, folder, request))
     hf.include(app)
     async with hf:
         yield hf

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Context, Holdfast, Registry
+from tests.figures.stores import STORES, url_of
 
 FEW, MANY = 2_000, 5_000
 MOST_TIMES_DEARER = 3.0
@@ -27,10 +28,9 @@ async def parent(ctx: Context, count: int) -> int:
     return sum(await asyncio.gather(*(ctx.call(child, number) for number in range(count))))
 
 
-@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+@pytest.mark.parametrize("store", STORES)
 async def test_a_gather_over_children_is_linear(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    url = f"sqlite:///{tmp_path / 'runs.db'}" if store == "sqlite" else request.getfixturevalue("postgres_url")
-    hf = Holdfast(url)
+    hf = Holdfast(url_of(store, tmp_path, request))
     hf.include(families)
     async with hf, hf.worker():
         await seconds_of(hf, 100)  # one-time costs do not count

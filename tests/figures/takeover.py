@@ -8,7 +8,7 @@ from tests.process.crew import Crew, facts, on_every_store
 
 TIMES = 5
 LEASE_SECONDS = 2.0
-"""On Postgres a killed worker is noticed when its lease is over."""
+"""On a server a killed worker is noticed when its lease is over."""
 PROBE_SECONDS = 1.0
 """Interval at which SQLite workers check whether others live; their own lease does not matter."""
 SLACK_SECONDS = 1.0

@@ -12,12 +12,13 @@ import pytest
 
 from holdfast import Context, Holdfast, Registry
 from tests.figures.series import MILLISECOND, tell
+from tests.figures.stores import url_of
 
 TIMERS = 100
 FIRST = timedelta(seconds=2)
 """Longer than a worker keeps a sleeping run in memory."""
 APART = timedelta(milliseconds=20)
-LIMITS_SECONDS = {"sqlite": 5 * MILLISECOND, "postgres": 8 * MILLISECOND}
+LIMITS_SECONDS = {"sqlite": 5 * MILLISECOND, "postgres": 8 * MILLISECOND, "redis": 8 * MILLISECOND}
 
 timers = Registry()
 
@@ -36,8 +37,7 @@ async def sleeper(ctx: Context, until: datetime) -> float:
 
 @pytest.mark.parametrize("store", LIMITS_SECONDS)
 async def test_a_sleeping_run_continues_in_time(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    url = f"sqlite:///{tmp_path / 'runs.db'}" if store == "sqlite" else request.getfixturevalue("postgres_url")
-    hf = Holdfast(url)
+    hf = Holdfast(url_of(store, tmp_path, request))
     hf.include(timers)
     async with hf, hf.worker(concurrency=2 * TIMERS):
         first = datetime.now(UTC) + FIRST

@@ -126,6 +126,7 @@ CATCHERS: Mapping[str, Catcher] = {
     "contract": Catcher(layer="contract", command=_tests("tests/contract/test_contract_memory.py")),
     "contract on SQLite": Catcher(layer="contract", command=_tests("tests/contract/test_contract_sqlite.py")),
     "contract on Postgres": Catcher(layer="contract", command=_tests("tests/contract/test_contract_postgres.py")),
+    "contract on dictionaries": Catcher(layer="contract", command=_tests("tests/contract/test_contract_dictionary.py")),
     "races": Catcher(layer="contract", command=_tests("tests/contract/test_races.py")),
     "claimers": Catcher(layer="contract", command=_tests("tests/contract/test_concurrent_claimers.py")),
     "model on SQLite": Catcher(
@@ -167,6 +168,9 @@ CATCHERS: Mapping[str, Catcher] = {
     "functions of users on Postgres": Catcher(
         layer="unit tests", command=_tests("tests/unit/stores/postgres/test_functions.py")
     ),
+    "key-value store": Catcher(layer="unit tests", command=_tests("tests/unit/stores/kv")),
+    "unit tests of Redis": Catcher(layer="unit tests", command=_tests("tests/unit/stores/redis")),
+    "driver of Redis": Catcher(layer="Redis", command=_tests("tests/redis")),
     "transactions": Catcher(layer="scenarios", command=_tests("tests/scenario/test_transactions.py")),
     "unit tests of clocks": Catcher(layer="unit tests", command=_tests("tests/unit/core/test_clock.py")),
     "unit tests of workers": Catcher(layer="unit tests", command=_tests("tests/unit/worker")),

@@ -12,6 +12,8 @@ from random import Random
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from holdfast import Holdfast
+from tests.process.app import make_tables
 from tests.process.crew import Hand
 
 
@@ -20,6 +22,13 @@ class Blow(NamedTuple):
 
     weight: float
     strike: Callable[[Random, Sequence[Hand]], Awaitable[None]]
+
+
+class Deposits(NamedTuple):
+    """The effects outside the runs: deposits as runs and numbers, and their total as the store's side counted it."""
+
+    made: list[tuple[str, int]]
+    total: int
 
 
 class Place:
@@ -31,6 +40,9 @@ class Place:
     """The URL for observers, which is not disturbed."""
     way: str
     """The URL for workers and producers, which may lead through a faulty proxy."""
+
+    kinds_left_out: frozenset[str] = frozenset({"clerks"})
+    """The kinds of jobs that this store cannot do, or that others stand for."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -44,6 +56,18 @@ class Place:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop everything."""
+
+    def prepare(self, hf: Holdfast) -> None:
+        """Create what the test itself needs in the store: the tables of deposits."""
+        with hf.connection() as connection:
+            make_tables(connection)
+
+    def deposits(self, hf: Holdfast) -> Deposits:
+        """Return all effects that jobs had outside the runs."""
+        with hf.connection(readonly=True) as connection:
+            made = [(str(run_id), int(n)) for run_id, n in connection.execute("select * from deposit").fetchall()]
+            ((total,),) = connection.execute("select count from total").fetchall()
+        return Deposits(made, int(total))
 
     @contextmanager
     def outage(self) -> Iterator[None]:
