@@ -2,6 +2,7 @@
 
     from holdfast.testing import Harness, TurnDriver, simulate    # workflows
     from holdfast.testing import FaultyStore, StoreContract       # stores
+    from holdfast.testing import NamespaceContract                # drivers of isolated runs
 
 Nothing else in holdfast imports this package. Only this package imports pytest.
 """
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.testing.contract import DatabaseContract, SettableClock, StoreContract, TransferContract
     from holdfast.testing.faults import FaultyStore
     from holdfast.testing.harness import Harness
+    from holdfast.testing.namespace_contract import NamespaceContract
     from holdfast.testing.simulation.scenario import simulate
     from holdfast.testing.turn_driver import TurnDriver
 
@@ -23,6 +25,7 @@ __all__ = [
     "DatabaseContract",
     "FaultyStore",
     "Harness",
+    "NamespaceContract",
     "SettableClock",
     "StoreContract",
     "TransferContract",
@@ -35,6 +38,7 @@ _MODULES = {
     "DatabaseContract": "contract",
     "FaultyStore": "faults",
     "Harness": "harness",
+    "NamespaceContract": "namespace_contract",
     "SettableClock": "contract",
     "StoreContract": "contract",
     "TransferContract": "contract",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast.core.checkpoint import Finish
 from holdfast.core.clock import Clock, Micros
 from holdfast.runner.operation import StepCall
-from holdfast.worker.committer import Committer
+from holdfast.worker.committer import CheckpointSource
 from holdfast.worker.executor import Executor
 from holdfast.worker.signals import SignalSender
 from holdfast.worker.transactor import Transactor
@@ -23,6 +23,14 @@ class WorkerClock(Clock, Protocol):
     def told(self, now: Micros, asked_at: Micros | None = None) -> None: ...
 
 
+class CheckpointSink(Protocol):
+    """Writes the checkpoints of run drivers. The committer of a worker is one."""
+
+    def add(self, source: CheckpointSource, /) -> None:
+        """Write a run's checkpoint soon. The answer may arrive before this method returns."""
+        ...
+
+
 class DriverHost(Protocol):
     """A worker as its run drivers see it."""
 
@@ -33,7 +41,11 @@ class DriverHost(Protocol):
     @property
     def clock(self) -> Clock: ...
 
-    committer: Committer
+    @property
+    def committer(self) -> CheckpointSink: ...
+
+    gathers: bool
+    """True if a run that waits for many children stays in memory for a while after one has ended."""
     executor: Executor
     signal_sender: SignalSender
     transactor: Transactor | None

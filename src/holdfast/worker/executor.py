@@ -56,15 +56,19 @@ class Body:
 
 
 class Executor:
-    """Executes up to `steps` bodies at once, up to `threads` of them in threads. Further bodies wait in a queue."""
+    """Executes up to `steps` bodies at once, up to `threads` of them in threads. Further bodies wait in a queue.
 
-    def __init__(self, *, steps: int, threads: int) -> None:
+    If it is made with `is_open=False`, all bodies wait until `open`.
+    """
+
+    def __init__(self, *, steps: int, threads: int, is_open: bool = True) -> None:
         self._loop = asyncio.get_running_loop()
         # Every body starts from the context variables of the worker's creation, never from those of another body.
         # Without this, the first body to end in a loop iteration would leak its variables: the same callback handles
         # the results of other bodies and starts the steps that follow from them.
         self._context = copy_context()
-        self._steps = steps
+        self._limit = steps
+        self._steps = steps if is_open else 0
         self._threads = Threads(threads, self._loop)
         self._running: set[Body] = set()
         self._queue: deque[Body] = deque()
@@ -90,6 +94,11 @@ class Executor:
         else:
             self._queue.append(body)
         return body
+
+    def open(self) -> None:
+        """Begin to execute bodies, and start those that wait."""
+        self._steps = self._limit
+        self._start_waiting()
 
     def hand_over(self, callback: Callable[[StepInfo], None], info: StepInfo) -> None:
         """Schedule a callback on the loop. Safe to call from any thread."""
@@ -213,13 +222,17 @@ class Executor:
         self._running.discard(body)
         if body.timer is not None:
             body.timer.cancel()
+        if self._queue:
+            self._start_waiting()
+        if not body.is_abandoned:
+            body.value, body.error = value, error
+            body.report(body)
+
+    def _start_waiting(self) -> None:
         while self._queue and len(self._running) < self._steps:
             waiting = self._queue.popleft()
             if not waiting.is_abandoned:
                 self._launch(waiting)
-        if not body.is_abandoned:
-            body.value, body.error = value, error
-            body.report(body)
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

@@ -81,7 +81,7 @@ class RunDriver:
         self._timer_at: Micros | None = None
         self._is_gone = False
         self._is_lingering = False
-        self._gathering = Gathering(host.clock.now() if lease.arrivals else 0)
+        self._gathering = Gathering(host.clock.now() if lease.arrivals and host.gathers else 0)
         self._is_pausing = lease.run.is_pausing
         self._signals = host.signal_sender.signals
         self._journal = Journal(lease.run, host.name)
@@ -170,7 +170,7 @@ class RunDriver:
         self.advance()
 
     def _receive(self, verdict: Verdict) -> None:
-        if verdict.arrivals:
+        if verdict.arrivals and self._host.gathers:
             self._gathering.arrived_at = self._host.clock.now()
         self._turn.inbox.add(verdict.arrivals, verdict.seen)
 

@@ -97,6 +97,7 @@ class Worker:
         self._log = logging.LoggerAdapter(_log, {"worker": self.name})
         self.signal_sender = SignalSender(signals or Signals(), self.name, self.clock)
         self.is_draining = False
+        self.gathers = True
         self.always_replay = always_replay
         self.body_of = body_of
         self.committer: Committer

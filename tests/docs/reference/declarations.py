@@ -28,6 +28,9 @@ Kind = Literal["method", "property", "field"]
 _MAKERS = {"blocking": "{}", "iterating": "Iterator[{}]", "listing": "list[{}]"}
 """How methods of `hf.sync` are made from those of `hf`, and what they return then."""
 
+# `NamespaceDriver` describes these for all drivers.
+_OF_DRIVERS = {"get", "set", "delete", "delete_prefix", "list", "batch", "set_alarm", "clear_alarm"}
+
 INTERNAL = {
     "AsyncList": {"of"},
     "AuditInfo": {"created", "of"},
@@ -50,6 +53,7 @@ INTERNAL = {
         "skip",
         "surviving_lines",
     },
+    "DictionaryNamespace": _OF_DRIVERS,
     "ErrorRecord": {"of"},
     "Harness": {"pass_until"},
     "Metrics": {"samples"},
@@ -63,6 +67,7 @@ INTERNAL = {
     "SyncWorkflow": {"begin", "deliver", "is_strict", "plan"},
     "Workflow": {"is_strict", "plan"},
     "VirtualClock": {"told"},
+    "SqliteNamespace": _OF_DRIVERS,
     "Worker": {
         "accept",
         "always_replay",
@@ -70,6 +75,7 @@ INTERNAL = {
         "clock",
         "committer",
         "executor",
+        "gathers",
         "free",
         "holds_suspect",
         "is_crowded",

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import holdfast
+import holdfast.kv
 import holdfast.testing
 import holdfast.typing
 from tests.docs.reference import introductions
@@ -16,7 +17,7 @@ from tests.docs.reference.declarations import Declaration, declaration_of
 from tests.docs.reference.entries import Entry, rendered
 from tests.docs.reference.prose import linked, summary
 
-MODULES: Sequence[ModuleType] = (holdfast, holdfast.typing, holdfast.testing)
+MODULES: Sequence[ModuleType] = (holdfast, holdfast.typing, holdfast.kv, holdfast.testing)
 
 NOTE = "<!-- Made by `make reference` from the docstrings. Do not edit. -->"
 
@@ -286,6 +287,26 @@ PAGES = (
         ],
     ),
     ReferencePage(
+        "isolated-runs",
+        "Isolated runs",
+        "`kv.advance`, mail for a run, and its outbox",
+        [
+            *map(Entry, ("advance", "Advanced", "IsolatedOptions", "message", "event", "child_ended", "cancel")),
+            *map(Entry, ("delivered", "OutboxItem")),
+        ],
+    ),
+    ReferencePage(
+        "namespace-drivers",
+        "Namespace drivers",
+        "`NamespaceDriver`, the drivers that are included, and their error",
+        [
+            Entry("NamespaceDriver", "driver"),
+            Entry("DictionaryNamespace", "dictionary", is_constructed=True),
+            Entry("SqliteNamespace", "file", is_constructed=True),
+            Entry("DriverFailed"),
+        ],
+    ),
+    ReferencePage(
         "testing",
         "Testing workflows",
         "`Harness`, `simulate`, and the fixtures for pytest",
@@ -302,7 +323,7 @@ PAGES = (
         "Testing stores",
         "`StoreContract` and its parts, `FaultyStore`, and clocks that stand still",
         [
-            *map(Entry, ("StoreContract", "TransferContract", "DatabaseContract")),
+            *map(Entry, ("StoreContract", "TransferContract", "DatabaseContract", "NamespaceContract")),
             Entry("FaultyStore", "store", is_constructed=True),
             Entry("VirtualClock", "clock", is_constructed=True),
             Entry("SettableClock", "settable_clock", is_constructed=True),
@@ -342,8 +363,16 @@ def anchor(heading: str) -> str:
 
 
 def links_from(file: str) -> dict[str, str]:
-    """The addresses of all entries, as seen from a page."""
-    return {name: f"#{at}" if page == file else f"{page}.md#{at}" for name, (page, at) in places().items()}
+    """The addresses of all entries, as seen from a page.
+
+    The functions of `holdfast.kv` are common words, such as `cancel`, so only their own page and the index link them.
+    """
+    known = {name: place for name, place in places().items() if file in (place[0], "README") or not _is_word(name)}
+    return {name: f"#{at}" if page == file else f"{page}.md#{at}" for name, (page, at) in known.items()}
+
+
+def _is_word(name: str) -> bool:
+    return name.islower() and public_names().get(name, ("",))[0] == holdfast.kv.__name__
 
 
 def contents() -> dict[str, str]:

@@ -22,8 +22,8 @@ from holdfast.worker.executor import Body, Executor
 class Bench:
     """An executor, and its reports."""
 
-    def __init__(self, **limits: int) -> None:
-        self.executor = Executor(**{"steps": 100, "threads": 4, **limits})
+    def __init__(self, *, steps: int = 100, threads: int = 4, is_open: bool = True) -> None:
+        self.executor = Executor(steps=steps, threads=threads, is_open=is_open)
         self.reported: list[Body] = []
         self.changed = asyncio.Event()
 
@@ -92,6 +92,23 @@ async def test_bodies_over_the_limit_wait_even_if_many_fail_at_once() -> None:
     for _ in range(3_000):
         bench.start(an_async)
     assert len(await bench.wait_for(3_000)) == 3_000
+    bench.executor.close()
+
+
+async def test_bodies_wait_until_the_executor_is_open() -> None:
+    bench, begun = Bench(is_open=False), list[int]()
+
+    async def body(number: int) -> None:
+        begun.append(number)
+
+    abandoned = bench.start(body, 0)
+    bench.start(body, 1)
+    abandoned.abandon()
+    await asyncio.sleep(0)
+    assert begun == []
+    bench.executor.open()
+    await bench.wait_for(1)
+    assert begun == [1]
     bench.executor.close()
 
 

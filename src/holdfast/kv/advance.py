@@ -1,0 +1,183 @@
+"""Advance: moves one run in a namespace of its own as far as it goes, and says when to come back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, TypedDict, Unpack
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.app import Holdfast, session_of
+from holdfast.core import rules
+from holdfast.core.checkpoint import LeaseRequest
+from holdfast.core.clock import SECOND, Clock, Micros, SystemClock, instant, moment
+from holdfast.core.errors import ErrorRecord, InvalidRequest
+from holdfast.core.intent import check_delay, check_id, check_tags, described, refuse_options, run_options
+from holdfast.core.model import Intent, Run, Undelivered
+from holdfast.core.states import RunState
+from holdfast.kv.checked_driver import CheckedDriver
+from holdfast.kv.driver import NamespaceDriver
+from holdfast.kv.host import NAME, NamespaceHost
+from holdfast.kv.namespace import Namespace, load
+from holdfast.kv.outbox import OutboxItem
+from holdfast.worker.claimer import PYTHON
+
+LEASE: Micros = 30 * SECOND
+"""The alarm while a run executes: if the host dies, the run is advanced again after this time at the latest."""
+
+_SHARED = ("key", "reuse", "priority", "retention")
+
+
+class IsolatedOptions(TypedDict, total=False):
+    """The options of a run in a namespace of its own: keywords of the first `advance`."""
+
+    delay: float | timedelta
+    """Seconds or a timedelta to wait before the run begins."""
+    ready_at: datetime | None
+    """The moment before which the run does not begin, instead of `delay`. UTC unless it has a zone."""
+    tags: Mapping[str, str] | None
+    """Names and values that belong to the run."""
+    max_run: float | timedelta | None
+    """Seconds or a timedelta after which the run is cancelled, counted from when it may begin. Default: no limit."""
+    max_suspend: float | timedelta | None
+    """Seconds or a timedelta after which one suspension of the run cancels it. Default: no limit."""
+    undelivered: Undelivered
+    """Policy for messages that the run never received: `discard` (default), or `dead_letter`, through the outbox."""
+
+
+class Advanced(msgspec.Struct, frozen=True, kw_only=True):
+    """The progress of a run, as `advance` returns it."""
+
+    state: RunState
+    """Its state. An end state is final."""
+    result: Any = None
+    """The return value of the workflow, if the run has succeeded."""
+    error: ErrorRecord | None = None
+    """The reason why it failed, was cancelled, rolls back or is blocked."""
+    alarm_at: datetime | None = None
+    """The time of its alarm: advance it then, or as soon as something is written into its namespace."""
+    outbox: tuple[OutboxItem, ...] = ()
+    """Its requests to other runs, oldest first, that the host has not cleared with `kv.delivered`."""
+
+
+async def advance(
+    driver: NamespaceDriver,
+    hf: Holdfast,
+    run_id: str,
+    *,
+    type: str | None = None,
+    payload: Mapping[str, Any] | None = None,
+    start: OutboxItem | None = None,
+    clock: Clock | None = None,
+    **options: Unpack[IsolatedOptions],
+) -> Advanced:
+    """Advance a run until it stands still: until it has ended, or can only wait.
+
+    `hf` supplies the registered workflows; its store is not opened. The first call creates the run, from `type`,
+    `payload` and `options`, or from the `start` item of its parent's outbox. Later calls do not need them. Never
+    advance one namespace twice at the same time.
+
+    Raises `DriverFailed` if the driver fails. Raises `InvalidRequest`, `SchemaOutOfDate` or `Unreadable`, and writes
+    nothing, if the namespace has another run, another layout, or something that is not from holdfast.
+    """
+    check_id(run_id)
+    clock = clock or SystemClock()
+    checked = CheckedDriver(driver)
+    registry = session_of(hf).registry
+    namespace = await load(checked, run_id)
+    if not namespace.exists:
+        namespace.create(_intent(run_id, type, payload, start, options), clock.now())
+    _check_type(namespace.run, type)
+    definition = registry.definition(namespace.run.type)
+    await _move(namespace, checked, hf, clock)
+    run = namespace.run
+    result = None if run.result is None else definition.result.decode(run.result, "result of the run")
+    return Advanced(
+        state=run.state,
+        result=result,
+        error=run.error,
+        alarm_at=_alarm_of(run),
+        outbox=tuple(namespace.outbox.values()),
+    )
+
+
+async def _move(namespace: Namespace, driver: CheckedDriver, hf: Holdfast, clock: Clock) -> None:
+    """Take in mail, then claim and drive the run as long as it is due."""
+    session = session_of(hf)
+    if not namespace.run.state.is_end:
+        namespace.take_in(clock.now())
+    is_alarmed = False
+    while _is_due(namespace.run, now := clock.now()):
+        if not is_alarmed:
+            # Before the lease is written: a host that dies after that has an alarm to come back to.
+            await driver.set_alarm(moment(now + LEASE))
+            is_alarmed = True
+        claim_id = f"{NAME}-{namespace.run.token + 1}"
+        lease = namespace.claim(LeaseRequest(worker=NAME, claim_id=claim_id, lease=LEASE, python=PYTHON), now)
+        host = NamespaceHost(namespace, driver, clock, session.signals)
+        await host.drive(lease, session.registry.definition(lease.run.type))
+    await namespace.commit(driver)
+    # After the batch: a crash between the two leaves an alarm that is too early, which costs one call.
+    alarm_at = _alarm_of(namespace.run)
+    if alarm_at is None:
+        await driver.clear_alarm()
+    else:
+        await driver.set_alarm(alarm_at)
+
+
+def _is_due(run: Run, now: Micros) -> bool:
+    """True if a run can go on. A held run can: its host has died, because no other process writes it."""
+    return not run.state.is_end and (run.is_held or rules.is_due(run, now))
+
+
+def _alarm_of(run: Run) -> datetime | None:
+    return None if run.ready_at is None else moment(run.ready_at)
+
+
+def _check_type(run: Run, type: str | None) -> None:
+    if type is not None and type != run.type:
+        raise InvalidRequest(f"run {run.id} in this namespace has the type {run.type!r}, not {type!r}")
+
+
+def _intent(
+    run_id: str,
+    type: str | None,
+    payload: Mapping[str, Any] | None,
+    start: OutboxItem | None,
+    options: IsolatedOptions,
+) -> Intent:
+    """Return the request to create the run."""
+    if start is not None:
+        if start.intent is None or start.intent.id != run_id:
+            raise InvalidRequest(f"advance(start={start.id!r}): expected an item of kind start, for run {run_id}")
+        # A key is unique in a store, and a namespace has no other runs. The host knows the key from the item.
+        return replace(start.intent, key=None)
+    if type is None:
+        raise InvalidRequest(f"there is no run {run_id} in this namespace yet; pass its type and payload")
+    _check_options(type, options)
+    ready_at = options.get("ready_at")
+    return Intent(
+        id=run_id,
+        type=described(type, (payload,))[0],
+        payload=described(type, (payload,))[1],
+        start_at=None if ready_at is None else instant(ready_at, "ready_at"),
+        delay=check_delay(options.get("delay", 0)),
+        tags=check_tags(options.get("tags")),
+        options=run_options(
+            max_run=options.get("max_run"),
+            max_suspend=options.get("max_suspend"),
+            undelivered=options.get("undelivered", "discard"),
+        ),
+    )
+
+
+def _check_options(type: str, options: IsolatedOptions) -> None:
+    if shared := [name for name in options if name in _SHARED]:
+        raise InvalidRequest(
+            f"advance({', '.join(shared)}=…): a namespace has one run, so there is nothing to compare or to queue it "
+            "with; keys, priorities and retention need a store"
+        )
+    if unknown := [name for name in options if name not in IsolatedOptions.__annotations__]:
+        refuse_options(unknown, IsolatedOptions.__annotations__, type, of="advance")

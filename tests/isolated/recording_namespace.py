@@ -1,0 +1,46 @@
+"""A dictionary namespace that records what is written, and misbehaves if a test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from holdfast.kv import DictionaryNamespace
+from holdfast.kv.driver import Writes
+
+
+class RecordingNamespace(DictionaryNamespace):
+    """Records batches. `listed` changes what `list` returns, `drop` loses batches, `fail` names calls that raise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[Writes] = []
+        self.drop: Callable[[int], bool] = lambda number: False
+        self.fail: set[str] = set()
+        self.listed: Callable[[Sequence[tuple[bytes, bytes]]], Sequence[tuple[bytes, bytes]]] = lambda pairs: pairs
+
+    def _call(self, name: str) -> None:
+        if name in self.fail:
+            raise OSError("the disk is full")
+
+    async def get(self, key: bytes) -> bytes | None:
+        self._call("get")
+        return await super().get(key)
+
+    async def list(self, prefix: bytes) -> Sequence[tuple[bytes, bytes]]:
+        self._call("list")
+        return self.listed(await super().list(prefix))
+
+    async def batch(self, writes: Writes) -> None:
+        self._call("batch")
+        self.batches.append(writes)
+        if not self.drop(len(self.batches)):
+            await super().batch(writes)
+
+    async def set_alarm(self, at: datetime) -> None:
+        self._call("set_alarm")
+        await super().set_alarm(at)
+
+    async def clear_alarm(self) -> None:
+        self._call("clear_alarm")
+        await super().clear_alarm()

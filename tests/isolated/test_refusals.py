@@ -1,0 +1,196 @@
+"""Bad drivers and foreign namespaces: a typed error, nothing written, and the run can be advanced again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import Context, Holdfast, InvalidRequest, RunState, SchemaOutOfDate, UnknownWorkflow, Unreadable, kv
+from holdfast.kv.keys import pack
+from holdfast.kv.layout import HEADER, HISTORY, MESSAGES
+from holdfast.kv.values import NamespaceHeader, encode
+from tests.isolated.recording_namespace import RecordingNamespace
+
+
+def application() -> Holdfast:
+    hf = Holdfast("memory://")
+
+    @hf.workflow("two")
+    async def two(ctx: Context) -> list[int]:
+        return [await ctx.step("one", lambda: 1), await ctx.step("two", lambda: 2)]
+
+    @hf.workflow("listen")
+    async def listen(ctx: Context) -> Any:
+        await ctx.step("one", lambda: 1)
+        return await ctx.receive("item", timeout=60)
+
+    @hf.workflow("table")
+    async def table(ctx: Context) -> None:
+        await ctx.tx("write", lambda connection: None)
+
+    return hf
+
+
+@pytest.mark.parametrize("call", ["list", "batch", "get", "set_alarm", "clear_alarm"])
+async def test_a_driver_that_raises_is_named_and_the_run_goes_on_later(call: str) -> None:
+    hf, namespace = application(), RecordingNamespace()
+    namespace.fail = {call}
+    with pytest.raises(kv.DriverFailed, match=rf"driver\.{call}: raised OSError: the disk is full") as raised:
+        await kv.advance(namespace, hf, "run", type="two")
+    assert raised.value.call == call
+    namespace.fail = set()
+    assert (await kv.advance(namespace, hf, "run", type="two")).result == [1, 2]
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+async def test_a_lost_batch_is_noticed_and_the_run_goes_on_later(lost: int) -> None:
+    hf, namespace = application(), RecordingNamespace()
+    namespace.drop = lambda number: number == lost
+    with pytest.raises(kv.DriverFailed, match=r"driver\.batch: returned, but its writes are not there"):
+        await kv.advance(namespace, hf, "run", type="two")
+    assert len(namespace.batches) == lost
+    assert (await kv.advance(namespace, hf, "run", type="two")).result == [1, 2]
+
+
+async def test_no_step_executes_before_its_lease_is_written() -> None:
+    hf, namespace, executed = Holdfast("memory://"), RecordingNamespace(), list[int]()
+
+    @hf.workflow("eager")
+    async def eager(ctx: Context) -> None:
+        await ctx.step("one", executed.append, 1)
+
+    namespace.fail = {"batch"}
+    with pytest.raises(kv.DriverFailed):
+        await kv.advance(namespace, hf, "run", type="eager")
+    assert executed == []
+    namespace.fail = set()
+    await kv.advance(namespace, hf, "run", type="eager")
+    assert executed == [1]
+
+
+async def test_keys_out_of_order_are_refused() -> None:
+    hf, namespace = application(), RecordingNamespace()
+    await kv.advance(namespace, hf, "run", type="listen")
+    before = dict(namespace.data)
+    namespace.listed = lambda pairs: list(reversed(pairs))
+    with pytest.raises(kv.DriverFailed, match=r"driver\.list: .* not in byte order"):
+        await kv.advance(namespace, hf, "run")
+    assert namespace.data == before
+    namespace.listed = lambda pairs: pairs
+    assert (await kv.advance(namespace, hf, "run")).state is RunState.SUSPENDED
+
+
+async def test_a_list_of_something_else_is_refused() -> None:
+    hf, namespace = application(), RecordingNamespace()
+    strange: Any = [("key", b"value")]
+    namespace.listed = lambda pairs: strange
+    with pytest.raises(kv.DriverFailed, match=r"driver\.list: did not return pairs of bytes"):
+        await kv.advance(namespace, hf, "run", type="two")
+
+
+async def test_the_namespace_of_another_run_is_refused() -> None:
+    hf, namespace = application(), RecordingNamespace()
+    await kv.advance(namespace, hf, "run", type="listen")
+    before = dict(namespace.data)
+    with pytest.raises(InvalidRequest, match="belongs to run run, not to other"):
+        await kv.advance(namespace, hf, "other", type="listen")
+    assert namespace.data == before
+
+
+async def test_another_schema_number_is_refused() -> None:
+    hf, namespace = application(), RecordingNamespace()
+    await kv.advance(namespace, hf, "run", type="listen")
+    namespace.data[HEADER] = encode(NamespaceHeader(schema=99, run_id="run"))
+    before = dict(namespace.data)
+    with pytest.raises(SchemaOutOfDate, match="schema 99"):
+        await kv.advance(namespace, hf, "run")
+    assert namespace.data == before
+
+
+async def test_an_entry_that_is_missing_is_noticed() -> None:
+    hf, namespace = application(), RecordingNamespace()
+    await kv.advance(namespace, hf, "run", type="listen")
+    for key in [key for key in namespace.data if key.startswith((pack((HISTORY,)), pack((5,))))]:
+        del namespace.data[key]
+    with pytest.raises(Unreadable, match="a batch of the driver was not atomic"):
+        await kv.advance(namespace, hf, "run")
+
+
+@pytest.mark.parametrize("key", [b"", b"garbage", b"\xff", pack((9, 1)), pack((HISTORY, 0)), pack(("users", "ada"))])
+async def test_keys_that_holdfast_did_not_write_are_refused(key: bytes) -> None:
+    hf, namespace = application(), RecordingNamespace()
+    await namespace.set(key, b"value")
+    namespace.batches.clear()
+    with pytest.raises(Unreadable):
+        await kv.advance(namespace, hf, "run", type="two")
+    assert (namespace.data, namespace.batches) == ({key: b"value"}, [])
+
+
+async def test_mail_that_is_garbage_is_refused() -> None:
+    hf, namespace = application(), RecordingNamespace()
+    await namespace.set(pack((MESSAGES, "1")), b"garbage")
+    with pytest.raises(Unreadable):
+        await kv.advance(namespace, hf, "run", type="two")
+
+
+@given(st.data())
+async def test_a_damaged_namespace_is_refused_or_read_and_never_half_written(data: st.DataObject) -> None:
+    hf, namespace = application(), RecordingNamespace()
+    await kv.advance(namespace, hf, "run", type="listen")
+    key = data.draw(st.sampled_from(sorted(namespace.data)))
+    if data.draw(st.booleans()):
+        namespace.data[key] = data.draw(st.binary(max_size=20))
+    else:
+        namespace.data[data.draw(st.binary(max_size=20))] = namespace.data.pop(key)
+    before = dict(namespace.data)
+    namespace.batches.clear()
+    try:
+        await kv.advance(namespace, hf, "run")
+    except (Unreadable, SchemaOutOfDate, InvalidRequest):
+        assert (namespace.data, namespace.batches) == (before, [])
+
+
+async def test_a_run_that_does_not_exist_needs_a_type() -> None:
+    with pytest.raises(InvalidRequest, match="no run run in this namespace yet"):
+        await kv.advance(kv.DictionaryNamespace(), application(), "run")
+
+
+async def test_an_unknown_type_is_refused_before_anything_is_written() -> None:
+    namespace = kv.DictionaryNamespace()
+    with pytest.raises(UnknownWorkflow):
+        await kv.advance(namespace, application(), "run", type="three")
+    assert namespace.data == {}
+
+
+async def test_another_type_than_that_of_the_run_is_refused() -> None:
+    hf, namespace = application(), kv.DictionaryNamespace()
+    await kv.advance(namespace, hf, "run", type="listen")
+    with pytest.raises(InvalidRequest, match="has the type 'listen', not 'two'"):
+        await kv.advance(namespace, hf, "run", type="two")
+
+
+@pytest.mark.parametrize("option", ["key", "reuse", "priority", "retention"])
+async def test_what_needs_a_shared_store_is_refused_with_the_reason(option: str) -> None:
+    options: Any = {option: "x"}
+    with pytest.raises(InvalidRequest, match="need a store"):
+        await kv.advance(kv.DictionaryNamespace(), application(), "run", type="two", **options)
+
+
+async def test_a_transaction_is_refused_with_the_reason() -> None:
+    end = await kv.advance(kv.DictionaryNamespace(), application(), "run", type="table")
+    assert end.error is not None
+    assert "cannot hold your tables" in end.error.message
+
+
+async def test_no_store_is_opened(tmp_path: Any) -> None:
+    hf = Holdfast(f"sqlite:///{tmp_path}/store.db")
+
+    @hf.workflow("short")
+    async def short(ctx: Context) -> int:
+        return 1
+
+    assert (await kv.advance(kv.DictionaryNamespace(), hf, "run", type="short")).result == 1
+    assert list(tmp_path.iterdir()) == []
