@@ -28,6 +28,7 @@ LAST_WORDS = {
     "flow_from_model": "{'kind': 'outage', 'reply': 'we are on it', 'words': 4}",
     "flow_fulfilment": "ledger: +4350 A-1, +900 A-2, -900 A-2",
     "flow_poller": "110 polls, the last changes: v3, v4, v5",
+    "isolated_runs": "parcel-3 by bike",
     "limits": "24 mails, at most 3 at once and 2 for one customer, 10 a second",
     "newsletter": "1995 sent, returned: gone-7@example.org, ",
     "nightly_report": "  publish          done    1 attempts",
