@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,14 @@ class Ear:
         return await guarded("a hint comes", self.heard.get())
 
 
+async def listening(store: SqliteStore, ear: Ear) -> Callable[[], None]:
+    """Subscribe `ear`, and wait until the look that this causes is over: it would also report the next commit."""
+    stop = store.listen(ear)
+    await until("the first look has begun", lambda: store._hint_watcher._looked_at > 0)
+    await claim(store)  # the writer answers only after the look
+    return stop
+
+
 @pytest.fixture
 def slow_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable polling, so that only file changes are noticed."""
@@ -48,7 +57,7 @@ def no_inotify(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("slow_look")
 async def test_a_file_change_is_noticed(store: SqliteStore, other: SqliteStore) -> None:
     ear = Ear()
-    stop = store.listen(ear)
+    stop = await listening(store, ear)
 
     await start(other, an_intent(1))
 
@@ -59,7 +68,7 @@ async def test_a_file_change_is_noticed(store: SqliteStore, other: SqliteStore) 
 @pytest.mark.usefixtures("slow_look")
 async def test_every_file_change_is_noticed_or_followed_by_one_that_is(store: SqliteStore, other: SqliteStore) -> None:
     ear = Ear()
-    stop = store.listen(ear)
+    stop = await listening(store, ear)
 
     for number in range(20):
         await start(other, an_intent(number))
@@ -70,7 +79,7 @@ async def test_every_file_change_is_noticed_or_followed_by_one_that_is(store: Sq
 @pytest.mark.usefixtures("slow_look")
 async def test_own_commits_are_announced_once_and_precisely(store: SqliteStore) -> None:
     ear = Ear()
-    stop = store.listen(ear)
+    stop = await listening(store, ear)
 
     for number in range(20):
         await start(store, an_intent(number))
@@ -84,7 +93,7 @@ async def test_own_commits_are_announced_once_and_precisely(store: SqliteStore) 
 @pytest.mark.usefixtures("slow_look")
 async def test_many_commits_cause_few_hints(store: SqliteStore, other: SqliteStore) -> None:
     ear = Ear()
-    stop = store.listen(ear)
+    stop = await listening(store, ear)
     begun = time.monotonic()
 
     for number in range(300):
@@ -172,13 +181,14 @@ async def test_an_idle_store_with_a_listener_polls_rarely(store: SqliteStore) ->
     assert store._hint_watcher.patience() is None
 
 
+@pytest.mark.usefixtures("slow_look")
 def test_the_watcher_works_on_uvloop(tmp_path: Path) -> None:
     async def main() -> Hint:
         store, other = SqliteStore(tmp_path / "runs.db"), SqliteStore(tmp_path / "runs.db")
         await store.open()
         await other.open()
         ear = Ear()
-        stop = store.listen(ear)
+        stop = await listening(store, ear)
         await start(other, an_intent(1))
         hint = await ear.next()
         stop()
