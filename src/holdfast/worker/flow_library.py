@@ -51,6 +51,10 @@ class FlowHost(Protocol):
         """Claim runs of new flows, and let runs continue whose programs were loaded. Some may ask again."""
         ...
 
+    def flows_looked(self) -> None:
+        """Note that a look for flows has ended. A worker that waits until it is idle waits for this, too."""
+        ...
+
 
 class FlowLibrary:
     """Finds the flows of a worker. `is_wanted` says if a type matches the patterns of the worker."""
@@ -160,6 +164,7 @@ class FlowLibrary:
             self.look()
         else:
             self._arm()
+            self._host.flows_looked()
 
     def _arm(self) -> None:
         if self._poll is not None and self._timer is None and not self._is_stopped:

@@ -414,6 +414,9 @@ class Worker:
                 driver.advance()
         self._changed.set()
 
+    def flows_looked(self) -> None:
+        self._changed.set()
+
     def _take_claimed(self, claimed: Claimed) -> None:
         self.clock.told(claimed.now, self._claimer.asked_at)
         self.take(claimed.leases, claimed.now)

@@ -16,12 +16,13 @@ from holdfast.app import session_of
 from holdfast.core.clock import SECOND, FollowingClock, Micros, Timer
 from holdfast.core.hint import Hint
 from holdfast.core.model import Intent
+from holdfast.core.questions import ListFlows
 from holdfast.runner.operation import StepCall
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.faults import FaultyStore
 from holdfast.testing.harness import Harness
-from holdfast.testing.patience import GUARD_SECONDS, until
+from holdfast.testing.patience import GUARD_SECONDS, guarded, until
 from holdfast.worker.executor import Body
 from holdfast.worker.worker import Worker
 
@@ -174,6 +175,21 @@ async def test_run_until_idle_executes_runs_that_its_runs_have_woken_even_if_eve
         run = await h.start(parent)
         await hire(h).run_until_idle()
         assert (await run.info()).state is RunState.SUCCEEDED
+
+
+async def test_run_until_idle_ends_even_if_a_look_for_flows_is_the_last_to_end(
+    h: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, store = hire(h), session_of(h).store
+    catalog = store.catalog
+
+    async def answer_last(question: Any) -> Any:
+        if isinstance(question, ListFlows) and worker._worker_types.is_looking:
+            await until("nothing else is under way", lambda: worker._claimer.is_idle and worker._scheduler.is_idle)
+        return await catalog(question)
+
+    monkeypatch.setattr(store, "catalog", answer_last)
+    await guarded("the worker is idle", worker.run_until_idle())
 
 
 def family(children: int) -> Registry:
