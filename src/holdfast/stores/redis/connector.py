@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import random
 import socket
-import threading
-import time
 from collections.abc import Callable
 
 from holdfast.core.errors import StoreUnavailable
-from holdfast.core.outage import Outage, pauses
+from holdfast.stores.reachability import Reachability
 from holdfast.stores.redis.address import RedisAddress
 from holdfast.stores.redis.blocking_connection import BlockingConnection
 from holdfast.stores.redis.conversation import Conversation
@@ -25,7 +21,6 @@ BLOCKING_SECONDS = 4.0
 """How long a renewal waits for a connection, and then for a reply. A lease lasts longer."""
 
 FIRST_PAUSE_SECONDS = 0.05
-LAST_PAUSE_SECONDS = 2.0
 
 KEEPALIVE_IDLE_SECONDS = 5
 KEEPALIVE_APART_SECONDS = 2
@@ -33,8 +28,6 @@ KEEPALIVE_COUNT = 3
 UNACKNOWLEDGED_SECONDS = 10
 
 _FAILURES = (OSError, ServerError, HandshakeBroken, Silence, StoreUnavailable)
-
-_log = logging.getLogger("holdfast.store")
 
 
 class RedisConnector:
@@ -47,16 +40,7 @@ class RedisConnector:
         self.address = address
         self._greeting = greeting
         self._tls = address.tls.context() if address.tls is not None else None
-        self._changing = threading.Lock()
-        self._was_reached = False
-        self._is_away = False
-        self._back_at = 0.0
-        self._next_at = 0.0
-        self._pauses = pauses(FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS)
-        self._reason = ""
-        self._outage = Outage(
-            _log, "lost the Redis server, connecting again", f"the Redis server is back: connected to {address.shown}"
-        )
+        self._reachability = Reachability("Redis server", address.shown, first_pause_seconds=FIRST_PAUSE_SECONDS)
 
     async def connect(
         self,
@@ -71,13 +55,13 @@ class RedisConnector:
             StoreUnavailable: The server cannot be reached or used.
 
         """
-        if greeting is None and self._is_away and time.monotonic() < self._next_at:
-            raise self._noted(StoreUnavailable(self._reason))
+        if greeting is None:
+            self._reachability.check()
         try:
             connection = await self._opened(broke, heard, greeting or self._greeting())
         except _FAILURES as error:
-            raise self._failed(error) from error
-        self._worked()
+            raise self._reachability.failed(unavailable(self.address, error)) from error
+        self._reachability.worked()
         return connection
 
     def connect_blocking(self) -> BlockingConnection:
@@ -90,21 +74,18 @@ class RedisConnector:
         try:
             connection = self._opened_blocking()
         except _FAILURES as error:
-            raise self._failed(error) from error
-        self._worked()
+            raise self._reachability.failed(unavailable(self.address, error)) from error
+        self._reachability.worked()
         return connection
 
     def lost(self, error: Exception, opened_at: float) -> None:
         """Record that a connection broke, which was opened at this instant of the monotonic clock."""
-        with self._changing:
-            # A connection older than the last reconnect broke in the previous outage and was not used since.
-            if not self._is_away and opened_at >= self._back_at:
-                self._leave(unavailable(self.address, error))
+        self._reachability.lost(unavailable(self.address, error), opened_at)
 
     def translated(self, error: BaseException) -> BaseException:
         """Return the error to raise to the caller, `from` the given one."""
         told = unavailable(self.address, error)
-        return self._noted(told) if isinstance(error, ConnectionLost | Silence) else told
+        return self._reachability.noted(told) if isinstance(error, ConnectionLost | Silence) else told
 
     # Opening
 
@@ -157,40 +138,6 @@ class RedisConnector:
             connection.close()
             raise
         return connection
-
-    # Outages
-
-    def _noted(self, told: BaseException) -> BaseException:
-        """Mark an error as already logged with its outage. Only outages after a first connection are logged."""
-        if isinstance(told, StoreUnavailable):
-            told.is_noted = self._was_reached
-        return told
-
-    def _failed(self, error: BaseException) -> BaseException:
-        """Record a failed attempt to connect, and return the error for the caller."""
-        told = unavailable(self.address, error)
-        with self._changing:
-            if not self._is_away:
-                self._leave(told)
-            self._reason = str(told)
-            self._next_at = time.monotonic() + next(self._pauses) * random.uniform(0.8, 1.2)
-        return self._noted(told)
-
-    def _worked(self) -> None:
-        with self._changing:
-            self._was_reached = True
-            if self._is_away:
-                self._is_away = False
-                self._back_at = time.monotonic()
-                self._outage.worked()
-
-    def _leave(self, error: BaseException) -> None:
-        self._is_away = True
-        self._next_at = 0.0
-        self._pauses = pauses(FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS)
-        self._reason = str(error)
-        if self._was_reached:  # before that, the caller of `open` gets the error; logging it would repeat it
-            self._outage.failed(error)
 
 
 def _keep_alive(connected: socket.socket) -> None:
