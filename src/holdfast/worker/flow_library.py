@@ -47,12 +47,11 @@ class FlowHost(Protocol):
     @property
     def clock(self) -> Clock: ...
 
-    def flows_loaded(self, run_ids: Sequence[str]) -> None:
-        """Claim runs of new flows, and let runs continue whose programs were loaded. Some may ask again."""
-        ...
+    def flows_looked(self, run_ids: Sequence[str], *, has_new: bool) -> None:
+        """Claim runs of new flows, and let runs continue whose programs were loaded. Some may ask again.
 
-    def flows_looked(self) -> None:
-        """Note that a look for flows has ended. A worker that waits until it is idle waits for this, too."""
+        Called at the end of every look: a worker is not idle before.
+        """
         ...
 
 
@@ -76,6 +75,7 @@ class FlowLibrary:
         self._task: asyncio.Task[None] | None = None
         self._timer: Timer | None = None
         self._is_wanted_again = False
+        self._has_new = False
         self._is_stopped = False
         self._outage = Outage(_log, "cannot look for flows; trying again", "looking for flows works again")
 
@@ -158,13 +158,12 @@ class FlowLibrary:
         if (error := task.exception()) is not None:
             _log.error("looking for flows failed", exc_info=error)
         waiting, self._waiting = list(self._waiting), {}
-        if waiting:
-            self._host.flows_loaded(waiting)
+        has_new, self._has_new = self._has_new, False
+        self._host.flows_looked(waiting, has_new=has_new)
         if self._is_wanted_again:
             self.look()
         else:
             self._arm()
-            self._host.flows_looked()
 
     def _arm(self) -> None:
         if self._poll is not None and self._timer is None and not self._is_stopped:
@@ -199,14 +198,14 @@ class FlowLibrary:
         await self._offer([one[-1] for type, one in found.items() if type not in self._types and self._is_wanted(type)])
 
     async def _offer(self, discovered: Sequence[FlowDefinition]) -> None:
-        """Tell the store that this worker executes these flows, and begin to claim them."""
+        """Tell the store that this worker executes these flows."""
         if not discovered:
             return
         offers = [TypeOffer(name=one.type, runtime=FLOW_RUNTIME, description=one.description) for one in discovered]
         await self._store.apply(OfferTypes(worker=self._host.name, offers=offers))
         for one in discovered:
             self._types[one.type] = FlowType(one.type, self, one.description)
-        self._host.flows_loaded(())
+        self._has_new = True
 
     async def _load(self, key: _Key) -> None:
         """Load one program. A program that this worker cannot execute is remembered as broken."""

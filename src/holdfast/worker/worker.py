@@ -406,15 +406,13 @@ class Worker:
                 driver.advance()
         self._changed.set()
 
-    def flows_loaded(self, run_ids: Sequence[str]) -> None:
+    def flows_looked(self, run_ids: Sequence[str], *, has_new: bool) -> None:
         """Claim runs of new flows, and let runs continue whose programs were loaded."""
-        self._claimer.wake()
+        if has_new:
+            self._claimer.wake()
         for run_id in run_ids:
             if (driver := self._drivers.get(run_id)) is not None:
                 driver.advance()
-        self._changed.set()
-
-    def flows_looked(self) -> None:
         self._changed.set()
 
     def _take_claimed(self, claimed: Claimed) -> None:
