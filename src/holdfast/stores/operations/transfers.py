@@ -15,7 +15,8 @@ def restore(unit: UnitOfWork, restoration: Restoration, now: Micros) -> Restored
     """Write the part of a restoration that was not written before. Raises before it writes."""
     for dump in restoration.runs:
         transfer.check_restorable(dump)
-    origin = unit.origins.get(restoration.export_id) or _first_seen(unit)
+    known = unit.origins.get(restoration.export_id)
+    origin = known or _first_seen(unit)
     if origin.is_finished:
         return Restored(is_finished=True)
     flows.check_restorable(unit, restoration.flows)
@@ -32,7 +33,9 @@ def restore(unit: UnitOfWork, restoration: Restoration, now: Micros) -> Restored
     for letter in fresh:
         unit.dead_letters.add(letter)
         origin = replace(origin, letter=letter.number)
-    unit.origins.put(restoration.export_id, replace(origin, is_finished=restoration.is_last))
+    origin = replace(origin, is_finished=restoration.is_last)
+    if origin != known:  # a repetition writes nothing
+        unit.origins.put(restoration.export_id, origin)
     return Restored(fates=fates, events=events, skipped=skipped, letters=len(fresh), flows=restored_flows)
 
 
