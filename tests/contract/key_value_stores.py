@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from typing import Any, TypeVar
 
 from holdfast.core.checkpoint import Checkpoint, Verdicts
 from holdfast.core.ports import Store
-from holdfast.stores.kv import KeyValueStore, names
+from holdfast.stores.kv import KeyValueStore
+from holdfast.stores.kv.decision import Decided
 from holdfast.stores.kv.dictionary import Dictionary, DictionaryDriver
-from holdfast.stores.kv.driver import Answers, Committed, Driver, Part, Read, Reserve
+from holdfast.stores.kv.driver import Answers, Driver, Read, Reserve
 from holdfast.stores.redis import RedisDriver
 from holdfast.testing.contract import SettableClock
 from tests.key_value.wrapped_driver import WrappedDriver
@@ -19,14 +21,12 @@ from tests.redis import Namespaces
 class GaplessDriver(WrappedDriver):
     """Numbers events and dead letters as the model does. A real driver skips numbers that an operation did not use.
 
-    `counters` are the last numbers in use. Drivers of one store share them.
+    `counters` are the last numbers in use. Drivers of one store share them, and `without_gaps` keeps them.
     """
 
     def __init__(self, inner: Driver, counters: dict[str, int]) -> None:
         super().__init__(inner)
         self._counters = counters
-        self._is_restoring = False
-        """True if the last number was asked for. Only an import does that, before it skips numbers."""
 
     async def load(self, reads: Sequence[Read]) -> Answers:
         found = await super().load([read for read in reads if not isinstance(read, Reserve)])
@@ -35,24 +35,31 @@ class GaplessDriver(WrappedDriver):
         return Answers(found.now, answers)
 
     def _numbers(self, read: Reserve) -> range:
-        last = self._counters.get(read.counter, 0)
-        if read.count and self._is_restoring:
-            self._counters[read.counter] = last + read.count  # skips the numbers of the other store for good
-        self._is_restoring = read.count == 0
-        return range(last + 1, last + 1 + read.count)
+        first = self._counters.get(read.counter, 0) + 1
+        return range(first, first + read.count)
 
-    async def commit(self, parts: Sequence[Part], hint: bytes = b"") -> Committed:
-        self._is_restoring = False
-        for part in parts:
-            for name, fields in part.puts.items():
-                if name.startswith("e:"):
-                    self._use(names.EVENT_NUMBERS, [int(field) for field in fields if field.isdigit()])
-                elif name.startswith("d:"):
-                    self._use(names.LETTER_NUMBERS, [int(name[2:])])
-        return await super().commit(parts, hint)
 
-    def _use(self, counter: str, numbers: Sequence[int]) -> None:
-        self._counters[counter] = max(self._counters.get(counter, 0), *numbers, 0)
+Kv = TypeVar("Kv", bound=KeyValueStore)
+
+
+def without_gaps(make: Callable[[Callable[[], Driver]], Kv], make_driver: Callable[[], Driver]) -> Kv:
+    """Return a store that counts only the numbers that its operations have used.
+
+    A commit does not show them all: an import also gives numbers to events that only the history of a run names.
+    """
+    counters: dict[str, int] = {}
+    store = make(lambda: GaplessDriver(make_driver(), counters))
+    decide = store._decisions.decide
+
+    async def counted(*given: Any, **named: Any) -> Decided[Any]:
+        decided = await decide(*given, **named)
+        if decided.committed is not None:
+            for counter, last in decided.space._last_numbers.items():
+                counters[counter] = max(last, counters.get(counter, 0))
+        return decided
+
+    setattr(store._decisions, "decide", counted)  # noqa: B010 - a type checker refuses the assignment of a method
+    return store
 
 
 class ForgetfulStore(KeyValueStore):
@@ -64,17 +71,16 @@ class ForgetfulStore(KeyValueStore):
 
 
 def dictionary_store(clock: SettableClock) -> Store:
-    return KeyValueStore(_on_dictionary(clock), clock=clock)
+    return without_gaps(lambda driver: KeyValueStore(driver, clock=clock), _on_dictionary(clock))
 
 
 def forgetful_store(clock: SettableClock) -> Store:
-    return ForgetfulStore(_on_dictionary(clock), clock=clock)
+    return without_gaps(lambda driver: ForgetfulStore(driver, clock=clock), _on_dictionary(clock))
 
 
 def _on_dictionary(clock: SettableClock) -> Callable[[], Driver]:
     data = Dictionary()
-    counters: dict[str, int] = {}
-    return lambda: GaplessDriver(DictionaryDriver(data, clock=clock), counters)
+    return lambda: DictionaryDriver(data, clock=clock)
 
 
 def redis_stores(namespaces: Namespaces, lent: ExitStack) -> Callable[[SettableClock], Store]:
@@ -83,7 +89,6 @@ def redis_stores(namespaces: Namespaces, lent: ExitStack) -> Callable[[SettableC
     def open_other(clock: SettableClock) -> Store:
         lent.close()
         url = lent.enter_context(namespaces.lend())
-        counters: dict[str, int] = {}
-        return KeyValueStore(lambda: GaplessDriver(RedisDriver(url, clock=clock), counters), clock=clock)
+        return without_gaps(lambda driver: KeyValueStore(driver, clock=clock), lambda: RedisDriver(url, clock=clock))
 
     return open_other
