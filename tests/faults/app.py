@@ -77,7 +77,7 @@ async def letters(ctx: Context, count: int) -> list[str]:
 
 
 async def insist(act: Callable[[], Awaitable[T]]) -> T:
-    """Repeat a start with the same key until it is accepted, as a careful producer does."""
+    """Repeat a call that is safe to repeat until the store answers, as a careful producer does."""
     async with guard("the store accepts what is asked for"):
         while True:
             try:
@@ -111,7 +111,7 @@ class Post:
             finally:
                 self._is_over = True
         async with guard(f"{len(self.runs)} runs have ended"):
-            results = await asyncio.gather(*(run.result() for run in self.runs))
+            results = await asyncio.gather(*(insist(run.result) for run in self.runs))
         assert results == [expected(number) for number in range(len(results))]
 
     async def _send(self) -> None:
