@@ -261,16 +261,33 @@ async def test_a_driver_that_missed_an_epoch_is_refused_once(driver: RedisDriver
     assert other.epoch == driver.epoch
 
 
-async def test_an_emptied_namespace_has_a_new_epoch(kept: RedisDriver, redis_server: RedisServer) -> None:
+@pytest.mark.parametrize("is_known", [True, False], ids=["noticed by an old client", "noticed by a new client"])
+async def test_an_emptied_namespace_has_a_new_epoch(
+    kept: RedisDriver,
+    redis_server: RedisServer,
+    url: str,
+    clock: SettableClock,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    is_known: bool,
+) -> None:
     epoch = kept.epoch
     await place(kept, [a_run("a")])
 
     redis_server.ask("FLUSHALL")
+    if not is_known:
+        new = RedisDriver(url, clock=clock)
+        await new.open()
+        await new.close()
 
     assert (await kept.commit([Part(touches=["t"])])).refused == [names.META]
     await kept.load([])
     assert (await kept.commit([Part(touches=["t"])])).refused == [None]
     assert kept.epoch != epoch
+    (error,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert "all its runs are gone" in error
+    findings = [finding for finding in await kept.check() if finding.subject == "epochs"]
+    assert [(finding.level, "was emptied" in finding.text) for finding in findings] == [("warning", True)]
 
 
 # A failover

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.stores.redis import RedisDriver
+from holdfast.testing.patience import until
 from tests.redis.server import RedisServer
 
 
@@ -36,6 +37,31 @@ async def test_an_eviction_policy_is_refused_and_nothing_is_written(redis_server
     assert redis_server.ask("DBSIZE") == 0
     redis_server.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
     await _opened(redis_server.url)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"maxmemory-policy": "allkeys-lru"}, "CONFIG SET maxmemory-policy noeviction"),
+        ({"appendonly": "no"}, "CONFIG SET appendonly yes"),
+    ],
+)
+async def test_a_server_that_became_unsafe_is_reported_once_by_the_processes_that_use_it(
+    redis_server: RedisServer, caplog: pytest.LogCaptureFixture, settings: dict[str, str], message: str
+) -> None:
+    """For example a replica with other settings, which was promoted. To stop would help as little as to go on."""
+    driver = RedisDriver(redis_server.url)
+    await driver.open()
+    for name, value in settings.items():
+        redis_server.ask("CONFIG", "SET", name, value)
+    for _ in range(2):
+        redis_server.ask("CLIENT", "KILL", "TYPE", "normal")
+        await until("the connection is lost", lambda: driver._connection is None or not driver._connection.is_open)
+        await driver.load([])
+    await driver.close()
+
+    (error,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert message in error
 
 
 async def test_a_server_that_keeps_nothing_is_refused_unless_that_is_wanted(

@@ -110,9 +110,12 @@ def _epochs(lines: Sequence[bytes]) -> Iterator[Finding]:
     if not known:
         yield Finding.ok("epochs", "the server was never restarted or replaced")
     for told in known[-_NAMED:]:
-        text = f"the server was restarted or replaced at {moment(told.at):%Y-%m-%d %H:%M:%S} UTC: "
+        at = f"{moment(told.at):%Y-%m-%d %H:%M:%S} UTC"
+        text = f"the server was restarted or replaced at {at}: "
         text += f"{told.released:,} {'lease was' if told.released == 1 else 'leases were'} released"
-        if told.lost:
+        if not told.version:
+            yield Finding.warning("epochs", f"the namespace was emptied before {at}: all runs of that time are gone")
+        elif told.lost:
             yield Finding.warning("epochs", f"{text}, and at least {told.lost:,} confirmed writes were lost")
         else:
             yield Finding.ok("epochs", f"{text}; no client missed a confirmed write")

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
@@ -45,7 +46,7 @@ from holdfast.stores.redis.loads import load_answer, load_arguments
 from holdfast.stores.redis.loop_connection import LoopConnection
 from holdfast.stores.redis.renewals import Renewals
 from holdfast.stores.redis.scripts import Argument, LuaScript, lua_scripts
-from holdfast.stores.redis.settings import ServerSettings, inspection, refuse_unsafe, unknown_settings
+from holdfast.stores.redis.settings import ServerSettings, inspection, refuse_unsafe, unknown_settings, unsafe
 
 ATTEMPTS = 3
 """Number of times that a call is tried, if its connection breaks."""
@@ -74,6 +75,8 @@ class RedisDriver:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connection: LoopConnection | None = None
         self._connecting: asyncio.Task[LoopConnection] | None = None
+        self._reported = ""
+        """Why the server is no longer safe, as it was logged last."""
 
     @property
     def address(self) -> RedisAddress:
@@ -345,7 +348,21 @@ class RedisDriver:
 
     async def _connect(self) -> LoopConnection:
         connection = self._connection = await self._connector.connect(broke=self._broke)
+        with suppress(ConnectionLost, Silence, ServerError):  # the next call finds out
+            await connection.converse(self._inspection())
         return connection
+
+    def _inspection(self) -> Conversation[None]:
+        """Look at the settings again, and log it if they are no longer safe: the server may have been replaced.
+
+        The store goes on. It would not save any run by giving up the results that its workers have in memory.
+        """
+        (info,) = yield from _tolerated(packed("INFO"))
+        settings = yield from inspection({} if isinstance(info, ServerError) else parsed_info(info))
+        advice = unsafe(self._address, settings)
+        if advice and advice != self._reported:
+            _log.error("the server has other settings than when this process opened the store: %s", advice)
+        self._reported = advice
 
     def _connect_ended(self, task: asyncio.Task[LoopConnection]) -> None:
         if self._connecting is task:

@@ -35,8 +35,8 @@ _log = logging.getLogger("holdfast.store")
 class EpochLine(msgspec.Struct, frozen=True):
     """The beginning of an epoch: when, after which one, and how many leases it made void.
 
-    `version` is the last version that the server knew. `lost` is how many confirmed versions above it were lost, as far
-    as clients have told.
+    `version` is the last version that the server knew; 0 if the namespace was empty. `lost` is how many confirmed
+    versions above it were lost, as far as clients have told.
     """
 
     at: Micros
@@ -121,13 +121,24 @@ class Epochs:
             self._witness = server.witness
             if number == self.number:
                 return
-            was_known, self.number, self._confirmed = self.number != 0, number, 0
-        if was_known:
-            _log.log(
-                logging.ERROR if lost else logging.WARNING,
-                "the server of %s was restarted or replaced: %s released, and their runs start again from their last "
-                "checkpoint%s",
+            known, confirmed = self.number, self._confirmed
+            self.number, self._confirmed = number, 0
+        if known:
+            self._log_change(released, lost, is_emptied=0 < confirmed <= lost)
+
+    def _log_change(self, released: int, lost: int, *, is_emptied: bool) -> None:
+        if is_emptied:
+            _log.error(
+                "%s is empty: all its runs are gone; the namespace was removed (FLUSHALL?), or the server was started "
+                "without its data",
                 self._address.shown,
-                "1 lease was" if released == 1 else f"{released:,} leases were",
-                f"; at least {lost} confirmed writes were lost" if lost else "",
             )
+            return
+        _log.log(
+            logging.ERROR if lost else logging.WARNING,
+            "the server of %s was restarted or replaced: %s released, and their runs start again from their last "
+            "checkpoint%s",
+            self._address.shown,
+            "1 lease was" if released == 1 else f"{released:,} leases were",
+            f"; at least {lost} confirmed writes were lost" if lost else "",
+        )

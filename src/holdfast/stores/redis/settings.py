@@ -101,28 +101,33 @@ def refuse_unsafe(address: RedisAddress, settings: ServerSettings) -> None:
         InvalidRequest: The message says which setting to change, and how.
 
     """
+    if advice := unsafe(address, settings):
+        raise InvalidRequest(advice)
+
+
+def unsafe(address: RedisAddress, settings: ServerSettings) -> str:
+    """Return why a server cannot keep what the store promises, and what to change; empty if it can."""
     # Valkey also tells which version of Redis it is compatible with, but is newer than 6.2 in any case.
     if settings.product == "Redis" and settings.version is not None and settings.version < OLDEST_VERSION:
         wanted = ".".join(map(str, OLDEST_VERSION))
-        raise InvalidRequest(
-            f"{address.shown} is {settings.shown_version}; the store needs Redis {wanted} or newer, or Valkey"
-        )
+        return f"{address.shown} is {settings.shown_version}; the store needs Redis {wanted} or newer, or Valkey"
     if settings.is_cluster:
-        raise InvalidRequest(
+        return (
             f"{address.shown} is in cluster mode, which this store does not support yet; use a server without cluster "
             "mode, with a replica if it should survive the loss of a machine"
         )
     if settings.policy not in (POLICY, None):
-        raise InvalidRequest(
+        return (
             f"{address.shown} may remove any run when its memory is full (maxmemory-policy is {settings.policy}); "
             f"run: CONFIG SET maxmemory-policy {POLICY} - and set it in the server's configuration"
         )
     if settings.is_volatile and not address.may_be_volatile:
-        raise InvalidRequest(
+        return (
             f"{address.shown} keeps data in memory only, so a restart loses all runs; run: CONFIG SET appendonly yes - "
             "and set it in the server's configuration; or, if you can do without the runs, add ?allow_volatile=1 to "
             "the URL"
         )
+    return ""
 
 
 def unknown_settings(settings: ServerSettings) -> list[str]:

@@ -31,9 +31,18 @@ local function line_of(told)
         told.at, told.from, told.to, told.released, told.version, told.lost)
 end
 
+local function append_line(from, to, version)
+    redis.call('RPUSH', log, line_of({at = now, from = from, to = to, released = 0, version = version, lost = 0}))
+    redis.call('LTRIM', log, -{{epochs_kept}}, -1)
+end
+
 -- Notes in the log how many versions are lost, as far as the clients have told. The epoch after the client's own one
--- began with a version below the highest one that was confirmed to the client.
+-- began with a version below the highest one that was confirmed to the client. Without any log, the namespace was
+-- emptied after the client's epoch, and a client that did not know that epoch has begun this one.
 local function note_lost()
+    if known_epoch > 0 and known_epoch < epoch and redis.call('EXISTS', log) == 0 then
+        append_line(known_epoch, epoch, 0)
+    end
     local length = redis.call('LLEN', log)
     for place = 0, length - 1 do
         local told = cjson.decode(redis.call('LINDEX', log, place))
@@ -73,10 +82,9 @@ else
     end
     -- The number is also a time, so that it is new even if the namespace was emptied.
     local next_epoch = math.max(math.max(epoch, known_epoch) + 1, time_of(''))
-    if epoch > 0 then
-        redis.call('RPUSH', log, line_of({at = now, from = epoch, to = next_epoch, released = 0, version = before,
-            lost = 0}))
-        redis.call('LTRIM', log, -{{epochs_kept}}, -1)
+    local last_epoch = epoch > 0 and epoch or known_epoch -- a namespace that was emptied has forgotten its epoch
+    if last_epoch > 0 then
+        append_line(last_epoch, next_epoch, before)
     end
     epoch, released = next_epoch, 0
     redis.call('HSET', meta, '', whole(version), 'epoch', whole(epoch), 'base', whole(base), 'server', run_id, 'witness',
