@@ -76,7 +76,7 @@ def _third_party(url: str) -> Store:
         others = "".join(f", {name}://…" for name in sorted({point.name for point in offered}))
         raise InvalidRequest(
             f"{scrubbed(url)!r}: unknown kind of store; use sqlite:///file.db, postgresql://user@host/database, "
-            f"redis://host, memory://{others}, or install a package that offers such a store"
+            f"redis://host (Redis or Valkey), memory://{others}, or install a package that offers such a store"
         )
     if len(found) > 1:
         raise InvalidRequest(f"several packages offer stores for {scheme}://: {', '.join(sorted(found))}; keep one")

@@ -112,7 +112,7 @@ class RedisAddress:
 
 def _split(url: str) -> SplitResult:
     scheme, mark, rest = url.partition("://")
-    if not mark or scheme not in _SCHEMES:
+    if not mark or scheme.lower() not in _SCHEMES:
         raise InvalidRequest(f"{_guarded(url)!r} is not a Redis URL; write redis://user:password@host:port/database")
     if rest.partition("?")[0].count("@") > 1:
         raise InvalidRequest(
@@ -122,6 +122,8 @@ def _split(url: str) -> SplitResult:
         parts = urlsplit(url)
     except ValueError as error:
         raise InvalidRequest(f"{_guarded(url)!r} is not a Redis URL: {error}") from None
+    if "," in parts.netloc.rpartition("@")[2]:
+        raise InvalidRequest(f"{_guarded(url)!r}: name one host; Sentinel and Cluster are not supported yet")
     if parts.fragment:
         raise InvalidRequest(f"{_guarded(url)!r} contains a #; in user, password and values write %23")
     return parts
@@ -152,6 +154,10 @@ def _port(url: str, parts: SplitResult) -> int:
 
 def _database(url: str, path: str) -> int:
     text = path.strip("/")
+    if "/" in text or text.endswith(".sock"):
+        raise InvalidRequest(
+            f"{_guarded(url)!r}: Unix sockets are not supported; write redis://localhost, with the port of the server"
+        )
     if text and not (text.isascii() and text.isdecimal()):
         raise InvalidRequest(
             f"{_guarded(url)!r}: the database must be a number, not {text!r}; most servers have 0 to 15"

@@ -54,12 +54,21 @@ def test_without_a_check_of_certificates_there_is_no_check_of_names() -> None:
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_NONE, False)
 
 
+def test_the_case_of_the_scheme_does_not_matter() -> None:
+    address = RedisAddress.of("Rediss://db")
+
+    assert address.shown == "rediss://db:6379/0"
+    assert address.tls is not None
+
+
 @pytest.mark.parametrize(
     ("url", "told"),
     [
         ("http://db", "is not a Redis URL"),
         ("redis:db", "is not a Redis URL"),
         ("redis://db/shop", "the database must be a number, not 'shop'"),
+        ("redis:///run/redis.sock", "Unix sockets are not supported; write redis://localhost"),
+        ("redis://db1:6379,db2:6379/0", "name one host; Sentinel and Cluster are not supported yet"),
         ("redis://db:0", "from 1 to 65535"),
         ("redis://db:port", "from 1 to 65535"),
         ("redis://db:70000", "from 1 to 65535"),
