@@ -1,8 +1,8 @@
 """Checkpoints: most of a batch are written in one trip, each as an independent part. The operations decide the others.
 
-A part is checked against the versions of the run's head and history that the store remembers. Nobody but the holder can
-leave both as they are, so this stands for the token, the arrivals and a requested pause. What is refused goes the
-general way, which tells what happened.
+A part is checked against the versions of the run's head and history that the store remembers. All writes
+of others change one of them, so this check also covers the token, the arrivals and a requested pause. The shared
+operations decide on a part that is refused, and say why.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A decision: load what an operation needs, let it decide, and commit. After a conflict, do it again.
 
-Nobody waits for a lock. Of two operations that change the same partition, the second one starts over. An operation
+Operations take no locks. Of two operations that change the same partition, the second one starts over. An operation
 that keeps losing leaves a mark, and the others leave it the partition for a short time.
 """
 
@@ -47,7 +47,7 @@ FIRST_PAUSE_SECONDS = 0.0005
 LAST_PAUSE_SECONDS = 0.02
 
 SELDOM_WRITTEN = frozenset({names.META, names.RULED, names.TOPICS})
-"""Partitions that almost every operation reads. A mark on one of them would stop everybody."""
+"""Partitions that almost every operation reads. A mark on one of them would stop all operations."""
 
 _BASE = Fields(names.META, ("base",))
 
@@ -70,7 +70,7 @@ class Decided(Generic[A]):
 
 @dataclass(slots=True)
 class _Race:
-    """What an operation has experienced so far: conflicts, over what, and if an answer of the engine was lost.
+    """The attempts of an operation so far: its conflicts, the last partition that it lost, and if an answer was lost.
 
     `slowest` is the time of its slowest attempt, from the first load to the refusal.
     """
@@ -182,7 +182,7 @@ class Decisions:
             unit = KvUnit(Workspace(known), base, is_repeat=race.is_repeat)
             try:
                 if known.size > LARGE:
-                    # So many partitions would block the event loop. Nobody else uses this unit of work.
+                    # On the event loop, this would stop all other tasks. Only this task uses the unit of work.
                     answer = await asyncio.to_thread(_carried_out, operation, unit)
                 else:
                     answer = _carried_out(operation, unit)

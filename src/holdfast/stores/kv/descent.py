@@ -1,7 +1,7 @@
 """Descent: follows families down while an operation loads, so that depth costs loads but no decisions.
 
 An operation that closes or reopens a family asks for one level at a time, and starts over each time. For a chain of a
-thousand runs that would be a thousand decisions. So whatever a load has found is followed first.
+thousand runs that would be a thousand decisions. So a load also follows the runs that it has found.
 """
 
 from __future__ import annotations

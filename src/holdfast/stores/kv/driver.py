@@ -117,7 +117,7 @@ class Answers(NamedTuple):
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 MARK_MICROS: Micros = 50_000
-"""How long a mark keeps other writers from a partition, at least."""
+"""Minimum time for which a mark keeps other writers from a partition."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -149,7 +149,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 TOUCH_MICROS: Micros = 3_600_000_000
-"""How long the version of a touched partition is kept. No operation takes that long between its load and its commit."""
+"""Time for which the version of a touched partition is kept. No operation lasts longer from its load to its commit."""
 
 
 class Committed(NamedTuple):
@@ -212,7 +212,7 @@ class Driver(Protocol):
     def epoch(self) -> int:
         """A number that changes when all leases have become void, because the engine may have lost writes.
 
-        Whatever was remembered under another number is not valid any more.
+        Versions and leases that were loaded under another number are invalid.
         """
         ...
 

@@ -13,7 +13,7 @@ from holdfast.stores.held import Held
 
 
 class HeldVersions(msgspec.Struct):
-    """What the store remembers of a held run besides the run: versions of its head and history, inbox and entries."""
+    """The memory of a held run, besides the run: the versions of its head and history, its inbox and its entries."""
 
     head: int
     history: int

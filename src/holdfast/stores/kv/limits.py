@@ -60,7 +60,7 @@ class KvTypes:
 
 
 class KvLimits:
-    """Slots of limits, by name. A partition for each slot in use has the number of runs that have it."""
+    """Slots of limits, by name. A partition for each slot in use has the number of its owners."""
 
     def __init__(self, space: Workspace, runs: KvRuns, waits: KvWaits, types: KvTypes) -> None:
         self._space = space

@@ -77,7 +77,7 @@ class _Pages:
         self._is_over = not indexes
 
     async def next(self, wanted: int) -> list[str]:
-        """Return the ids of the next runs; none if there are no more."""
+        """Return the ids of the next runs; an empty list at the end."""
         if self._is_over:
             return []
         limit = max(1, min(LONGEST_CHUNK, wanted))

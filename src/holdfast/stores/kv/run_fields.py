@@ -219,7 +219,7 @@ def lasting_entries_of(run: Run) -> Iterator[tuple[str, str]]:
 
 
 CATALOGUES = frozenset({names.STATES, names.HOLDERS, names.LANED_TYPES})
-"""Indexes of names. A change of one run never removes a name, because other runs may have it too."""
+"""Indexes of names. A change of one run never removes a name, because other runs may use it."""
 
 
 def is_catalogue(index: str) -> bool:

@@ -91,7 +91,7 @@ class KvWaits:
             self._forget_empty_queue(place)
 
     def _forget_empty_queue(self, place: WaitPlace) -> None:
-        """Remove the name of a queue for a key in which no run waits any more."""
+        """Remove the name of a queue for a key in which no run is left."""
         if place.key_queues and not self._space.range(Range(place.index, limit=1), place.guard):
             self._space.remove(place.key_queues, place.guard)
 

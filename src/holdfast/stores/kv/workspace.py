@@ -35,7 +35,7 @@ class Stale(Exception):
 
 
 class KnownPartitions:
-    """What the rounds of one operation have loaded."""
+    """The data that the rounds of one operation have loaded."""
 
     def __init__(self) -> None:
         self.now: Micros = 0

@@ -25,7 +25,7 @@ def field_of(address: RedisAddress, partition: str, field: str) -> bytes | None:
 
 
 def erase(url: str) -> None:
-    """Remove all keys of a namespace, for good. Blocking. Nobody may use the namespace meanwhile."""
+    """Remove all keys of a namespace, for good. Blocking. No process may use the namespace meanwhile."""
     address = RedisAddress.of(url)
     _carried_out(address, _erasure(address.prefix))
 

@@ -45,7 +45,7 @@ class BlockingConnection:
     def close(self) -> None:
         """Close it. Another thread that waits for a reply gets an error."""
         self.is_open = False
-        with suppress(OSError):  # it was not connected any more
+        with suppress(OSError):  # the connection has ended already
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 

@@ -16,9 +16,9 @@ from holdfast.stores.redis.loop_connection import LoopConnection
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
-"""How long a caller on the event loop waits for a reply. The largest scripts take a small part of a second."""
+"""Time limit for a reply to a caller on the event loop. The largest scripts take a small part of a second."""
 BLOCKING_SECONDS = 4.0
-"""How long a renewal waits for a connection, and then for a reply. A lease lasts longer."""
+"""Time limit of a renewal for a connection, and then for a reply. A lease lasts longer."""
 
 FIRST_PAUSE_SECONDS = 0.05
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 Conversation = Generator[list[bytes], list[Any], T]
 
 PENDING = object()
-"""What a reader returns while a reply is incomplete."""
+"""Returned by a reader while a reply is incomplete."""
 
 _NO_SCRIPT = "NOSCRIPT"
 
@@ -43,7 +43,7 @@ def asked(*commands: bytes) -> Conversation[list[Any]]:
 
 
 def scripted(script: LuaScript, keys: Sequence[str], arguments: Sequence[Argument]) -> Conversation[Any]:
-    """Run a script. A server that does not have it yet gets its text."""
+    """Run a script. A server that does not know it gets its text."""
     (reply,) = yield [script.call(keys, arguments)]
     if is_unknown_script(reply):
         (reply,) = yield [script.whole_call(keys, arguments)]

@@ -328,7 +328,7 @@ class RedisDriver:
             _log.warning("%s %s", shown, identity_advice(self._address))
         if unknown := unknown_settings(settings):
             _log.warning(
-                "%s does not tell %s to this user, so nobody has checked them; %s must be noeviction",
+                "%s does not tell %s to this user, so the store could not check them; %s must be noeviction",
                 shown,
                 ", ".join(unknown),
                 "maxmemory-policy",

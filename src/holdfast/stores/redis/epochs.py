@@ -107,7 +107,7 @@ class Epochs:
         )
 
     def _refuse_older(self, number: int) -> None:
-        """Refuse a primary that others have replaced, and that does not know it yet. It would lose what it is told."""
+        """Refuse a primary that others have replaced, and that does not know it yet. It would lose all writes."""
         if number < self.number:
             raise StoreUnavailable(
                 f"{self._address.shown} is no longer the primary: another server has taken over (epoch {self.number}, "

@@ -16,7 +16,7 @@ class ServerError(Exception):
 
     @property
     def code(self) -> str:
-        """The code of the error, such as `OOM`. An error inside a script may have it in the middle of the text."""
+        """The code of the error, such as `OOM`. In an error of a script, it may be in the middle of the text."""
         return _code_of(str(self))
 
 

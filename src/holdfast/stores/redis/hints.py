@@ -19,7 +19,7 @@ from holdfast.stores.redis.errors import ConnectionLost, ServerError, Silence
 from holdfast.stores.redis.loop_connection import LoopConnection
 
 PING_SECONDS = 10.0
-"""Time between two pings, which find out that a connection is dead although nobody closed it."""
+"""Time between two pings. They detect a dead connection that neither side has closed."""
 FIRST_PAUSE_SECONDS = 0.05
 LAST_PAUSE_SECONDS = 2.0
 

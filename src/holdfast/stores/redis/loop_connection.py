@@ -71,7 +71,7 @@ class LoopConnection(asyncio.Protocol):
             commands = next(conversation)
             while True:
                 futures = self._send_all(commands)
-                # All fail together, so none is left with an error that nobody has seen.
+                # All fail together, and all errors are collected: asyncio would report one that is not.
                 outcomes = await asyncio.gather(*futures, return_exceptions=True)
                 if failed := [error for future in futures if (error := future.exception()) is not None]:
                     # A server that refuses the connection tells why, and closes it.

@@ -28,11 +28,11 @@ OWN_RUNS = 64
 """Number of held runs of a lane that a claim examines for one of another worker."""
 
 VERSION_LEAP = 1_000_000_000
-"""How far the versions leap ahead in a new epoch: further than a server writes while nobody has its writes."""
+"""Distance by which versions leap ahead in a new epoch: more than a server can write before its replicas follow."""
 TOKEN_LEAP = EPOCH_TOKENS
-"""How far the tokens leap ahead in a new epoch: further than a run is ever claimed in one epoch."""
+"""Distance by which tokens leap ahead in a new epoch: more than the claims of a run in one epoch."""
 NUMBER_LEAP = 1_000_000
-"""How far the numbers of events and dead letters leap ahead. People see them, so they leap less far."""
+"""Distance by which numbers of events and dead letters leap ahead. It is smaller, because people see them."""
 EPOCHS_KEPT = 100
 """Number of lines in the log of epochs."""
 

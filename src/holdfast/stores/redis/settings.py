@@ -47,7 +47,7 @@ class ServerSettings:
 
     @property
     def loss(self) -> str:
-        """What the server may lose, in words. Empty if it loses nothing that it has confirmed."""
+        """The possible loss, in words. Empty if the server loses nothing that it has confirmed."""
         texts = [text for text in (self._crash_loss, self._failover_loss) if text]
         return "; ".join(texts)
 

@@ -1,7 +1,7 @@
 -- Begins a new epoch if the server is not the one that the namespace knows, and makes the leases of the old epoch void.
 --
 -- A server that was restarted, or a replica that was promoted, may have forgotten writes that it had confirmed. Then a
--- token or a version could be given twice. So tokens and versions leap ahead, and nobody keeps a lease. A call voids a
+-- token or a version could be given twice. So tokens and versions leap ahead, and all leases end. A call voids a
 -- limited number of leases, so that it does not stop the server. Clients repeat it until it is done, and do nothing else
 -- before.
 --
