@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -181,6 +181,28 @@ async def test_an_outage_is_logged_once_and_ends_by_itself(
     told = [record.message for record in caplog.records]
     assert len([text for text in told if text.startswith("lost the Redis server")]) == 1
     assert len([text for text in told if text.startswith("the Redis server is back")]) == 1
+
+
+async def test_a_caller_that_repeats_without_a_pause_does_not_stop_the_event_loop(redis_server: RedisServer) -> None:
+    """An attempt to connect that has failed is over, also for a caller that comes before the loop has noticed it."""
+    driver = RedisDriver(redis_server.url)
+    await driver.open()
+    redis_server.stop()
+    await until("the connection is closed", lambda: driver._connection is None or not driver._connection.is_open)
+    over: asyncio.Task[Any] = asyncio.create_task(driver._connect())
+    await asyncio.wait([over])
+    redis_server.start()
+
+    async def is_back() -> bool:
+        driver._connecting = over
+        try:
+            await driver.load([])
+        except StoreUnavailable:
+            return False
+        return True
+
+    await until("a call makes another attempt", is_back)
+    await driver.close()
 
 
 async def test_a_connection_that_the_server_closes_because_it_is_idle_is_no_outage(

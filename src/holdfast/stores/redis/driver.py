@@ -341,7 +341,9 @@ class RedisDriver:
         """Return the connection. If it is lost, all callers wait for the same new one."""
         if self._connection is not None and self._connection.is_open:
             return self._connection
-        if self._connecting is None:
+        # One that is over may still be here. Its error, raised again without a pause, would stop the event loop if the
+        # caller repeats its call until it works.
+        if self._connecting is None or self._connecting.done():
             self._connecting = asyncio.create_task(self._connect(), name="holdfast-redis-connect")
             self._connecting.add_done_callback(self._connect_ended)
         return await asyncio.shield(self._connecting)
