@@ -46,6 +46,10 @@ class LoopSession:
         self._is_opening = False
         self._is_stopped = False
         self._retry_at = 0.0
+        self._opener: threading.Thread | None = None
+        self._handing = threading.Lock()
+        self._arrived: Connection | None = None
+        """A new connection on its way from the thread that opened it to the loop."""
 
     def run(
         self, script: Callable[[], Script[T]], *, again: Callable[[], Script[T]] | None = None
@@ -75,6 +79,7 @@ class LoopSession:
     def close(self) -> None:
         """Close at once. Call this on the session's loop, or after that loop has stopped."""
         self._is_stopped = True
+        self._drop_arrived()
         connection, self._connection = self._connection, None
         job, self._job = self._job, None
         if connection is not None:
@@ -86,11 +91,18 @@ class LoopSession:
     def abandon(self) -> None:
         """Drop the connection in a forked child, without closing it for the parent."""
         self._is_stopped = True
+        self._handing = threading.Lock()  # a thread of the parent may hold the old one
+        arrived, self._arrived = self._arrived, None
+        if arrived is not None:
+            disown(arrived)
         connection, self._connection = self._connection, None
         if connection is not None:
             disown(connection.connection)
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._is_opening and self._has_missed_its_loop():
+            self._is_opening = False
+            self._drop_arrived()
         if self._is_stopped or self._is_opening:
             return
         if self._loop is not loop:
@@ -102,22 +114,34 @@ class LoopSession:
             self._connection, self._job, self._retry_at = None, None, 0.0
         if self._connection is None and time.monotonic() >= self._retry_at:
             self._is_opening = True
-            threading.Thread(target=self._connect, args=(loop,), name="holdfast-postgres-loop", daemon=True).start()
+            self._opener = threading.Thread(
+                target=self._connect, args=(loop,), name="holdfast-postgres-loop", daemon=True
+            )
+            self._opener.start()
+
+    def _has_missed_its_loop(self) -> bool:
+        """True if the loop was closed after a connection was opened for it, and before it took the connection."""
+        is_open = self._loop is not None and not self._loop.is_closed()
+        return not is_open and self._opener is not None and not self._opener.is_alive()
 
     def _connect(self, loop: asyncio.AbstractEventLoop) -> None:
         """Open a connection. Runs in a thread, because connecting may take long or never end."""
         connection = None
         with suppress(HoldfastError):  # the sessions get the same error and raise it to their callers
             connection = self._connector.connect(self._limits)
+        with self._handing:
+            self._arrived = connection
+        if self._is_stopped:  # `close` may have looked for it before it was there
+            self._drop_arrived()
         try:
-            loop.call_soon_threadsafe(self._connected, loop, connection)
+            loop.call_soon_threadsafe(self._connected, loop)
         except RuntimeError:  # the loop is closed
             self._is_opening = False
-            if connection is not None:
-                connection.close()
+            self._drop_arrived()
 
-    def _connected(self, loop: asyncio.AbstractEventLoop, connection: Connection | None) -> None:
+    def _connected(self, loop: asyncio.AbstractEventLoop) -> None:
         self._is_opening = False
+        connection = self._take_arrived()
         if connection is None:
             self._retry_at = time.monotonic() + RETRY_SECONDS
         elif self._is_stopped or self._loop is not loop:
@@ -125,6 +149,17 @@ class LoopSession:
         else:
             is_prepared = self._connector.address.is_prepared
             self._connection = AsyncConnection(connection, loop, is_prepared=is_prepared, broke=self._broke)
+
+    def _take_arrived(self) -> Connection | None:
+        with self._handing:
+            arrived, self._arrived = self._arrived, None
+        return arrived
+
+    def _drop_arrived(self) -> None:
+        """Close a connection that the loop has not taken. A loop that stops does not call what is scheduled."""
+        arrived = self._take_arrived()
+        if arrived is not None:
+            arrived.close()
 
     def _broke(self, error: psycopg.Error) -> None:
         connection, self._connection = self._connection, None

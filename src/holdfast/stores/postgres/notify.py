@@ -224,12 +224,12 @@ class NotifyConnection:
 
     def _connected(self) -> Connection:
         if self._connection is None:
-            connection = self._connector.connect(_LIMITS)
+            # Known before anything can fail, so that a failure closes it.
+            self._connection = connection = self._connector.connect(_LIMITS)
+            self._opened_at = self._heard_at = self._told_at = time.monotonic()
             if self._connector.address.is_prepared:
                 connection.execute("set synchronous_commit = off")  # hints need not survive a crash
             connection.add_notify_handler(lambda one: self._hear([one.payload.encode()]))
-            self._connection = connection
-            self._opened_at = self._heard_at = self._told_at = time.monotonic()
             self._retry_at = 0.0
         return self._connection
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import psycopg
 import pytest
 
 from holdfast.core.hint import Hint
@@ -260,6 +261,26 @@ async def test_a_connection_that_is_dead_without_notice_is_replaced(
         proxy.heal()
 
         assert await ear.next() == LOOK
+
+
+async def test_a_new_connection_that_cannot_be_prepared_is_closed(
+    address: PostgresAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[Connection] = []
+    execute = Connection.execute
+
+    def refuse_first(connection: Connection, query: Any, *given: Any, **named: Any) -> Any:
+        if query == "set synchronous_commit = off" and not refused:
+            refused.append(connection)
+            raise psycopg.errors.QueryCanceled("too slow")
+        return execute(connection, query, *given, **named)
+
+    monkeypatch.setattr(Connection, "execute", refuse_first)
+    async with ringing(address) as hints:
+        ear = Ear(hints)
+        assert await ear.next() == LOOK
+
+    assert [connection.closed for connection in refused] == [True]
 
 
 async def test_an_unreachable_server_is_logged_once(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from holdfast.stores.postgres.loop_session import ARGUMENTS_LIMIT_CHARACTERS, Lo
 from holdfast.stores.postgres.scripts import Script, pipelined
 from holdfast.stores.postgres.sessions import Sessions
 from holdfast.stores.postgres.unit_of_work import TRANSACTION
+from holdfast.testing.patience import GUARD_SECONDS
 from tests.postgres import PostgresProxy
 
 BACKEND = "select pg_backend_pid()"
@@ -372,6 +374,58 @@ def test_a_session_may_be_used_on_one_loop_after_the_other(connector: Connector,
 
     assert [asyncio.run(use()) for _ in range(3)] == ["done"] * 3
     session.close()
+
+
+class LateConnections:
+    """Connections that are opened only after the loop that waits for them has stopped."""
+
+    def __init__(self, connector: Connector, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened: list[Connection] = []
+        self._has_stopped = threading.Event()
+        self._connect = connector.connect
+        monkeypatch.setattr(connector, "connect", self._connected)
+
+    def _connected(self, limits: SessionLimits) -> Connection:
+        assert self._has_stopped.wait(GUARD_SECONDS)
+        self.opened.append(self._connect(limits))
+        return self.opened[-1]
+
+    def stop_before(self, session: LoopSession) -> asyncio.AbstractEventLoop:
+        """Let a session begin to connect, stop the loop, and return it when the connection is open."""
+        loop = asyncio.new_event_loop()
+
+        async def begin() -> None:
+            session._open(loop)
+
+        loop.run_until_complete(begin())
+        self._has_stopped.set()
+        assert session._opener is not None
+        session._opener.join(GUARD_SECONDS)
+        return loop
+
+
+def test_a_connection_that_comes_after_its_loop_has_stopped_is_closed_with_the_session(
+    connector: Connector, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, session = LateConnections(connector, monkeypatch), LoopSession(connector, sessions)
+
+    loop = late.stop_before(session)
+    session.close()
+    loop.close()
+
+    assert [connection.closed for connection in late.opened] == [True]
+
+
+def test_a_connection_that_comes_after_its_loop_has_stopped_is_replaced_on_the_next_loop(
+    connector: Connector, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, session = LateConnections(connector, monkeypatch), LoopSession(connector, sessions)
+
+    late.stop_before(session).close()
+    asyncio.run(connected(session))
+    session.close()
+
+    assert [connection.closed for connection in late.opened[:1]] == [True]
 
 
 async def test_on_another_loop_the_fallback_sessions_answer(session: LoopSession) -> None:
