@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -43,10 +43,10 @@ class HostDied(BaseException):
 
 
 class Watched:
-    """A driver that counts the calls of all runs, and lets the host die at one of them."""
+    """A driver that counts the calls of all runs, and lets the host die at some of them."""
 
     calls = 0
-    fatal_call: int | None = None
+    fatal_calls: Container[int] = ()
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -56,7 +56,7 @@ class Watched:
 
         async def call(*args: Any) -> Any:
             Watched.calls += 1
-            if Watched.calls == Watched.fatal_call:
+            if Watched.calls in Watched.fatal_calls:
                 raise HostDied
             return await method(*args)
 
@@ -92,9 +92,9 @@ class Host:
         return max(0.0, (min(alarms) - datetime.now(UTC)).total_seconds()) if alarms else 0.0
 
 
-async def play(make: Callable[[str], Any], fatal_call: int | None) -> dict[str, Any]:
+async def play(make: Callable[[str], Any], fatal_calls: Container[int] = ()) -> dict[str, Any]:
     """Play ten orders. After each death another host takes over, with nothing but the namespaces."""
-    Watched.calls, Watched.fatal_call = 0, fatal_call
+    Watched.calls, Watched.fatal_calls = 0, fatal_calls
     namespaces = {f"order-{number}": make(f"order-{number}") for number in range(10)}
     while True:
         host = Host(namespaces)
@@ -107,10 +107,11 @@ async def play(make: Callable[[str], Any], fatal_call: int | None) -> dict[str, 
 
 
 async def main() -> None:
-    expected = await play(lambda _: kv.DictionaryNamespace(), None)
+    expected = await play(lambda _: kv.DictionaryNamespace())
     calls = Watched.calls
-    for number in range(1, calls + 1):
-        assert await play(lambda _: kv.DictionaryNamespace(), number) == expected, f"it died at call {number}"
+    for first in range(1, 61):
+        fatal_calls = range(first, calls + 1, 60)  # together, these sixty plays die at every call
+        assert await play(lambda _: kv.DictionaryNamespace(), fatal_calls) == expected, f"it died at {fatal_calls}"
     print(f"ten dictionaries: a host that dies at any of {calls} calls changes nothing")
 
     with tempfile.TemporaryDirectory() as folder:
@@ -120,7 +121,7 @@ async def main() -> None:
             files.append(kv.SqliteNamespace(Path(folder) / f"{run_id}.db"))
             return files[-1]
 
-        assert await play(make, calls // 2) == expected
+        assert await play(make, [calls // 3, calls // 2]) == expected
         for file in files:
             file.close()
         print(f"{len(files)} files: the same results")

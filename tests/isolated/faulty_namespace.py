@@ -56,7 +56,7 @@ class FaultyNamespace:
     async def delete_prefix(self, prefix: bytes) -> None:
         await self._counter.call("delete_prefix", self.inner.delete_prefix(prefix))
 
-    async def list(self, prefix: bytes) -> Sequence[tuple[bytes, bytes]]:
+    async def list(self, prefix: bytes) -> Sequence[bytes]:
         return await self._counter.call("list", self.inner.list(prefix))
 
     async def batch(self, writes: Writes) -> None:

@@ -10,14 +10,18 @@ from holdfast.kv.driver import Writes
 
 
 class RecordingNamespace(DictionaryNamespace):
-    """Records batches. `listed` changes what `list` returns, `drop` loses batches, `fail` names calls that raise."""
+    """Records batches and reads.
+
+    `listed` changes what `list` returns, `drop` loses batches, `fail` names calls that raise.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.batches: list[Writes] = []
+        self.reads: list[bytes] = []
         self.drop: Callable[[int], bool] = lambda number: False
         self.fail: set[str] = set()
-        self.listed: Callable[[Sequence[tuple[bytes, bytes]]], Sequence[tuple[bytes, bytes]]] = lambda pairs: pairs
+        self.listed: Callable[[Sequence[bytes]], Sequence[bytes]] = lambda keys: keys
 
     def _call(self, name: str) -> None:
         if name in self.fail:
@@ -25,9 +29,10 @@ class RecordingNamespace(DictionaryNamespace):
 
     async def get(self, key: bytes) -> bytes | None:
         self._call("get")
+        self.reads.append(key)
         return await super().get(key)
 
-    async def list(self, prefix: bytes) -> Sequence[tuple[bytes, bytes]]:
+    async def list(self, prefix: bytes) -> Sequence[bytes]:
         self._call("list")
         return self.listed(await super().list(prefix))
 

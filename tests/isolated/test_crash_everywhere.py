@@ -153,11 +153,11 @@ async def test_a_body_that_kills_its_process_uses_up_its_attempts() -> None:
         def body() -> None:
             nonlocal executed
             executed += 1
+            world.counter.crashes[len(world.counter.names) + 1] = "before"
 
         await ctx.step("boom", body, retry=Retry(max_attempts=2))
 
-    # Calls 1 to 4 are list, set_alarm, and batch and get of the lease. Then the body executes, and the process dies.
-    world = World(hf, make=lambda _: namespace, crashes={5: "before", 10: "before"})
+    world = World(hf, make=lambda _: namespace)
     world.start("run", "deadly", {})
     await world.settle()
     error = world.ends["run"].error

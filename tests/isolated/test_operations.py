@@ -9,10 +9,10 @@ from holdfast import Break, Context, Continue, Holdfast, Rollback, RunState, kv
 from holdfast.core.clock import SECOND
 from holdfast.kv.driver import Writes
 from holdfast.kv.keys import pack, unpack
-from holdfast.kv.layout import HISTORY, METADATA, NAMES, OUTBOX
-from holdfast.kv.loading import loaded
+from holdfast.kv.layout import HISTORY, METADATA, NAMES, OUTBOX, WORKFLOW
 from holdfast.testing import Harness, VirtualClock
 from tests.isolated.recording_namespace import RecordingNamespace
+from tests.isolated.world import contents_of
 
 
 def kinds(writes: Writes) -> list[Any]:
@@ -28,7 +28,7 @@ async def alarm(namespace: kv.DictionaryNamespace) -> datetime | None:
 
 
 async def locations(namespace: kv.DictionaryNamespace) -> list[str]:
-    return sorted(loaded(await namespace.list(b""), "run").entries)
+    return sorted((await contents_of(namespace, "run")).entries)
 
 
 async def test_a_loop_keeps_the_newest_iterations_in_the_namespace() -> None:
@@ -185,6 +185,21 @@ async def test_an_advance_that_finds_nothing_new_writes_nothing() -> None:
     namespace.batches.clear()
     assert await kv.advance(namespace, hf, "run") == before
     assert namespace.batches == []
+
+
+async def test_a_run_that_stands_still_is_not_read_whole() -> None:
+    hf, namespace = Holdfast("memory://"), RecordingNamespace()
+
+    @hf.workflow("listen")
+    async def listen(ctx: Context) -> Any:
+        for number in range(50):
+            await ctx.step("one", echo, number)
+        return await ctx.receive("item")
+
+    await kv.advance(namespace, hf, "run", type="listen")
+    namespace.reads.clear()
+    await kv.advance(namespace, hf, "run")
+    assert {unpack(key)[0] for key in namespace.reads} == {WORKFLOW}
 
 
 async def test_a_replay_writes_no_entry_again() -> None:

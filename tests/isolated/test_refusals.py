@@ -75,20 +75,92 @@ async def test_keys_out_of_order_are_refused() -> None:
     hf, namespace = application(), RecordingNamespace()
     await kv.advance(namespace, hf, "run", type="listen")
     before = dict(namespace.data)
-    namespace.listed = lambda pairs: list(reversed(pairs))
+    namespace.listed = lambda keys: list(reversed(keys))
     with pytest.raises(kv.DriverFailed, match=r"driver\.list: .* not in byte order"):
         await kv.advance(namespace, hf, "run")
     assert namespace.data == before
-    namespace.listed = lambda pairs: pairs
+    namespace.listed = lambda keys: keys
     assert (await kv.advance(namespace, hf, "run")).state is RunState.SUSPENDED
 
 
-async def test_a_list_of_something_else_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("strange", "found"),
+    [(None, "NoneType instead of a list of keys"), (["key"], "str where a key"), ([(b"key", b"value")], "tuple where")],
+)
+async def test_a_list_of_something_else_is_refused(strange: Any, found: str) -> None:
     hf, namespace = application(), RecordingNamespace()
-    strange: Any = [("key", b"value")]
-    namespace.listed = lambda pairs: strange
-    with pytest.raises(kv.DriverFailed, match=r"driver\.list: did not return pairs of bytes"):
+    namespace.listed = lambda keys: strange
+    with pytest.raises(kv.DriverFailed, match=rf"driver\.list: returned {found}"):
         await kv.advance(namespace, hf, "run", type="two")
+
+
+class RecordsNamespace(kv.DictionaryNamespace):
+    """A driver whose author expected a batch of objects."""
+
+    async def batch(self, writes: Any) -> None:
+        for write in writes:
+            self.data[write.key] = write.value
+
+
+class NoDeleteNamespace(kv.DictionaryNamespace):
+    """A driver that keeps None as the value of a key that a batch deletes."""
+
+    async def batch(self, writes: Any) -> None:
+        self.data |= dict(writes)
+
+
+async def test_a_driver_that_expects_another_batch_is_told_what_a_batch_is() -> None:
+    with pytest.raises(kv.DriverFailed, match=r"driver\.batch: raised AttributeError: .* a list of pairs"):
+        await kv.advance(RecordsNamespace(), application(), "run", type="two")
+
+
+async def test_a_driver_that_does_not_delete_is_told_what_a_batch_is() -> None:
+    hf, namespace = Holdfast("memory://"), NoDeleteNamespace()
+
+    @hf.workflow("listen")
+    async def listen(ctx: Context) -> Any:
+        await ctx.receive("one")
+        await ctx.sleep(3600)
+
+    await kv.advance(namespace, hf, "run", type="listen")
+    await namespace.set(*kv.message("1", "one"))
+    await kv.advance(namespace, hf, "run")
+    await namespace.set(*kv.message("2", "other"))
+    with pytest.raises(kv.DriverFailed, match=r"driver\.get: returned None .* the value None deletes the key"):
+        await kv.advance(namespace, hf, "run")
+
+
+async def test_an_object_that_is_no_driver_is_refused() -> None:
+    driver: Any = {}
+    with pytest.raises(InvalidRequest, match="dict is not a driver of a namespace: it has no method list, batch"):
+        await kv.advance(driver, application(), "run", type="two")
+
+
+async def test_a_driver_without_coroutines_is_named() -> None:
+    namespace: Any = RecordingNamespace()
+    namespace.list = lambda prefix: []
+    with pytest.raises(kv.DriverFailed, match=r"driver\.list: raised TypeError"):
+        await kv.advance(namespace, application(), "run", type="two")
+
+
+async def test_a_lost_delivery_is_noticed() -> None:
+    hf, namespace = Holdfast("memory://"), RecordingNamespace()
+
+    @hf.workflow("tell")
+    async def tell(ctx: Context) -> None:
+        ctx.emit("news", 1)
+
+    end = await kv.advance(namespace, hf, "run", type="tell")
+    namespace.drop = lambda number: True
+    with pytest.raises(kv.DriverFailed, match=r"driver\.batch: returned, but a key that it deletes is still there"):
+        await kv.delivered(namespace, [end.outbox[0].id])
+    assert (await kv.advance(namespace, hf, "run")).outbox == end.outbox
+
+
+@pytest.mark.parametrize("ids", ["start:a", [1], [kv.OutboxItem(id="a", kind="emit", name="news")]])
+async def test_ids_of_another_kind_are_refused(ids: Any) -> None:
+    with pytest.raises(InvalidRequest, match="expected"):
+        await kv.delivered(kv.DictionaryNamespace(), ids)
 
 
 async def test_the_namespace_of_another_run_is_refused() -> None:
@@ -119,7 +191,9 @@ async def test_an_entry_that_is_missing_is_noticed() -> None:
         await kv.advance(namespace, hf, "run")
 
 
-@pytest.mark.parametrize("key", [b"", b"garbage", b"\xff", pack((9, 1)), pack((HISTORY, 0)), pack(("users", "ada"))])
+@pytest.mark.parametrize(
+    "key", [b"", b"garbage", b"\xff", pack((9, 1)), pack((HISTORY, 0)), pack(("users", "ada")), pack((4, 99))]
+)
 async def test_keys_that_holdfast_did_not_write_are_refused(key: bytes) -> None:
     hf, namespace = application(), RecordingNamespace()
     await namespace.set(key, b"value")

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 from holdfast import Holdfast, kv
 from holdfast.core.clock import instant, moment
 from holdfast.core.questions import Details
+from holdfast.kv.checked_driver import CheckedDriver
 from holdfast.kv.driver import NamespaceDriver
-from holdfast.kv.loading import Contents, loaded
+from holdfast.kv.loading import Contents, Loader
 from holdfast.testing.clock import VirtualClock
 from tests.isolated.faulty_namespace import CallCounter, FaultyNamespace, ProcessDied, When
 
@@ -20,6 +21,13 @@ class AlarmedDriver(NamespaceDriver, Protocol):
 
     @property
     def alarm_at(self) -> datetime | None: ...
+
+
+async def contents_of(driver: NamespaceDriver, run_id: str) -> Contents:
+    """Return everything in a namespace."""
+    loader = Loader(CheckedDriver(driver), run_id)
+    await loader.outline()
+    return await loader.rest()
 
 
 class World:
@@ -90,7 +98,7 @@ class World:
     # What it finds
 
     async def contents(self, run_id: str) -> Contents:
-        return loaded(await self._plain[run_id].list(b""), run_id)
+        return await contents_of(self._plain[run_id], run_id)
 
     async def details(self) -> tuple[list[Details], dict[str, list[Any]]]:
         """Return every run with its waits and values, and the histories."""

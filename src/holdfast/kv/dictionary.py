@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -32,18 +31,11 @@ class DictionaryNamespace:
 
     async def delete_prefix(self, prefix: bytes) -> None:
         """Delete every key that begins with a prefix."""
-        await self.batch([(key, None) for key, _ in await self.list(prefix)])
+        await self.batch([(key, None) for key in await self.list(prefix)])
 
-    async def list(self, prefix: bytes) -> Sequence[tuple[bytes, bytes]]:
-        """Return the keys that begin with a prefix, with their values, in byte order of the keys."""
-        keys = sorted(self.data)
-        first = bisect_left(keys, prefix)
-        found = []
-        for key in keys[first:]:
-            if not key.startswith(prefix):
-                break
-            found.append((key, self.data[key]))
-        return found
+    async def list(self, prefix: bytes) -> Sequence[bytes]:
+        """Return the keys that begin with a prefix, in byte order."""
+        return sorted(key for key in self.data if key.startswith(prefix))
 
     async def batch(self, writes: Writes) -> None:
         """Set and delete keys, all or none."""

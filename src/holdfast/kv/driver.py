@@ -24,8 +24,9 @@ class NamespaceDriver(Protocol):
     The rules; `holdfast.testing.NamespaceContract` tests them:
 
     - What a call has written is durable when the call returns, and later calls see it.
-    - `batch` is atomic: after a crash or an error, all of its writes are there, or none.
-    - `list` returns pairs of key and value in byte order of the keys, and only keys that begin with the prefix.
+    - `batch` gets a list of pairs `(key, value)`, in order; the value None deletes the key. It is atomic: after a crash
+      or an error, all of its writes are there, or none.
+    - `list` returns keys in byte order, and only keys that begin with the prefix. `get` reads their values.
     - `delete_prefix` removes exactly the keys that `list` returns for the prefix.
     - The alarm stays until `set_alarm` or `clear_alarm` changes it. The host does not remove it when it fires.
 
@@ -48,12 +49,12 @@ class NamespaceDriver(Protocol):
         """Delete every key that begins with a prefix. The empty prefix means all keys."""
         ...
 
-    async def list(self, prefix: bytes) -> Sequence[tuple[bytes, bytes]]:
-        """Return the keys that begin with a prefix, with their values, in byte order of the keys."""
+    async def list(self, prefix: bytes) -> Sequence[bytes]:
+        """Return the keys that begin with a prefix, in byte order. The empty prefix means all keys."""
         ...
 
     async def batch(self, writes: Writes) -> None:
-        """Set and delete keys, all or none. A value of None deletes the key."""
+        """Write pairs `(key, value)`, all or none: a value of None deletes the key. The last write of a key counts."""
         ...
 
     async def set_alarm(self, at: datetime) -> None:

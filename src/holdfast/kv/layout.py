@@ -37,6 +37,9 @@ VALUES = pack((WORKFLOW, 8))
 SEAL = pack((WORKFLOW, 9))
 RECEIPTS = 10
 
+RUN = (STATE, RESULT, ERROR, HEADER, INPUT, CONTINUED, WAITS, VALUES, SEAL)
+"""The keys of the run itself."""
+
 _HISTORY, _METADATA = pack((HISTORY,)), pack((METADATA,))
 _NUMBERED = re.compile(r"(~|\+|[^#]+#)(0|[1-9]\d{0,17})")
 

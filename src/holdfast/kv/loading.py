@@ -1,9 +1,9 @@
-"""Loading: turns the pairs of a namespace into the state of its run, or refuses them. It writes nothing."""
+"""Loading: reads the keys and values of a namespace as the state of its run, or refuses them. It writes nothing."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from holdfast.core.errors import InvalidRequest, SchemaOutOfDate, Unreadable
 from holdfast.core.model import Arrival, Entry, Run, Wait
 from holdfast.kv import layout
+from holdfast.kv.checked_driver import CheckedDriver
 from holdfast.kv.keys import Part, unpack
 from holdfast.kv.layout import NameRegistry
 from holdfast.kv.mail import Mail, read_mail
@@ -35,11 +36,14 @@ from holdfast.kv.values import (
     read_waits,
 )
 
-Rows = dict[tuple[Part, ...], bytes]
+Keys = dict[tuple[Part, ...], bytes]
+"""The keys of one kind, by their tuples without the kind."""
+
+_RUN_KEYS = frozenset(unpack(key)[1:] for key in layout.RUN)
 
 
 class Contents:
-    """Everything in a namespace, decoded. `run` is None if the run has not begun; there may be mail for it."""
+    """What a namespace has, decoded. `run` is None if the run has not begun; there may be mail for it."""
 
     def __init__(self) -> None:
         self.run: Run | None = None
@@ -56,36 +60,147 @@ class Contents:
         self.events: dict[int, EventValue] = {}
 
 
-def loaded(pairs: Sequence[tuple[bytes, bytes]], run_id: str) -> Contents:
-    """Decode all pairs of a namespace.
+class Loader:
+    """Reads the namespace of a run: first the keys and the run itself, then, if there is something to do, the rest.
 
     Raises `SchemaOutOfDate` for another layout, `InvalidRequest` for the namespace of another run, and `Unreadable`
     for anything that this layout does not have.
     """
-    values = dict(pairs)
-    if layout.HEADER in values:
-        _check_header(values[layout.HEADER], run_id)
-    contents = Contents()
-    rows: dict[Part, Rows] = defaultdict(dict)
-    for key, value in pairs:
-        parts = _read(unpack, key, key)
-        if len(parts) < 2:
-            raise _unreadable(key, "this layout has no such key")
-        rows[parts[0]][parts[1:]] = value
-        if parts[0] == layout.MESSAGES and isinstance(parts[1], str):
-            contents.mail[key] = _read(read_mail, value, key)
-    if unknown := rows.keys() - set(range(layout.NAMES, layout.EVENTS + 1)):
-        raise Unreadable(f"a namespace with keys of the kinds {sorted(map(str, unknown))} was not written by holdfast")
-    if layout.HEADER not in values:
-        if len(contents.mail) < len(pairs):
+
+    def __init__(self, driver: CheckedDriver, run_id: str) -> None:
+        self._driver = driver
+        self._id = run_id
+        self._contents = Contents()
+        self._present: frozenset[bytes] = frozenset()
+        self._keys: dict[Part, Keys] = defaultdict(dict)
+        self._mail: list[bytes] = []
+
+    @property
+    def has_mail(self) -> bool:
+        """True if `outline` has found mail of the host."""
+        return bool(self._mail)
+
+    async def outline(self) -> Contents:
+        """Read all keys, the run and its outbox. A run that stands still needs no more, however long its history is."""
+        keys = await self._driver.list(b"")
+        self._present = frozenset(keys)
+        if layout.HEADER in self._present:
+            _check_header(await self._driver.read(layout.HEADER), self._id)
+        for key in keys:
+            self._sort(key)
+        contents = self._contents
+        if layout.HEADER in self._present:
+            contents.seal = await self._required(read_seal, layout.SEAL)
+            self._check_counts(contents.seal)
+            contents.run = await self._run()
+            contents.outbox = await self._outbox()
+        elif len(self._mail) < len(keys):
             raise Unreadable("the namespace has no header, but more than mail; nothing was written")
         return contents
-    _fill(contents, rows, values, run_id)
-    return contents
+
+    async def rest(self) -> Contents:
+        """Read everything else."""
+        contents = self._contents
+        for key in self._mail:
+            if (value := await self._driver.get(key)) is not None:  # None if the host has taken it back
+                contents.mail[key] = _decoded(read_mail, value, key)
+        if contents.run is None:
+            return contents
+        contents.waits = await self._optional(read_waits, layout.WAITS, ())
+        contents.values = await self._optional(read_values, layout.VALUES, {})
+        names = [await self._required(bytes.decode, key) for key in self._keys[layout.NAMES].values()]
+        contents.registry = NameRegistry(names)
+        contents.entries = await self._entries(contents.registry)
+        contents.inbox = await self._numbered(layout.MESSAGES, read_arrival)
+        contents.events = await self._numbered(layout.EVENTS, read_event)
+        for parts, key in self._keys[layout.WORKFLOW].items():
+            if parts[0] == layout.RECEIPTS:
+                contents.receipts[str(parts[1])] = await self._required(read_instant, key)
+        for key in self._keys[layout.CHILDREN].values():
+            child: ChildStub = await self._required(read_child, key)
+            contents.children[child.intent.id] = child
+        return contents
+
+    def _sort(self, key: bytes) -> None:
+        """Put a key to those of its kind, or refuse it."""
+        parts = _decoded(unpack, key, key)
+        if not _is_known(parts):
+            raise _unreadable(key, "holdfast writes no such key")
+        if parts[0] == layout.MESSAGES and isinstance(parts[1], str):
+            self._mail.append(key)
+        else:
+            self._keys[parts[0]][parts[1:]] = key
+
+    def _check_counts(self, seal: Seal) -> None:
+        """Check that no name and no entry is missing."""
+        names, entries = self._keys[layout.NAMES], self._keys[layout.HISTORY]
+        is_whole = list(names) == [(index,) for index in range(seal.names)] and len(entries) == seal.entries
+        if not is_whole or entries.keys() != self._keys[layout.METADATA].keys():
+            raise _unreadable(layout.SEAL, "names or entries are missing: a batch of the driver was not atomic")
+
+    async def _run(self) -> Run:
+        """Return the run from its parts: large ones have keys of their own, so that they are written once."""
+        run: Run = await self._required(read_run, layout.STATE)
+        if run.id != self._id:
+            raise _unreadable(layout.STATE, f"it has the run {run.id}")
+        return replace(
+            run,
+            payload=await self._required(read_text, layout.INPUT),
+            result=await self._optional(read_text, layout.RESULT, None),
+            error=await self._optional(read_error, layout.ERROR, None),
+            continued=await self._optional(read_text, layout.CONTINUED, None),
+        )
+
+    async def _outbox(self) -> dict[int, OutboxItem]:
+        found = {}
+        for parts, key in self._keys[layout.OUTBOX].items():
+            if (value := await self._driver.get(key)) is not None:  # None if the host has just delivered it
+                found[_number(parts)] = _decoded(read_item, value, key)
+        return found
+
+    async def _entries(self, registry: NameRegistry) -> dict[str, Entry]:
+        metadata = self._keys[layout.METADATA]
+        found = {}
+        for parts, key in self._keys[layout.HISTORY].items():
+            location = _decoded(registry.location, parts, key)
+            outcome = await self._required(read_history, key)
+            found[location] = joined(location, outcome, await self._required(read_metadata, metadata[parts]))
+        return found
+
+    async def _numbered(self, kind: int, read: Callable[[bytes], Any]) -> dict[int, Any]:
+        return {_number(parts): await self._required(read, key) for parts, key in self._keys[kind].items()}
+
+    async def _required(self, read: Callable[[bytes], Any], key: bytes) -> Any:
+        if key not in self._present:
+            raise _unreadable(key, "it is missing")
+        return _decoded(read, await self._driver.read(key), key)
+
+    async def _optional(self, read: Callable[[bytes], Any], key: bytes, default: Any) -> Any:
+        return await self._required(read, key) if key in self._present else default
+
+
+def _is_known(parts: tuple[Part, ...]) -> bool:
+    """True for a tuple of which the layout has keys."""
+    match parts:
+        case (layout.NAMES | layout.OUTBOX | layout.EVENTS | layout.MESSAGES, int()):
+            return True
+        case (layout.CHILDREN | layout.MESSAGES, str()) | (layout.MESSAGES, str(), 1 | 2 | 3):
+            return True
+        case (layout.HISTORY | layout.METADATA, _, *_) | (layout.WORKFLOW, layout.RECEIPTS, str()):
+            return True
+        case (layout.WORKFLOW, *rest):
+            return tuple(rest) in _RUN_KEYS
+        case _:
+            return False
+
+
+def _number(parts: tuple[Part, ...]) -> int:
+    assert isinstance(parts[0], int), "other keys of this kind are refused"
+    return parts[0]
 
 
 def _check_header(value: bytes, run_id: str) -> None:
-    header = _read(read_header, value, layout.HEADER)
+    header = _decoded(read_header, value, layout.HEADER)
     if header.schema != layout.SCHEMA:
         raise SchemaOutOfDate(
             f"this namespace has schema {header.schema}, and this version of holdfast has {layout.SCHEMA}; "
@@ -98,70 +213,7 @@ def _check_header(value: bytes, run_id: str) -> None:
         )
 
 
-def _fill(contents: Contents, rows: dict[Part, Rows], values: dict[bytes, bytes], run_id: str) -> None:
-    contents.seal = _required(read_seal, values, layout.SEAL)
-    contents.run = _run(values)
-    if contents.run.id != run_id:
-        raise _unreadable(layout.STATE, f"it has the run {contents.run.id}")
-    if layout.WAITS in values:
-        contents.waits = _read(read_waits, values[layout.WAITS], layout.WAITS)
-    if layout.VALUES in values:
-        contents.values = _read(read_values, values[layout.VALUES], layout.VALUES)
-    contents.registry = NameRegistry([_read(bytes.decode, one, b"names") for one in rows[layout.NAMES].values()])
-    contents.entries = _entries(contents.registry, rows[layout.HISTORY], rows[layout.METADATA])
-    if (len(contents.registry.names), len(contents.entries)) != (contents.seal.names, contents.seal.entries):
-        raise _unreadable(layout.SEAL, "names or entries are missing: a batch of the driver was not atomic")
-    for parts, value in rows[layout.MESSAGES].items():
-        if isinstance(parts[0], int):
-            contents.inbox[parts[0]] = _read(read_arrival, value, b"messages")
-    for parts, value in rows[layout.WORKFLOW].items():
-        if parts[0] == layout.RECEIPTS:
-            contents.receipts[str(parts[1])] = _read(read_instant, value, b"receipts")
-    children = (_read(read_child, value, b"children") for value in rows[layout.CHILDREN].values())
-    contents.children = {child.intent.id: child for child in children}
-    contents.outbox = _numbered(rows[layout.OUTBOX], read_item)
-    contents.events = _numbered(rows[layout.EVENTS], read_event)
-
-
-def _run(values: dict[bytes, bytes]) -> Run:
-    """Return the run from its parts: large ones have keys of their own, so that they are written once."""
-    run: Run = _required(read_run, values, layout.STATE)
-    parts: dict[str, Any] = {"payload": _required(read_text, values, layout.INPUT)}
-    for name, key, read in _PARTS:
-        if key in values:
-            parts[name] = _read(read, values[key], key)
-    return replace(run, **parts)
-
-
-_PARTS = (
-    ("result", layout.RESULT, read_text),
-    ("error", layout.ERROR, read_error),
-    ("continued", layout.CONTINUED, read_text),
-)
-
-
-def _entries(registry: NameRegistry, history: Rows, metadata: Rows) -> dict[str, Entry]:
-    if history.keys() != metadata.keys():
-        raise Unreadable("history and metadata do not have the same entries; nothing was written")
-    found = {}
-    for parts, value in history.items():
-        location = _read(registry.location, parts, b"history")
-        done = _read(read_history, value, b"history")
-        found[location] = joined(location, done, _read(read_metadata, metadata[parts], b"metadata"))
-    return found
-
-
-def _numbered(rows: Rows, read: Callable[[bytes], Any]) -> dict[int, Any]:
-    return {parts[0]: _read(read, value, b"outbox or events") for parts, value in rows.items() if type(parts[0]) is int}
-
-
-def _required(read: Callable[[bytes], Any], values: dict[bytes, bytes], key: bytes) -> Any:
-    if key not in values:
-        raise _unreadable(key, "it is missing")
-    return _read(read, values[key], key)
-
-
-def _read(read: Callable[[Any], Any], value: Any, key: bytes) -> Any:
+def _decoded(read: Callable[[Any], Any], value: Any, key: bytes) -> Any:
     try:
         return read(value)
     except ValueError as error:

@@ -20,7 +20,7 @@ from holdfast.core.states import RunState
 from holdfast.kv import layout
 from holdfast.kv.checked_driver import CheckedDriver
 from holdfast.kv.keys import pack
-from holdfast.kv.loading import Contents, loaded
+from holdfast.kv.loading import Contents
 from holdfast.kv.mail import take_in
 from holdfast.kv.outbox import (
     OutboxItem,
@@ -268,8 +268,3 @@ class Namespace:
         if is_stored:
             del self._stubs[child_id]
             self._pending.append((pack((layout.CHILDREN, child_id)), None))
-
-
-async def load(driver: CheckedDriver, run_id: str) -> Namespace:
-    """Load a namespace, or refuse it if it is not one of this run."""
-    return Namespace(run_id, loaded(await driver.list(b""), run_id))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from holdfast.core.codec import decode_any
-from holdfast.core.errors import Unreadable
+from holdfast.core.errors import InvalidRequest, Unreadable
 from holdfast.core.model import DeadLetter, Event, Intent, MessageToRun, Reply, Value
 from holdfast.kv.checked_driver import CheckedDriver
 from holdfast.kv.driver import NamespaceDriver
@@ -53,16 +53,29 @@ read_item = ValueReader(OutboxItem)
 
 
 async def delivered(driver: NamespaceDriver, ids: Iterable[str]) -> None:
-    """Remove items from the outbox of a namespace, after the host has delivered them."""
-    checked, wanted = CheckedDriver(driver), set(ids)
+    """Remove items from the outbox of a namespace, after the host has delivered them. Ids of no item are ignored."""
+    if isinstance(ids, str):
+        raise InvalidRequest(f"delivered(ids={ids!r}): expected several ids, such as [item.id for item in step.outbox]")
+    checked, wanted = CheckedDriver(driver), {_checked(one) for one in ids}
     if not wanted:
         return
+    keys = [key for key in await checked.list(pack((OUTBOX,))) if await _id_at(checked, key) in wanted]
+    if keys:
+        await checked.remove(keys)
+
+
+def _checked(id: Any) -> str:
+    if not isinstance(id, str):
+        raise InvalidRequest(f"delivered(ids=…): expected the ids of items, got {id!r:.80}")
+    return id
+
+
+async def _id_at(driver: CheckedDriver, key: bytes) -> str:
     try:
-        items = [(key, read_item(value)) for key, value in await checked.list(pack((OUTBOX,)))]
+        item: OutboxItem = read_item(await driver.read(key))
     except ValueError as error:
         raise Unreadable(f"the outbox cannot be read: {error}; nothing was written") from error
-    if keys := [key for key, item in items if item.id in wanted]:
-        await checked.remove(keys)
+    return item.id
 
 
 def start_of(intent: Intent) -> OutboxItem:

@@ -41,16 +41,16 @@ class SqliteNamespace:
 
     async def delete_prefix(self, prefix: bytes) -> None:
         """Delete every key that begins with a prefix."""
-        await self.batch([(key, None) for key, _ in await self.list(prefix)])
+        await self.batch([(key, None) for key in await self.list(prefix)])
 
-    async def list(self, prefix: bytes) -> Sequence[tuple[bytes, bytes]]:
-        """Return the keys that begin with a prefix, with their values, in byte order of the keys."""
+    async def list(self, prefix: bytes) -> Sequence[bytes]:
+        """Return the keys that begin with a prefix, in byte order."""
         # SQLite compares blobs byte by byte, in the order of the primary key.
         if (end := _after(prefix)) is None:
-            found = self._run("select key, value from pair where key >= ? order by key", (prefix,))
+            found = self._run("select key from pair where key >= ? order by key", (prefix,))
         else:
-            found = self._run("select key, value from pair where key >= ? and key < ? order by key", (prefix, end))
-        return [(key, value) for key, value in found]
+            found = self._run("select key from pair where key >= ? and key < ? order by key", (prefix, end))
+        return [key for (key,) in found]
 
     async def batch(self, writes: Writes) -> None:
         """Set and delete keys, all or none."""
