@@ -246,10 +246,10 @@ async def test_another_type_than_that_of_the_run_is_refused() -> None:
         await kv.advance(namespace, hf, "run", type="two")
 
 
-@pytest.mark.parametrize("option", ["key", "reuse", "priority", "retention"])
+@pytest.mark.parametrize("option", ["key", "reuse", "priority", "retention", "limit", "cron", "queue"])
 async def test_what_needs_a_shared_store_is_refused_with_the_reason(option: str) -> None:
     options: Any = {option: "x"}
-    with pytest.raises(InvalidRequest, match="need a store"):
+    with pytest.raises(InvalidRequest, match=rf"advance\({option}=…\): .* this needs a store"):
         await kv.advance(kv.DictionaryNamespace(), application(), "run", type="two", **options)
 
 
@@ -257,6 +257,53 @@ async def test_a_transaction_is_refused_with_the_reason() -> None:
     end = await kv.advance(kv.DictionaryNamespace(), application(), "run", type="table")
     assert end.error is not None
     assert "cannot hold your tables" in end.error.message
+
+
+def scheduled() -> Holdfast:
+    hf = Holdfast("memory://")
+
+    @hf.schedule("0 3 * * *", name="nightly")
+    @hf.workflow("cleanup")
+    async def cleanup(ctx: Context) -> int:
+        return 1
+
+    @hf.workflow("parent")
+    async def parent(ctx: Context) -> int:
+        return await ctx.call(cleanup)
+
+    return hf
+
+
+async def test_a_type_with_a_declared_schedule_is_refused_with_the_reason() -> None:
+    namespace = kv.DictionaryNamespace()
+    with pytest.raises(InvalidRequest, match="declared with the schedule 'nightly', which starts runs in a store"):
+        await kv.advance(namespace, scheduled(), "run", type="cleanup")
+    assert namespace.data == {}
+
+
+async def test_a_child_may_have_a_type_with_a_declared_schedule() -> None:
+    hf = scheduled()
+    waiting = await kv.advance(kv.DictionaryNamespace(), hf, "run", type="parent")
+    (item,) = waiting.outbox
+    end = await kv.advance(kv.DictionaryNamespace(), hf, item.run_id or "", start=item)
+    assert end.result == 1
+
+
+async def test_a_child_keeps_its_priority_and_retention_for_the_host() -> None:
+    hf = Holdfast("memory://")
+
+    @hf.workflow("parent")
+    async def parent(ctx: Context) -> None:
+        await ctx.start("child", priority=7, retention=60, tags={"shop": "1"})
+
+    (item,) = (await kv.advance(kv.DictionaryNamespace(), hf, "run", type="parent")).outbox
+    assert item.intent is not None
+    assert (item.intent.priority, item.intent.tags) == (7, {"shop": "1"})
+
+
+async def test_a_type_that_may_be_a_flow_is_refused_with_the_reason() -> None:
+    with pytest.raises(UnknownWorkflow, match="A flow cannot run in a namespace, because its text is in a store"):
+        await kv.advance(kv.DictionaryNamespace(), application(), "run", type="access.grant")
 
 
 async def test_no_store_is_opened(tmp_path: Any) -> None:

@@ -13,7 +13,7 @@ from holdfast.app import Holdfast, session_of
 from holdfast.core import rules
 from holdfast.core.checkpoint import LeaseRequest
 from holdfast.core.clock import SECOND, Clock, Micros, SystemClock, instant, moment
-from holdfast.core.errors import ErrorRecord, InvalidRequest
+from holdfast.core.errors import ErrorRecord, InvalidRequest, UnknownWorkflow
 from holdfast.core.intent import check_delay, check_id, check_tags, described, refuse_options, run_options
 from holdfast.core.model import Intent, Run, Undelivered
 from holdfast.core.states import RunState
@@ -23,12 +23,23 @@ from holdfast.kv.host import NAME, NamespaceHost
 from holdfast.kv.loading import Loader
 from holdfast.kv.namespace import Namespace
 from holdfast.kv.outbox import OutboxItem
+from holdfast.runner.definition import Definition
+from holdfast.runner.registry import Registry
 from holdfast.worker.claimer import PYTHON
 
 LEASE: Micros = 30 * SECOND
 """The alarm while a run executes: if the host dies, the run is advanced again after this time at the latest."""
 
-_SHARED = ("key", "reuse", "priority", "retention")
+_NEED_A_STORE = {
+    "key": "keys are unique among the runs of a store",
+    "reuse": "keys are unique among the runs of a store",
+    "priority": "a priority orders the runs that wait for workers",
+    "retention": "a store prunes ended runs; delete the namespace instead",
+    **dict.fromkeys(("limit", "limits", "rate", "map_limit"), "limits count the runs of a store"),
+    **dict.fromkeys(("schedule", "cron", "every"), "schedules start runs in a store; call advance when a run is due"),
+    **dict.fromkeys(("queue", "mode"), "a queue gives each event to one of many runs; give it to one namespace"),
+}
+"""Options that are refused, with the reason."""
 
 
 class IsolatedOptions(TypedDict, total=False):
@@ -92,9 +103,10 @@ async def advance(
     stands_still = found.run is not None and not _can_move(found.run, clock.now(), has_mail=loader.has_mail)
     namespace = Namespace(run_id, found if stands_still else await loader.rest())
     if not namespace.exists:
+        _refuse_schedules(registry, type)
         namespace.create(_intent(run_id, type, payload, start, options), clock.now())
     _check_type(namespace.run, type)
-    definition = registry.definition(namespace.run.type)
+    definition = _definition(registry, namespace.run.type)
     if not stands_still:
         await _move(namespace, checked, hf, clock)
     await _set_alarm(namespace.run, checked)
@@ -154,6 +166,23 @@ def _check_type(run: Run, type: str | None) -> None:
         raise InvalidRequest(f"run {run.id} in this namespace has the type {run.type!r}, not {type!r}")
 
 
+def _definition(registry: Registry, type: str) -> Definition:
+    try:
+        return registry.definition(type)
+    except UnknownWorkflow as error:
+        raise UnknownWorkflow(f"{error}. A flow cannot run in a namespace, because its text is in a store") from None
+
+
+def _refuse_schedules(registry: Registry, type: str | None) -> None:
+    """Refuse to create a run of a type that its code declares with a schedule. A child may have such a type."""
+    if names := [one.name for one in registry.schedules() if one.type == type]:
+        raise InvalidRequest(
+            f"advance(type={type!r}): this type is declared with the schedule {names[0]!r}, which starts runs in a "
+            "store; without a store it would never fire. Let your host call advance at these times, for a type "
+            "without @hf.schedule"
+        )
+
+
 def _intent(
     run_id: str,
     type: str | None,
@@ -187,10 +216,8 @@ def _intent(
 
 
 def _check_options(type: str, options: IsolatedOptions) -> None:
-    if shared := [name for name in options if name in _SHARED]:
-        raise InvalidRequest(
-            f"advance({', '.join(shared)}=…): a namespace has one run, so there is nothing to compare or to queue it "
-            "with; keys, priorities and retention need a store"
-        )
+    for name in options:
+        if (reason := _NEED_A_STORE.get(name)) is not None:
+            raise InvalidRequest(f"advance({name}=…): {reason}; a namespace has one run, so this needs a store")
     if unknown := [name for name in options if name not in IsolatedOptions.__annotations__]:
         refuse_options(unknown, IsolatedOptions.__annotations__, type, of="advance")
