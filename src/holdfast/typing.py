@@ -40,7 +40,7 @@ from holdfast.runner.context import StepKeywords
 from holdfast.runner.decorators import StepDecorator, TaskDecorator, WorkflowDecorator
 from holdfast.runner.dry_run import Fit
 from holdfast.runner.message import Message
-from holdfast.runner.pipeline import Pipeline, PipelineDeclaration
+from holdfast.runner.pipeline import Pipeline, PipelineDeclaration, PipelineOptions
 from holdfast.runner.run_view import RunView
 from holdfast.runner.step import Step
 from holdfast.runner.step_info import StepInfo
@@ -73,6 +73,7 @@ __all__ = [
     "Mistake",
     "Pipeline",
     "PipelineDeclaration",
+    "PipelineOptions",
     "RefusedRun",
     "RegisteredFlowInfo",
     "RunCheck",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Container, Coroutine, Mapping
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.model import Entry
@@ -23,6 +23,7 @@ from holdfast.runner.sync_context import SyncContext
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", Context, SyncContext)
 
 
 class Pipeline(Definition, Generic[P, R]):
@@ -146,6 +147,20 @@ class Pipeline(Definition, Generic[P, R]):
         self._is_complete = True
 
 
+class PipelineOptions(TypedDict, total=False):
+    """The options of a pipeline: keywords of `hf.pipeline`."""
+
+    crash_limit: int
+    """The number of worker crashes, without progress in between, that block a run."""
+    strict: bool
+    """True (default) blocks a run whose recorded steps are not the first steps of the pipeline.
+
+    With False, steps that were added before recorded ones are executed, in old runs too.
+    """
+    description: str
+    """The purpose of the pipeline, in one line."""
+
+
 class PipelineDeclaration:
     """`hf.pipeline` registers a pipeline: `hf.pipeline("shop.signup.v1", create_account, send_welcome)`.
 
@@ -156,62 +171,62 @@ class PipelineDeclaration:
     def __init__(self, add: Callable[[Definition], None]) -> None:
         self._add = add
 
+    # The result is that of the last step, awaited if it is async: two overloads for each kind of first step.
+    @overload
+    def __call__(self, type: str, /, **options: Unpack[PipelineOptions]) -> Pipeline[..., Any]: ...
     @overload
     def __call__(
-        self, type: str, /, *, crash_limit: int = CRASH_LIMIT, strict: bool = True, description: str = ""
-    ) -> Pipeline[..., Any]: ...
+        self, type: str, only: Callable[Concatenate[C, P], Any], /, **options: Unpack[PipelineOptions]
+    ) -> Pipeline[P, Any]: ...
     @overload
     def __call__(
-        self,
-        type: str,
-        first: Callable[Concatenate[Context, P], Any],
-        /,
-        *steps: Callable[..., Any],
-        crash_limit: int = CRASH_LIMIT,
-        strict: bool = True,
-        description: str = "",
+        self, type: str, only: Callable[P, Any], /, **options: Unpack[PipelineOptions]
     ) -> Pipeline[P, Any]: ...
     @overload
     def __call__(
         self,
         type: str,
-        first: Callable[Concatenate[SyncContext, P], Any],
+        first: Callable[Concatenate[C, P], Any],
         /,
-        *steps: Callable[..., Any],
-        crash_limit: int = CRASH_LIMIT,
-        strict: bool = True,
-        description: str = "",
-    ) -> Pipeline[P, Any]: ...
+        *steps: *tuple[*tuple[Callable[..., Any], ...], Callable[..., Coroutine[Any, Any, R]]],
+        **options: Unpack[PipelineOptions],
+    ) -> Pipeline[P, R]: ...
     @overload
     def __call__(
         self,
         type: str,
         first: Callable[P, Any],
         /,
-        *steps: Callable[..., Any],
-        crash_limit: int = CRASH_LIMIT,
-        strict: bool = True,
-        description: str = "",
-    ) -> Pipeline[P, Any]: ...
+        *steps: *tuple[*tuple[Callable[..., Any], ...], Callable[..., Coroutine[Any, Any, R]]],
+        **options: Unpack[PipelineOptions],
+    ) -> Pipeline[P, R]: ...
+    @overload
     def __call__(
         self,
         type: str,
+        first: Callable[Concatenate[C, P], Any],
         /,
-        *steps: Callable[..., Any],
-        crash_limit: int = CRASH_LIMIT,
-        strict: bool = True,
-        description: str = "",
+        *steps: *tuple[*tuple[Callable[..., Any], ...], Callable[..., R]],
+        **options: Unpack[PipelineOptions],
+    ) -> Pipeline[P, R]: ...
+    @overload
+    def __call__(
+        self,
+        type: str,
+        first: Callable[P, Any],
+        /,
+        *steps: *tuple[*tuple[Callable[..., Any], ...], Callable[..., R]],
+        **options: Unpack[PipelineOptions],
+    ) -> Pipeline[P, R]: ...
+    def __call__(  # type: ignore[misc]  # mypy does not see that *Callable takes every tuple of callables
+        self, type: str, /, *steps: Callable[..., Any], **options: Unpack[PipelineOptions]
     ) -> Any:
         """Register a pipeline with these functions as its steps. Without functions, add them with `@p.step`.
 
-        - `crash_limit`: the number of worker crashes, without progress in between, that block a run
-        - `strict`: True blocks a run whose recorded steps are not the first steps of the pipeline. With False, steps
-          that were added before recorded ones are executed, in old runs too.
-        - `description`: the purpose of the pipeline, in one line
+        `PipelineOptions` has the options. Type checkers know its parameters from the first step, and its result from
+        the last of two or more steps.
         """
-        made: Pipeline[..., Any] = Pipeline(
-            type, *steps, crash_limit=crash_limit, strict=strict, description=description
-        )
+        made: Pipeline[..., Any] = Pipeline(type, *steps, **options)
         self._add(made)
         return made
 

@@ -179,6 +179,7 @@ PAGES = (
             Entry("TaskDecorator", "hf.task"),
             Entry("StepDecorator", "hf.step"),
             Entry("PipelineDeclaration", "hf.pipeline"),
+            Entry("PipelineOptions"),
             Entry("Registry", "registry", is_constructed=True),
         ],
     ),
