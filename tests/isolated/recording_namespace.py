@@ -13,6 +13,7 @@ class RecordingNamespace(DictionaryNamespace):
     """Records batches and reads.
 
     `listed` changes what `list` returns, `drop` loses batches, `fail` names calls that raise.
+    Of the batch with the number `tear_at`, only the first `torn` writes are applied.
     """
 
     def __init__(self) -> None:
@@ -20,6 +21,8 @@ class RecordingNamespace(DictionaryNamespace):
         self.batches: list[Writes] = []
         self.reads: list[bytes] = []
         self.drop: Callable[[int], bool] = lambda number: False
+        self.tear_at: int | None = None
+        self.torn = 0
         self.fail: set[str] = set()
         self.listed: Callable[[Sequence[bytes]], Sequence[bytes]] = lambda keys: keys
 
@@ -39,6 +42,9 @@ class RecordingNamespace(DictionaryNamespace):
     async def batch(self, writes: Writes) -> None:
         self._call("batch")
         self.batches.append(writes)
+        if len(self.batches) == self.tear_at:
+            await super().batch(writes[: self.torn])
+            raise OSError("the power is out")
         if not self.drop(len(self.batches)):
             await super().batch(writes)
 

@@ -169,8 +169,8 @@ async def test_a_step_writes_its_entry_its_metadata_and_the_seal() -> None:
     await kv.advance(namespace, hf, "run", type="steps")
     # The lease; a step each, with two new names; and the end with the last step.
     assert [kinds(writes).count(HISTORY) for writes in namespace.batches] == [0, 1, 1, 1]
-    assert sorted(kinds(namespace.batches[2])) == [NAMES, HISTORY, 4, METADATA]
-    assert sorted(kinds(namespace.batches[1])) == [NAMES, HISTORY, 4, METADATA]
+    assert sorted(kinds(namespace.batches[2])) == [NAMES, HISTORY, WORKFLOW, WORKFLOW, METADATA]  # opening and seal
+    assert sorted(kinds(namespace.batches[1])) == [NAMES, HISTORY, WORKFLOW, WORKFLOW, METADATA]
 
 
 async def test_an_advance_that_finds_nothing_new_writes_nothing() -> None:

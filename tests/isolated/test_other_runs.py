@@ -197,3 +197,29 @@ async def test_the_start_item_of_another_run_is_refused() -> None:
 def test_a_child_ends_only_in_an_end_state(state: str) -> None:
     with pytest.raises(InvalidRequest, match="expected succeeded, failed or cancelled"):
         kv.child_ended("child", state=state)
+
+
+async def test_a_child_that_was_cancelled_elsewhere_is_cancelled_for_its_parent() -> None:
+    hf, namespace = Holdfast("memory://"), kv.DictionaryNamespace()
+
+    @hf.workflow("parent")
+    async def parent(ctx: Context) -> list[str]:
+        try:
+            await ctx.call("elsewhere")
+        except ChildFailed as error:
+            return [error.kind, error.message]
+        return []
+
+    (item,) = (await kv.advance(namespace, hf, "run", type="parent")).outbox
+    await namespace.set(*kv.child_ended(item.run_id or "", state="cancelled", error="too late"))
+    assert (await kv.advance(namespace, hf, "run")).result == ["cancelled", "too late"]
+
+
+def test_mail_that_could_not_be_read_is_not_made() -> None:
+    wrong: Any = 5
+    with pytest.raises(InvalidRequest, match="expected the error of Advanced, or a text"):
+        kv.child_ended("child", state="failed", error=wrong)
+    with pytest.raises(InvalidRequest, match="expected a text"):
+        kv.cancel("1", wrong)
+    with pytest.raises(InvalidRequest, match="a mail id is a string"):
+        kv.message("", "name")

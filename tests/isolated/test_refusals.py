@@ -55,6 +55,30 @@ async def test_a_lost_batch_is_noticed_and_the_run_goes_on_later(lost: int) -> N
     assert (await kv.advance(namespace, hf, "run", type="two")).result == [1, 2]
 
 
+@pytest.mark.parametrize("number", [1, 2, 3])
+async def test_a_batch_that_was_written_in_part_is_noticed(number: int) -> None:
+    undisturbed = RecordingNamespace()
+    await kv.advance(undisturbed, application(), "run", type="two")
+    whole = len(undisturbed.batches[number - 1])
+    for torn in range(1, whole):
+        hf, namespace = application(), RecordingNamespace()
+        namespace.tear_at, namespace.torn = number, torn
+        with pytest.raises(kv.DriverFailed, match=r"driver\.batch: raised OSError"):
+            await kv.advance(namespace, hf, "run", type="two")
+        before = dict(namespace.data)
+        with pytest.raises(Unreadable):
+            await kv.advance(namespace, hf, "run", type="two")
+        assert namespace.data == before
+
+
+async def test_a_batch_of_which_nothing_was_written_can_be_repeated() -> None:
+    hf, namespace = application(), RecordingNamespace()
+    namespace.tear_at = 2
+    with pytest.raises(kv.DriverFailed):
+        await kv.advance(namespace, hf, "run", type="two")
+    assert (await kv.advance(namespace, hf, "run", type="two")).result == [1, 2]
+
+
 async def test_no_step_executes_before_its_lease_is_written() -> None:
     hf, namespace, executed = Holdfast("memory://"), RecordingNamespace(), list[int]()
 
@@ -161,6 +185,29 @@ async def test_a_lost_delivery_is_noticed() -> None:
 async def test_ids_of_another_kind_are_refused(ids: Any) -> None:
     with pytest.raises(InvalidRequest, match="expected"):
         await kv.delivered(kv.DictionaryNamespace(), ids)
+
+
+async def test_a_second_advance_at_the_same_time_is_refused() -> None:
+    hf, namespace, executed = Holdfast("memory://"), RecordingNamespace(), list[int]()
+
+    @hf.workflow("once")
+    async def once(ctx: Context) -> int:
+        async def body() -> None:
+            executed.append(1)
+            with pytest.raises(InvalidRequest, match="run is being advanced already, and a namespace has one writer"):
+                await kv.advance(namespace, hf, "run")
+
+        await ctx.step("one", body)
+        return len(executed)
+
+    assert (await kv.advance(namespace, hf, "run", type="once")).result == 1
+    assert (await kv.advance(namespace, hf, "run")).result == 1
+
+
+async def test_a_workflow_instead_of_the_name_of_its_type_is_refused() -> None:
+    function: Any = application().workflow("other")(lambda ctx: None)
+    with pytest.raises(InvalidRequest, match="expected the name of the type"):
+        await kv.advance(kv.DictionaryNamespace(), application(), "run", type=function)
 
 
 async def test_the_namespace_of_another_run_is_refused() -> None:

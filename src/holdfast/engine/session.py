@@ -52,6 +52,8 @@ class Session:
         self.registry = registry
         self.signals = signals
         self.local_workers: list[LocalWorker] = []
+        self.advancing: set[int] = set()
+        """The identities of the namespace drivers on which a run is being advanced."""
         self.make_results: Callable[[Store], Results] = Results
         self.make_replies: Callable[[Store], Replies] = Replies
         self._results: Results | None = None

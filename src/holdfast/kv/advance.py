@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypedDict, Unpack
 
 import msgspec
@@ -89,14 +91,44 @@ async def advance(
 
     `hf` supplies the registered workflows; its store is not opened. The first call creates the run, from `type`,
     `payload` and `options`, or from the `start` item of its parent's outbox. Later calls do not need them. Never
-    advance one namespace twice at the same time.
+    advance one namespace twice at the same time; on the same driver object, the second call is refused.
 
     Raises `DriverFailed` if the driver fails. Raises `InvalidRequest`, `SchemaOutOfDate` or `Unreadable`, and writes
     nothing, if the namespace has another run, another layout, or something that is not from holdfast.
     """
     check_id(run_id)
-    clock = clock or SystemClock()
+    if type is not None and not isinstance(type, str):
+        raise InvalidRequest(f"advance(type={type!r:.80}): expected the name of the type, such as 'shop.checkout'")
     checked = CheckedDriver(driver)
+    with _alone(driver, session_of(hf).advancing, run_id):
+        request = partial(_intent, run_id, type, payload, start, options)
+        return await _advanced(checked, hf, run_id, clock or SystemClock(), type=type, request=request)
+
+
+@contextmanager
+def _alone(driver: NamespaceDriver, busy: set[int], run_id: str) -> Iterator[None]:
+    """Refuse a second advance on the same driver object. On another object for the namespace, only the host can."""
+    if id(driver) in busy:
+        raise InvalidRequest(
+            f"run {run_id} is being advanced already, and a namespace has one writer; await the other advance first"
+        )
+    busy.add(id(driver))
+    try:
+        yield
+    finally:
+        busy.discard(id(driver))
+
+
+async def _advanced(
+    checked: CheckedDriver,
+    hf: Holdfast,
+    run_id: str,
+    clock: Clock,
+    *,
+    type: str | None,
+    request: Callable[[], Intent],
+) -> Advanced:
+    """Advance a run. `request` is how it is created, if it does not exist."""
     registry = session_of(hf).registry
     loader = Loader(checked, run_id)
     found = await loader.outline()
@@ -104,7 +136,7 @@ async def advance(
     namespace = Namespace(run_id, found if stands_still else await loader.rest())
     if not namespace.exists:
         _refuse_schedules(registry, type)
-        namespace.create(_intent(run_id, type, payload, start, options), clock.now())
+        namespace.create(request(), clock.now())
     _check_type(namespace.run, type)
     definition = _definition(registry, namespace.run.type)
     if not stands_still:

@@ -8,6 +8,7 @@
 | (3, number) | an arrival in the inbox |
 | (4, 1) … (4, 9) | the run: state, result, error, header, input, input of the generation, waits, values, seal |
 | (4, 10, id) | the receipt of a message |
+| (4, 11) | the opening: a copy of the seal, which a batch writes first, as it writes the seal last |
 | (5, part, …) | the metadata of the entry at that location: state, attempts, times |
 | (6, run id) | a child that has not ended |
 | (7, number) | an item of the outbox |
@@ -36,8 +37,9 @@ WAITS = pack((WORKFLOW, 7))
 VALUES = pack((WORKFLOW, 8))
 SEAL = pack((WORKFLOW, 9))
 RECEIPTS = 10
+OPENING = pack((WORKFLOW, 11))
 
-RUN = (STATE, RESULT, ERROR, HEADER, INPUT, CONTINUED, WAITS, VALUES, SEAL)
+RUN = (STATE, RESULT, ERROR, HEADER, INPUT, CONTINUED, WAITS, VALUES, SEAL, OPENING)
 """The keys of the run itself."""
 
 _HISTORY, _METADATA = pack((HISTORY,)), pack((METADATA,))

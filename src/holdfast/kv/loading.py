@@ -91,6 +91,8 @@ class Loader:
         contents = self._contents
         if layout.HEADER in self._present:
             contents.seal = await self._required(read_seal, layout.SEAL)
+            if await self._required(read_seal, layout.OPENING) != contents.seal:
+                raise _unreadable(layout.SEAL, "the driver has written a part of a batch; a batch is all or none")
             self._check_counts(contents.seal)
             contents.run = await self._run()
             contents.outbox = await self._outbox()

@@ -91,12 +91,12 @@ def child_ended(
     *,
     state: RunState | str,
     result: Any = None,
-    error: ErrorRecord | None = None,
+    error: ErrorRecord | str | None = None,
     at: datetime | None = None,
 ) -> Written:
     """Return the key and the value of the end of a child, for the namespace of its parent. `id` is the child's run id.
 
-    State, result and error are those of `Advanced`.
+    State, result and error are those of `Advanced`. For a child that another system runs, `error` may be a text.
     """
     try:
         end = RunState(state)
@@ -105,13 +105,23 @@ def child_ended(
     if not end.is_end:
         raise InvalidRequest(f"child_ended(state={state!r}): expected succeeded, failed or cancelled")
     text = encode_any(result, f"result of child {id}") if end is RunState.SUCCEEDED else None
-    if end is not RunState.SUCCEEDED and error is None:
-        error = ErrorRecord(type="RunFailed", message=f"run {id} {end.value}")
-    return _written(EndMail(check_id(id), _at(at), end, text, error))
+    return _written(EndMail(check_id(id), _at(at), end, text, _error(id, end, error)))
+
+
+def _error(id: str, end: RunState, error: ErrorRecord | str | None) -> ErrorRecord | None:
+    """Return the error of a child. One that did not succeed always has an error."""
+    if isinstance(error, ErrorRecord) or (error is None and end is RunState.SUCCEEDED):
+        return error
+    if not isinstance(error, str | None):
+        raise InvalidRequest(f"child_ended(error={error!r:.80}): expected the error of Advanced, or a text")
+    type = "Cancelled" if end is RunState.CANCELLED else "RunFailed"  # by this type its parent knows the difference
+    return ErrorRecord(type=type, message=error or f"run {id} {end.value}")
 
 
 def cancel(id: str, reason: str = "", *, at: datetime | None = None) -> Written:
     """Return the key and the value of a request to cancel the run of a namespace. A repeat changes nothing."""
+    if not isinstance(reason, str):
+        raise InvalidRequest(f"cancel(reason={reason!r:.80}): expected a text")
     return _written(CancelMail(_checked(id), _at(at), reason))
 
 
@@ -149,7 +159,7 @@ def _written(mail: Mail) -> Written:
 
 
 def _checked(id: str) -> str:
-    return check_text(id, "id of mail")
+    return check_text(id, "mail id")
 
 
 def _at(at: datetime | None) -> Micros:

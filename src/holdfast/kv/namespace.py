@@ -167,8 +167,9 @@ class Namespace:
         entries = len(self._entries)
         revision = self._seal.revision + 1
         self._seal = Seal(revision, len(self._registry.names), entries, self._state.event_count, self._next_item)
-        writes.append((layout.SEAL, encode(self._seal)))
-        await driver.batch(writes, layout.SEAL)
+        seal = encode(self._seal)
+        # First and last: if a driver writes only a part of the batch, the two differ.
+        await driver.batch([(layout.OPENING, seal), *writes, (layout.SEAL, seal)], layout.SEAL)
 
     def _changes(self) -> Pairs:
         """Return what has changed since the last batch, and count it as written."""
