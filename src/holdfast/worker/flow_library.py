@@ -140,9 +140,11 @@ class FlowLibrary:
         self._task.add_done_callback(self._looked)
 
     async def start(self) -> None:
-        """Learn which flows exist, before the first claim."""
+        """Learn which flows exist, before the first claim. The first `look` begins to poll.
+
+        The rest of the worker may not have started yet, so the host hears of nothing.
+        """
         await self._refresh()
-        self._arm()
 
     async def stop(self) -> None:
         self._is_stopped = True
