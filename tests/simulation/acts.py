@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import random
+from collections.abc import Mapping
 from typing import Any
 
 from holdfast import Holdfast, InvalidRequest, RunBusy, RunNotFound
@@ -16,8 +17,9 @@ from holdfast.app import session_of
 from holdfast.core.commands import EmitEvents
 from holdfast.core.ids import derived_id
 from holdfast.core.model import Event, Overlap
+from tests.programs.flow_text import FlowExpectation, expectation_of
 from tests.programs.interpreter import LIMIT_SECONDS, Program, mail_of, news_of
-from tests.simulation import crowd
+from tests.simulation import crowd, flows
 from tests.simulation.plan import Act, Plan
 
 CONTROLS = frozenset({"cancel", "pause", "resume", "wake", "recover"})
@@ -32,6 +34,10 @@ async def perform(act: Act, hf: Holdfast, plan: Plan, accepted: set[str]) -> Non
         case "program" | "wild":
             program = (plan.programs if act.what == "program" else plan.wild)[act.number]
             await start_program(hf, name_of(act), program)
+            accepted.add(name_of(act))
+        case "flow" | "wild flow":
+            program = (plan.flows if act.what == "flow" else plan.wild_flows)[act.number]
+            await _start_flow(hf, name_of(act), expectation_of(program, name_of(act)))
             accepted.add(name_of(act))
         case "mailbox" | "limited" | "rated" | "taker" | "deadly":
             await _start_one_of_crowd(hf, act)
@@ -59,6 +65,8 @@ async def _perform_rarely(act: Act, hf: Holdfast) -> None:
             await session_of(hf).store.prune(100)
         case "recover family":
             await _recover_family(hf, act)
+        case "supersede":
+            await hf.flows.register(flows.OTHER_TEXT, type=act.run)
         case "rewind":
             entries = await hf.run(act.run).history()
             if entries:
@@ -85,6 +93,10 @@ def name_of(act: Act) -> str:
             return f"r{act.number}"
         case "wild":
             return f"wild{act.number}"
+        case "flow":
+            return f"flow{act.number}"
+        case "wild flow":
+            return f"wildflow{act.number}"
         case _:
             return act.run
 
@@ -103,10 +115,19 @@ async def start_program(hf: Holdfast, name: str, program: Program) -> None:
     """Start a program, and send all its messages."""
     limits: dict[str, Any] = {program["end"]: LIMIT_SECONDS} if str(program.get("end")).startswith("max") else {}
     await hf.start("program", {"program": program, "path": name}, id=name, **limits)
-    for mail, count in mail_of(program).items():
+    await _send_all(hf, name, mail_of(program), news_of(program))
+
+
+async def _start_flow(hf: Holdfast, name: str, expected: FlowExpectation) -> None:
+    await hf.start(name, {}, id=name)
+    await _send_all(hf, name, expected.mail, expected.news)
+
+
+async def _send_all(hf: Holdfast, name: str, mail_counts: Mapping[int, int], news_counts: Mapping[int, int]) -> None:
+    for mail, count in mail_counts.items():
         for each in range(count):
             await hf.run(name).send(f"mail{mail}", [mail, each + 1], id=f"{name}-{mail}-{each}")
-    for news, count in news_of(program).items():
+    for news, count in news_counts.items():
         for each in range(count):
             id = derived_id(f"{name} {news} {each}", 0)
             await session_of(hf).store.apply(

@@ -9,11 +9,16 @@ import msgspec
 
 from holdfast.testing.simulation.adversity import HORIZON_SECONDS, Adversity, adversity_of, soon
 from tests.programs.changed import CHANGES, Change
+from tests.programs.flow_text import FlowProgram
+from tests.programs.flow_vocabulary import FlowGardener
 from tests.programs.interpreter import Program
 from tests.programs.vocabulary import Gardener
 
 DEPLOYS_SHARE = 0.4
 """Share of plans in which two versions of the code run."""
+
+FLOWS_SHARE = 0.5
+"""Share of plans with flows."""
 
 
 class Act(msgspec.Struct, omit_defaults=True):
@@ -39,6 +44,8 @@ class Plan(Adversity):
 
     programs: list[Program] = []
     wild: list[Program] = []
+    flows: list[FlowProgram] = []
+    wild_flows: list[FlowProgram] = []
     acts: list[Act] = []
     deploys: list[Deploy] = []
 
@@ -58,6 +65,7 @@ def plan_of(seed: int) -> Plan:
     _add_crowd(plan, chance, seed)
     _add_deploys(plan, random.Random(f"deploys {seed}"))
     _add_recoveries(plan, random.Random(f"recoveries {seed}"))
+    _add_flows(plan, random.Random(f"flows {seed}"), seed)
     plan.acts.sort(key=lambda act: act.at)
     return plan
 
@@ -79,12 +87,40 @@ def _add_crowd(plan: Plan, chance: random.Random, seed: int) -> None:
 
 def _wild(chance: random.Random, place: int) -> list[Act]:
     begin = soon(chance)
-    acts = [Act(at=begin, what="wild", number=place)]
+    return [Act(at=begin, what="wild", number=place), *_controls(chance, begin, f"wild{place}")]
+
+
+def _controls(chance: random.Random, begin: float, run: str) -> list[Act]:
+    """Return what people do to a run that may end in any way."""
+    acts = []
     for _ in range(chance.randint(1, 4)):
         what = chance.choice(["cancel", "pause", "resume", "resume", "wake", "recover", "rewind"])
         at = begin + chance.choice([0.0, 0.002, chance.random() * 2, chance.random() * 60])
-        acts.append(Act(at=round(at, 3), what=what, run=f"wild{place}", number=chance.randint(0, 9)))
+        acts.append(Act(at=round(at, 3), what=what, run=run, number=chance.randint(0, 9)))
     return acts
+
+
+def _add_flows(plan: Plan, chance: random.Random, seed: int) -> None:
+    """Add flows with a determined outcome to some plans, and flows under control beside them."""
+    if chance.random() > FLOWS_SHARE:
+        return
+    plan.flows = [_flow(seed, place) for place in range(chance.choice([1, 1, 2]))]
+    plan.wild_flows = [_flow(seed, 10 + place) for place in range(chance.choice([0, 1, 2]))]
+    for place in range(len(plan.flows)):
+        plan.acts.append(Act(at=soon(chance), what="flow", number=place))
+        if chance.random() < 0.3:
+            plan.acts.append(Act(at=soon(chance), what="supersede", run=f"flow{place}"))
+    for place in range(len(plan.wild_flows)):
+        begin, run = soon(chance), f"wildflow{place}"
+        plan.acts += [Act(at=begin, what="wild flow", number=place), *_controls(chance, begin, run)]
+        for _ in range(chance.choice([0, 1, 2])):
+            at = round(chance.random() * HORIZON_SECONDS, 3)
+            what = chance.choice(["recover family", "rewind"])
+            plan.acts.append(Act(at=at, what=what, run=run, number=chance.randint(0, 99)))
+
+
+def _flow(seed: int, place: int) -> FlowProgram:
+    return FlowGardener(f"flow {seed} {place}", count=1_000 * (place + 1)).grow()
 
 
 def _add_recoveries(plan: Plan, chance: random.Random) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from tests.programs.expectation import Undetermined
+from tests.programs.flow_text import FlowProgram
 from tests.programs.interpreter import Interpreter, Program
 from tests.simulation.plan import Plan
 
@@ -43,10 +44,10 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
     for name, value in PLAIN.items():
         if getattr(plan, name) != value:
             yield _with_fewer(plan) if name == "workers" else msgspec.structs.replace(plan, **{name: value})
-    for name in ("programs", "wild"):
+    for name, cuts in (("programs", _cut), ("wild", _cut), ("flows", _cut_flow), ("wild_flows", _cut_flow)):
         grown = getattr(plan, name)
         for place, program in enumerate(grown):
-            for cut in _cut(program):
+            for cut in cuts(program):
                 yield msgspec.structs.replace(plan, **{name: [*grown[:place], cut, *grown[place + 1 :]]})
 
 
@@ -77,6 +78,28 @@ def _cut(program: Program) -> Iterator[Program]:
         except (Undetermined, LookupError, TypeError, ValueError):
             continue
         yield cut
+
+
+def _cut_flow(program: FlowProgram) -> Iterator[FlowProgram]:
+    """Yield flow programs without one of their parts or nodes."""
+    for path in _flow_places(program):
+        smaller = copy.deepcopy(program)
+        inside: Any = smaller
+        for step in path[:-1]:
+            inside = inside[step]
+        del inside[path[-1]]
+        yield smaller
+
+
+def _flow_places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the removable parts: lists of nodes are lists of lists."""
+    parts = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
+    if isinstance(value, list) and all(isinstance(each, list) for each in value):
+        is_generations = path[-1:] == ("parts",)
+        yield from ((*path, place) for place, _ in parts if len(parts) > 1 or not is_generations)
+    for key, part in parts:
+        if isinstance(part, (dict, list)):
+            yield from _flow_places(part, (*path, key))
 
 
 def _places(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -5,27 +5,31 @@ The long tier plays 1,000 seeds; `HOLDFAST_SIMULATION_SEEDS=5000` plays that man
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from holdfast import Context, Holdfast, InvalidRequest, Registry
+from holdfast import Context, Holdfast, InvalidRequest, Registry, RunInfo
 from holdfast.app import session_of
 from holdfast.core import rules
 from holdfast.core.questions import ListTopics, ListTypes
+from holdfast.runner.flow_requests import FlowRequests
 from holdfast.testing.simulation.adversity import Blow, Fault
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
 from holdfast.testing.simulation.watch import Violation
 from tests.duration import lasting
 from tests.plugin.tiers import amount
 from tests.programs.changed import CHANGES, Change
+from tests.programs.flow_text import expectation_of
+from tests.programs.flow_vocabulary import FlowGardener
 from tests.simulation.__main__ import main
 from tests.simulation.outcome import played, world_of
 from tests.simulation.plan import Act, Deploy, Plan, plan_of
@@ -200,6 +204,54 @@ def test_user_workflows_are_simulated(simulate: Callable[..., None]) -> None:
     simulate(shop, scenario, seeds=20)
 
     assert finished == ["shoes: yes"] * 20
+
+
+def test_flows_of_users_are_simulated(simulate: Callable[..., None]) -> None:
+    finished: list[Any] = []
+
+    async def scenario(hf: Holdfast) -> None:
+        text = "async def main(item: str):\n    await sleep(60)\n    return await call('order', item=item)\n"
+        await hf.flows.register(text, type="order.flow")
+        run = await hf.start("order.flow", {"item": "shoes"})
+        (child,) = [info async for info in until_found(hf, "order")]
+        await hf.run(child.id).send("approval", "yes")
+        finished.append(await run.result())
+
+    simulate(shop, scenario, seeds=5)
+
+    assert finished == ["shoes: yes"] * 5
+
+
+async def until_found(hf: Holdfast, type: str) -> AsyncIterator[RunInfo]:
+    """Yield the runs of a type, once there are some."""
+    while not (found := [info async for info in hf.list(type=type)]):
+        await asyncio.sleep(60)
+    for info in found:
+        yield info
+
+
+def test_random_flows_call_everything() -> None:
+    programs = [FlowGardener(f"flow {seed}", count=0).grow() for seed in range(100)]
+    texts = [text for each in programs for text in expectation_of(each, "flow").texts.values()]
+
+    for name in ("call", "start", "map", "sleep", "receive", "receive_batch", "wait_event", "send", "emit", "join"):
+        assert any(f"{name}(" in text for text in texts), name
+    for name in ("race", "first_settled", "set_value", "cancel", "continue_as_new"):
+        assert any(f"{name}(" in text for text in texts), name
+
+
+def flows_only(seed: int) -> Plan:
+    """The flows of a seed with a determined outcome, without anything else and without faults."""
+    plan = plan_of(seed)
+    return Plan(chance=seed, flows=plan.flows, acts=[act for act in plan.acts if act.what == "flow"])
+
+
+def test_a_recovered_flow_that_forgets_its_children_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FlowRequests, "adopt", lambda *_: None)
+
+    plans = [plan for plan in map(flows_only, range(30)) if "finally" in str(plan.flows)]
+
+    assert any(played(plan).rule == "I1" for plan in plans)
 
 
 def test_a_scenario_has_its_own_types_and_topics(simulate: Callable[..., None]) -> None:

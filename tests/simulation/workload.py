@@ -12,6 +12,7 @@ from typing import cast
 
 from holdfast import Context, HoldfastError, Registry, StoreUnavailable
 from holdfast.app import session_of
+from holdfast.core.entries import FLOW_LOCATION
 from holdfast.core.model import Run
 from holdfast.core.states import RunState
 from holdfast.runner.context import requests_of
@@ -24,9 +25,10 @@ from tests.programs import performer
 from tests.programs.changed import Change, ChangedPerformer
 from tests.programs.comparison import Played, problems
 from tests.programs.expectation import ExpectedOutcome
+from tests.programs.flow_text import FlowExpectation, expectation_of
 from tests.programs.interpreter import Interpreter, Program, news_of
 from tests.programs.ledger import EffectLedger
-from tests.simulation import crowd
+from tests.simulation import crowd, flows
 from tests.simulation.acts import name_of, perform
 from tests.simulation.plan import Act, Plan
 
@@ -40,17 +42,22 @@ class ProgramsWorkload(Workload):
         self._plan = plan
         self._ledger = EffectLedger()
         self._expected = {name: Interpreter().root(program, name) for name, program in self._programs()}
+        self._expected_flows = {name_of(act): self._expectation_of(act) for act in plan.acts if act.what == "flow"}
         self._publishing: set[asyncio.Task[None]] = set()
         self._world: World
         self._marks: crowd.Marks
         self.may_misfit = bool(plan.deploys)
-        self.patience_seconds += 2 * max((expected.seconds for expected in self._expected.values()), default=0.0)
+        self.has_flows = bool(plan.flows or plan.wild_flows)
+        seconds = [expected.seconds for expected in self._expected.values()]
+        seconds += [expected.seconds for expected in self._expected_flows.values()]
+        self.patience_seconds += 2 * max(seconds, default=0.0)
 
     def build(self, world: World) -> Registry:
         self._world = world
         registry = Registry()
         performer.build(registry, self._ledger, make=self._performer)
         self._marks = crowd.build(registry, self._kill_current)
+        flows.build(registry)
         return registry
 
     def _kill_current(self) -> None:
@@ -63,6 +70,10 @@ class ProgramsWorkload(Workload):
         for act in self._plan.acts:
             if act.what == "program":
                 yield name_of(act), self._plan.programs[act.number]
+
+    def _expectation_of(self, act: Act) -> FlowExpectation:
+        programs = self._plan.flows if act.what == "flow" else self._plan.wild_flows
+        return expectation_of(programs[act.number], name_of(act))
 
     # Versions of the code
 
@@ -92,7 +103,11 @@ class ProgramsWorkload(Workload):
     # The play
 
     async def prepare(self) -> None:
-        await crowd.set_rules(self._world.outsider())
+        hf = self._world.outsider()
+        await crowd.set_rules(hf)
+        if self.has_flows:
+            acts = [act for act in self._plan.acts if act.what in ("flow", "wild flow")]
+            await flows.register(hf, [self._expectation_of(act) for act in acts])
 
     async def play(self) -> None:
         world = self._world
@@ -102,6 +117,7 @@ class ProgramsWorkload(Workload):
             for name, program in self._programs()
             if program.get("end") == "cancel"
         ]
+        acting += [world.loop.create_task(self._mend(name)) for name in self._expected_flows]
         await asyncio.sleep(HORIZON_SECONDS)
         world.calm()
         while world.state.schedules:
@@ -120,11 +136,25 @@ class ProgramsWorkload(Workload):
         """Perform an act, and let another process repeat it if this one dies or gets no answer."""
         world = self._world
         await asyncio.sleep(act.at)
-        if act.what == "program" and news_of(self._plan.programs[act.number]):
+        if self._has_news(act):
             self._publishing.add(cast("asyncio.Task[None]", asyncio.current_task()))
+        if act.what == "supersede":
+            await self._until_started(act.run)
         while True:
             member = world.chance.choice([world.members[slot] for slot in sorted(world.members)])
             if member.process.is_alive and await world.done_in(member.process, partial(self._try, member, act)):
+                return
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    def _has_news(self, act: Act) -> bool:
+        if act.what == "program":
+            return bool(news_of(self._plan.programs[act.number]))
+        return act.what in ("flow", "wild flow") and bool(self._expectation_of(act).news)
+
+    async def _until_started(self, run_id: str) -> None:
+        """Wait until a run has begun: a clock that is set back could make a newer version older than the run."""
+        while (record := self._world.state.records.get(run_id)) is None or FLOW_LOCATION not in record.entries:
+            if record is not None and record.run.state.is_end:
                 return
             await asyncio.sleep(AGAIN_SECONDS)
 
@@ -155,27 +185,39 @@ class ProgramsWorkload(Workload):
                 await hf.run(run_id).cancel("enough")
                 return
 
+    async def _mend(self, run_id: str) -> None:
+        """Recover a flow whose fragile task has failed, as often as it takes."""
+        hf = self._world.outsider()
+        until = self._world.loop.time() + HORIZON_SECONDS + self.patience_seconds
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if self._world.loop.time() > until:
+                raise await self._world.stuck(f"flow {run_id} does not end.")
+            record = self._world.state.records.get(run_id)
+            if record is None:
+                continue
+            run = record.run
+            if run.state is RunState.SUCCEEDED:
+                return
+            is_crash_loop = run.state is RunState.BLOCKED and run.error is not None and run.error.type == "CrashLoop"
+            if run.state.is_end and "not yet repaired" not in str(run.error):
+                raise Violation("I4", f"flow {run_id} is {run.state}: {run.error}")
+            if run.state.is_end or is_crash_loop:
+                await hf.run(run_id).recover()
+
     async def _end_what_never_ends(self) -> None:
         """Cancel runs that may wait forever. Programs end by themselves."""
         hf = self._world.outsider()
         for act in self._plan.acts:
-            if act.what == "wild":
+            if act.what in ("wild", "wild flow"):
                 # All of them: one that was recovered alone has no parent that would cancel it.
-                for run_id in self._family_of(name_of(act)):
-                    await hf.run(run_id).cancel(force=True)
+                for record in flows.family_of(self._world.state, name_of(act)):
+                    await hf.run(record.run.id).cancel(force=True)
             if act.what in ("limited", "taker"):
                 await hf.run(name_of(act)).cancel()
             if act.what == "deadly":
                 await self._world.until(self._is_blocked(act.run))
                 await hf.run(act.run).cancel()
-
-    def _family_of(self, run_id: str) -> list[str]:
-        """Return a run and everything below it."""
-        records = self._world.state.records
-        family = [run_id]
-        for parent_id in family:
-            family += [record.run.id for record in records.values() if record.run.parent_id == parent_id]
-        return family
 
     def _is_blocked(self, run_id: str) -> Callable[[], bool]:
         return lambda: self._world.state.records[run_id].run.state is RunState.BLOCKED
@@ -195,6 +237,10 @@ class ProgramsWorkload(Workload):
         for name, expected in self._expected.items():
             self._check_program(name, expected)
         state = self._world.state
+        for name, expectation in self._expected_flows.items():
+            bodies, losses = self._world.watch.bodies, self._plan.losses
+            for problem in flows.problems(state, name, expectation, bodies, losses=losses):
+                raise Violation(*problem.split(": ", 1))
         crowded = crowd.problems(state, self._world.watch.bodies)
         for problem in chain(crowded, crowd.differences(state, self._marks)):
             raise Violation(*problem.split(": ", 1))

@@ -63,7 +63,7 @@ class FlowLibrary:
         self._host = host
         self._clock = host.clock
         self._is_wanted = is_wanted
-        self._poll = None if poll is None else FLOW_POLL
+        self._poll = poll
         self._registrations: dict[str, list[FlowDefinition]] = {}
         self._types: dict[str, FlowType] = {}
         self._codes: OrderedDict[_Key, FlowCode] = OrderedDict()

@@ -36,6 +36,7 @@ from holdfast.worker.claimer import POLL, PYTHON, Claimer
 from holdfast.worker.committer import Committer
 from holdfast.worker.driver_host import WorkerClock
 from holdfast.worker.executor import Executor
+from holdfast.worker.flow_library import FLOW_POLL
 from holdfast.worker.heartbeat import BEATS_PER_LEASE, LONGEST_PAUSE_SECONDS, Heartbeat
 from holdfast.worker.lease_check import LeaseCheck
 from holdfast.worker.pruner import PRUNE_EVERY, Pruner
@@ -77,6 +78,7 @@ class Worker:
         poll: Micros | None = POLL,
         prune_every: Micros | None = PRUNE_EVERY,
         flows: bool = True,
+        flow_poll: Micros = FLOW_POLL,
         has_heart: bool = True,
         always_replay: bool = False,
         body_of: Callable[[StepCall], Callable[..., Any]] | None = None,
@@ -114,6 +116,7 @@ class Worker:
         self._poll = poll
         self._prune_every = prune_every
         self._has_flows = flows
+        self._flow_poll = flow_poll
         self._retention = check_length(retention, "worker: retention") or RUN_RETENTION
         self._has_heart = has_heart
         self._on_open = on_open or store.open
@@ -181,7 +184,8 @@ class Worker:
         )
         # The first `await` comes after all parts exist, so that a concurrent `stop` finds them.
         await self._store.apply(OfferTypes(worker=self.name, offers=self._worker_types.offers()))
-        await self._worker_types.start(self._store, self, poll=self._poll, has_flows=self._has_flows)
+        flow_poll = None if self._poll is None else self._flow_poll
+        await self._worker_types.start(self._store, self, poll=flow_poll, has_flows=self._has_flows)
         await self.renew()
         await declare_schedules(self._store, self._registry)
         if self._has_heart:

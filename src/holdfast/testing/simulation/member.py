@@ -20,6 +20,7 @@ from holdfast.testing.simulation.workload import Workload
 from holdfast.worker.worker import Worker
 
 POLL: Micros = 3_600 * SECOND
+FLOW_POLL: Micros = 24 * POLL
 AGAIN_SECONDS = 2.0
 
 
@@ -59,7 +60,8 @@ class Member(Holdfast):
                 clock=FollowingClock(self._world.monotonic_ns),
                 poll=POLL,
                 prune_every=None,
-                flows=False,  # random programs are code; looking for flows would only prolong a simulation
+                flows=self._world.workload.has_flows,
+                flow_poll=FLOW_POLL,
                 has_heart=False,
                 always_replay=self._world.adversity.always_replay,
                 body_of=self._body,

@@ -39,7 +39,7 @@ FAULTS = ("lose", "deafen", "delay", "freeze", "crash before", "crash after")
 - `crash before`, `crash after`: The sender dies before or after the store carries out the call.
 """
 
-LOOKING = frozenset({"claim", "due_schedules", "ends"})
+LOOKING = frozenset({"claim", "due_schedules", "ends", "catalog"})
 """Names of calls that processes repeat all the time and that mostly return nothing."""
 
 Faults = dict[tuple[str, int], str]

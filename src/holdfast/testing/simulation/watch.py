@@ -17,7 +17,7 @@ from holdfast.core.checkpoint import Block, Checkpoint, ContinueAsNew, Finish
 from holdfast.core.clock import Micros
 from holdfast.core.commands import Cancel, Delete, Recover, Rewind, RunControl
 from holdfast.core.entries import UNDO_PREFIX
-from holdfast.core.location import is_within
+from holdfast.core.location import is_for_people, is_within
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Holding, Run, TypeRule, Wait, WaitKind
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.schedules import NAME_TAG, SLOT_TAG
@@ -283,7 +283,7 @@ class Watch:
             return
         for location, was in shadow.entries.items():
             entry = record.entries.get(location)
-            if entry is None and not _may_forget(location, checkpoint):
+            if entry is None and not _may_forget(was, checkpoint):
                 raise Violation("I3", f"run {run.id} has lost its entry at {location}")
             if entry is not None and was.is_settled and entry != was and run.generation == shadow.run.generation:
                 raise Violation("I3", f"run {run.id}: the record at {location} changed from {was} to {entry}")
@@ -481,10 +481,12 @@ class Watch:
             raise Violation("I12", f"run {run.id} is {run.state}, but its audit says {told[-1:] or 'nothing'}")
 
 
-def _may_forget(location: str, checkpoint: Checkpoint | None) -> bool:
-    """Return True if a checkpoint may remove the entry at a location."""
+def _may_forget(entry: Entry, checkpoint: Checkpoint | None) -> bool:
+    """Return True if a checkpoint may remove an entry."""
     if checkpoint is None:
         return False
     if isinstance(checkpoint.next, (ContinueAsNew, Finish)):
         return True
-    return any(is_within(location, scope) for scope in checkpoint.pruned)
+    if is_for_people(entry.location) and 0 < entry.position < checkpoint.forgotten:
+        return True
+    return any(is_within(entry.location, scope) for scope in checkpoint.pruned)

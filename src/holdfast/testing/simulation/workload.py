@@ -21,6 +21,8 @@ class Workload:
     """Maximum number of callbacks of the event loop. A simulation that needs more counts as endless."""
     may_misfit: bool
     """True if a worker may have code that diverges from the history, or that does what only a step may do."""
+    has_flows = True
+    """False if no flow is ever registered: a simulation without looks for flows is shorter."""
     patience_seconds = 30 * DAY_SECONDS
     """Maximum virtual time that runs may take to settle after `play`."""
 
