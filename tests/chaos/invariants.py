@@ -293,6 +293,7 @@ def _i10(evidence: Evidence) -> Findings:
     for key, count in keys.items():
         yield None if count == 1 else Violation(f"the key {key} made {count} runs", "", "duplicate")
     yield from _slots(evidence)
+    yield from _children(evidence)
     yield from _repeats(evidence)
     yield from _losses(evidence)
     for story in evidence.of_type("trip"):
@@ -310,6 +311,20 @@ def _slots(evidence: Evidence) -> Findings:
     yield None if len(found) == count else Violation(told, "", "lost")
     for slot, times in found.items():
         yield None if times == 1 else Violation(f"the slot {slot} made {times} runs", "", "duplicate")
+
+
+def _children(evidence: Evidence) -> Findings:
+    """Check that a parent has one child at each location, and as many as expected in the end."""
+    places = Counter((s.run.parent_id, s.run.parent_location) for s in evidence.stories.values() if s.run.parent_id)
+    for (parent_id, location), count in places.items():
+        told = f"{count} children stand at {location}"
+        yield None if count == 1 else Violation(told, parent_id or "", "duplicate")
+    counts = Counter(parent_id for parent_id, _ in places)
+    for start in evidence.starts:
+        story, expected = evidence.stories.get(start.run_id), start.expect and start.expect.children
+        if story is not None and story.run.state.is_end and expected is not None:
+            told = f"it has started {counts[start.run_id]} children, not {expected}"
+            yield None if counts[start.run_id] == expected else Violation(told, start.run_id, "wrong")
 
 
 def _repeats(evidence: Evidence) -> Findings:
@@ -378,7 +393,9 @@ def _i12(evidence: Evidence) -> Findings:
         for entry in story.entries:
             told = f"{entry.location}: {entry.attempts} attempts, and {retried[entry.location]} were repeated"
             if retried[entry.location]:
-                yield None if entry.attempts > retried[entry.location] else Violation(told, story.run.id)
+                # A run that was cancelled between two attempts never made the next one.
+                least = retried[entry.location] + (entry.state is not EntryState.RETRYING)
+                yield None if entry.attempts >= least else Violation(told, story.run.id)
 
 
 def _processes(evidence: Evidence) -> Findings:

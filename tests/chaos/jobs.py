@@ -19,7 +19,7 @@ from holdfast.core.codec import encode_any
 from holdfast.core.commands import Cancel, EmitEvents
 from holdfast.core.model import Event
 from holdfast.core.questions import EndsOf
-from tests.chaos import load
+from tests.chaos import flows, load
 from tests.chaos.journal import Acceptance, Expectation, Journal, What
 from tests.faults.app import insist
 from tests.process.app import saga, tellers
@@ -196,6 +196,53 @@ async def _rated(job: Job) -> None:
     await job.start(load.rated, job.book, expect=Expectation())
 
 
+async def _flow_errands(job: Job) -> None:
+    count = job.chance.randint(1, 4)
+    result = {
+        "doubled": [2 * number for number in range(count)],
+        "both": {"a": 20, "b": 40},
+        "why": "time",
+        "kind": "failed",
+        "has_mark": True,
+    }
+    expect = Expectation(result=result, children=count + flows.ERRANDS_CHILDREN)
+    await job.start("flow.errands", {"book": job.book, "count": count}, expect=expect)
+
+
+async def _flow_letters(job: Job) -> None:
+    count = job.chance.randint(2, 12)
+    expect = Expectation(letters={"a": (count + 1) // 2, "b": count // 2})
+    run = await job.start("flow.letters", {"count": count}, expect=expect)
+    for number in range(count):
+        await job.pause(0.3)
+        await job.send(run, "ab"[number % 2], number // 2, number)
+
+
+async def _flow_watch(job: Job) -> None:
+    topic, count = f"topic.{job.item}", job.chance.randint(1, 3)
+    expect = Expectation(result=list(range(count)))
+    await job.start("flow.watch", {"topic": topic, "count": count}, expect=expect)
+    for number in range(count):
+        await job.pause(0.5)
+        await job.emit(topic, number)
+
+
+async def _flow_host(job: Job) -> None:
+    lengths = [job.chance.choice([0.05, 0.3, 1.2, 2.5]) for _ in range(3)]
+    await job.start(load.host, lengths, expect=Expectation(result=0, children=1))
+
+
+async def _flow_broken(job: Job) -> None:
+    await job.start("flow.broken", {"book": job.book}, expect=Expectation(states=("failed",), children=1))
+
+
+async def _flow_cancel(job: Job) -> None:
+    payload = {"book": job.book, "count": 3}
+    run = await job.start("flow.errands", payload, expect=Expectation(states=ENDED))
+    await job.pause(2.0)
+    await job.cancel(run)
+
+
 KINDS: dict[str, Callable[[Job], Awaitable[None]]] = {
     "chain": _chain,
     "saga": _saga,
@@ -215,4 +262,10 @@ KINDS: dict[str, Callable[[Job], Awaitable[None]]] = {
     "limited": _limited,
     "keyed": _keyed,
     "rated": _rated,
+    "flow errands": _flow_errands,
+    "flow letters": _flow_letters,
+    "flow watch": _flow_watch,
+    "flow host": _flow_host,
+    "flow broken": _flow_broken,
+    "flow cancel": _flow_cancel,
 }

@@ -19,7 +19,8 @@ class Expectation(msgspec.Struct, frozen=True, omit_defaults=True):
     """The expected outcome of an accepted run.
 
     `states`: how it ends, `suspended` if it waits forever. `result` is its result, if known; `letters` the number of
-    messages of each name; `one_of` the group of runs that share the events of a queue.
+    messages of each name; `one_of` the group of runs that share the events of a queue; `children` the number of runs
+    that it starts, if known.
     """
 
     states: tuple[str, ...] = ("succeeded",)
@@ -27,6 +28,7 @@ class Expectation(msgspec.Struct, frozen=True, omit_defaults=True):
     letters: dict[str, int] = {}
     one_of: str = ""
     payloads: tuple[Any, ...] = ()
+    children: int | None = None
 
 
 class Acceptance(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -132,6 +132,18 @@ async def clerks(ctx: Context, book: str, url: str, count: int) -> int:
     return count
 
 
+@workflows.task("note", retry=STUBBORN, crash_limit=CRASH_LIMIT)
+async def note(book: str) -> str:
+    """A task for flows."""
+    return await link(book, "-")
+
+
+@workflows.workflow("host", crash_limit=CRASH_LIMIT)
+async def host(ctx: Context, lengths: list[float]) -> Any:
+    """A flow as a child."""
+    return await ctx.call("flow.naps", {"lengths": lengths})
+
+
 @workflows.workflow("family", crash_limit=CRASH_LIMIT)
 async def family(ctx: Context, book: str, count: int) -> list[int]:
     """Children, two at a time."""

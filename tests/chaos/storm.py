@@ -15,7 +15,7 @@ from holdfast import StoreUnavailable
 from holdfast.app import session_of
 from holdfast.core.questions import CountLeases, CountRuns, ListSchedules
 from holdfast.testing.patience import GUARD_SECONDS
-from tests.chaos import load
+from tests.chaos import flows, load
 from tests.chaos.display import Display
 from tests.chaos.evidence import Evidence, Fate, Remark
 from tests.chaos.jobs import KINDS
@@ -82,6 +82,8 @@ class Storm:
         for type, rate in load.RATES.items():
             await hf.types.set(type, rate=rate)
         await hf.topics.set(load.QUEUES, mode="queue")
+        for type, text in flows.TEXTS.items():
+            await hf.flows.register(text, type=type)
         if not self.plan.kinds:
             await hf.schedules.put(SCHEDULE, load.tick, self.crew.book, every=load.TICK_SECONDS, catch_up="all")
         self._refill()

@@ -127,6 +127,16 @@ def tried(at: float) -> Evidence:
     return some("flaky", story, deeds=[*deeds, again], delays=[Delay("r", "try", 1, T0 / SECOND + 5)])
 
 
+def cancelled_retry(retried: int) -> Evidence:
+    """A run that was cancelled after its first attempt had failed."""
+    entry = Entry(location="try", kind=EntryKind.STEP, state=EntryState.RETRYING, attempts=1)
+    claimed, cancelled = life("r", "cancelled")
+    facts = (claimed, *(fact("r", "retried", location="try") for _ in range(retried)), cancelled)
+    expect = Expectation(states=("cancelled",))
+    story = Story(run("r", "hopeless", RunState.CANCELLED), (), (entry,), facts)
+    return some("hopeless", story, accepted=[start("r", "hopeless", expect)])
+
+
 def ticks(*slots: int, created: float = 10) -> Evidence:
     def tick(number: int, slot: int) -> Story:
         tags = {SLOT_TAG: slot_text(T0 + slot * SECOND)}
@@ -151,6 +161,16 @@ def trip(*undone: str) -> Evidence:
     deeds += [deed("r", u.location, f"7.{u.position}", word="7.1" if n == "stage" else "7.2") for u, n in of_undos]
     story = Story(run("r", "trip", RunState.FAILED), (), (*steps, *undos), life("r", "failed"))
     return some("trip", story, accepted=[start("r", "trip", Expectation(states=("failed",)))], deeds=deeds)
+
+
+def parent(*locations: str) -> Evidence:
+    """A parent that is expected to start two children, and the locations of those that it has."""
+    children = [
+        Story(run(f"{n}", "errand", parent_id="r", parent_location=at), (), (), life(f"{n}"))
+        for n, at in enumerate(locations)
+    ]
+    accepted = [start("r", "flow errands", Expectation(children=2))]
+    return some("flow.errands", Story(run("r", "flow.errands"), (), (), life("r")), *children, accepted=accepted)
 
 
 def waiting(*waits: Wait, state: RunState = RunState.SUSPENDED) -> Evidence:
@@ -186,10 +206,12 @@ GOOD = {
     "as many at once as may be": at_once("limited", load.CONCURRENCY["limited"]),
     "a timer in time": awake(0.001),
     "a retry in time": tried(5.001),
+    "a cancel between two attempts": cancelled_retry(1),
     "a run for each slot": ticks(1, 2),
     "deposits": deposits(0, 1),
     "deposits by idempotency key": deposits(0, 1, type="clerks"),
     "a trip undone": trip("stage#2", "stage"),
+    "a parent of two": parent("@1/errand#1", "@1/errand#2"),
     "one that waits": waiting(MESSAGE),
     "a takeover after a death": lost(killed_at=LATER - 1),
     "a takeover from one who left": lost(left_at=LATER - 1),
@@ -249,6 +271,9 @@ PLANTED: dict[str, tuple[str, Kind, Evidence]] = {
     "messages in a wrong order": ("I6", "duplicate", letters([["a", 1], ["a", 0]])),
     "one message received twice": ("I6", "duplicate", received_twice()),
     "an event of a queue taken twice": ("I6", "duplicate", takers(0, 0)),
+    "twins": ("I10", "duplicate", parent("@1/errand#1", "@1/errand#1", "@1/errand#2")),
+    "a child that was not started": ("I10", "wrong", parent("@1/errand#1")),
+    "more repetitions than attempts": ("I12", "other", cancelled_retry(2)),
     "an early timer": ("I7", "wrong", awake(-0.01)),
     "an early retry": ("I7", "wrong", tried(4.9)),
     "an early slot": ("I7", "other", ticks(1, 2, created=1.5)),
