@@ -123,6 +123,13 @@ def test_a_played_flow_that_fails_or_waits_forever_has_its_own_exit_code(shop: S
     assert json.loads(shop.type("flows", "run", endless, "--event", "news=1", "--json").stdout)["result"] == 1
 
 
+def test_a_missing_stub_is_refused_with_the_option_to_add(shop: Shop, gift: str) -> None:
+    told = shop.type("flows", "run", gift, "--input", '{"name": "zoe"}')
+
+    assert told.exit_code == 2
+    assert "add --stub shop.add.v1=JSON" in told.stderr
+
+
 def test_repeated_stubs_answer_one_after_the_other(shop: Shop, tmp_path: Path) -> None:
     twice = written(tmp_path, "twice.py", "async def main():\n    return [await call('x.v1'), await call('x.v1')]")
 
@@ -165,6 +172,7 @@ def test_versions_are_listed_shown_and_compared(shop: Shop, gift: str, tmp_path:
         assert '+    answer = await receive("wrap", timeout=hours(2))' in told.stdout.splitlines()
     assert shop.type("flows", "show", TYPE, "--version", old["version"][:8]).stdout == GIFT
     assert shop.read("flows", "diff", TYPE, old["version"], old["version"])["is_same"] is True
+    assert "no version of the flow 'shop.gift.v1' begins with 'zz'" in shop.type("flows", "diff", TYPE, "zz").stderr
     assert shop.type("flows", "show", "nothing.v1").exit_code == 2
     assert shop.type("flows", "diff", TYPE).exit_code == 2
 
@@ -248,6 +256,28 @@ def test_explain_names_the_line(shop: Shop, gift: str) -> None:
 
     assert told.startswith("Waiting: for message wrap until ")
     assert '(line 5: `answer = await receive("wrap", timeout=hours(1))`)' in told
+
+
+def test_explain_prints_the_program_with_a_mark_and_the_variables(shop: Shop, gift: str) -> None:
+    run_id = waiting(shop, gift)
+
+    lines = shop.type("explain", run_id).stdout.splitlines()
+
+    assert '> 5      answer = await receive("wrap", timeout=hours(1))' in lines
+    assert lines[-4:] == ["variables of main", '  name   "zoe"', "  count  2", "  total  3"]
+    flow = shop.read("explain", run_id)["flow"]
+    assert flow == shop.read("show", run_id)["flow"]
+    assert flow["waits"][0]["line"] == 5
+
+
+def test_explain_of_a_flow_that_has_succeeded_and_of_code_has_no_program(shop: Shop, gift: str) -> None:
+    run_id = waiting(shop, gift)
+    shop.type("send", run_id, "wrap", "1")
+    code_id = shop.start("shop.add.v1", {"a": 1, "b": 2})
+    shop.work()
+
+    assert [len(shop.type("explain", one).stdout.splitlines()) for one in (run_id, code_id)] == [1, 1]
+    assert shop.read("explain", code_id)["flow"] is None
 
 
 def test_watch_leaves_the_snapshots_out(shop: Shop, gift: str) -> None:

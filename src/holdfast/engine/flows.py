@@ -127,8 +127,8 @@ class Flows:
             wanted = {known[-1].version}
         if len(wanted) != 1:
             versions = ", ".join(dict.fromkeys(one.version[:VERSION_SHOWN] for one in known))
-            what = "no version" if not wanted else f"{len(wanted)} versions"
-            raise InvalidRequest(f"{what} of the flow {type!r} begin with {version!r}; it has {versions}")
+            what, begin = (f"{len(wanted)} versions", "begin") if wanted else ("no version", "begins")
+            raise InvalidRequest(f"{what} of the flow {type!r} {begin} with {version!r}; it has {versions}")
         store = await self._session.opened_store()
         (found, *_) = await store.catalog(ListFlows(type=type, version=wanted.pop(), with_texts=True, limit=1))
         return info_of(found, is_newest=found.version == known[-1].version)

@@ -191,7 +191,7 @@ class _Stage:
 
     def _stub(self, type: str) -> FlowOutcome:
         if type not in self._stubs:
-            raise InvalidRequest(f"the flow calls {type!r}, which has no stub; pass one, as {type}=JSON")
+            raise InvalidRequest(f"the flow calls {type!r}, which has no stub; add --stub {type}=JSON")
         answer = self._stubs[type]
         if isinstance(answer, StubSequence):
             place = self._used.get(type, 0)

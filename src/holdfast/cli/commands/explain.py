@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import click
 
-from holdfast.app import Holdfast, session_of
+from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
+from holdfast.cli.flow_program import program_lines
+from holdfast.cli.follow import read
 from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output, cleaned
-from holdfast.cli.render import plan_json
+from holdfast.cli.render import flow_view_json, plan_json
 from holdfast.cli.session import in_session
-from holdfast.cli.view import divergence_lines
-from holdfast.engine.plan import plan_progress
+from holdfast.cli.view import Snapshot, divergence_lines
+from holdfast.core.states import RunState
 
 
 @holdfast_command(
@@ -25,21 +27,31 @@ from holdfast.engine.plan import plan_progress
 def command(out: Output, run: str) -> None:
     """Say in one sentence why a run is not moving.
 
-    If a run is blocked because its history does not fit the code, -v shows both side by side.
+    A flow that has not succeeded also shows its program, with a mark at each line that waits, and its variables. If a
+    run is blocked because its history does not fit the code, -v shows both side by side.
     """
 
     async def work(hf: Holdfast) -> None:
-        handle = hf.run(await find_run(hf, run))
-        explanation = await handle.explain()
+        snapshot = await read(hf, await find_run(hf, run))
         if out.is_json:
-            info = await handle.info()
-            details = await session_of(hf).store.get(info.id)
-            plan = None if details is None else await plan_progress(session_of(hf).store, details)
-            said = {"id": info.id, "state": info.state.value, "explanation": explanation, "plan": plan_json(plan)}
-            out.item(said)
-        else:
-            out.line(cleaned(explanation))
-            if out.settings.verbosity > 0:
-                out.lines(divergence_lines(await handle.info()))
+            out.item(_json(snapshot))
+            return
+        out.line(cleaned(snapshot.explanation))
+        is_verbose = out.settings.verbosity > 0
+        if snapshot.flow is not None and snapshot.info.state is not RunState.SUCCEEDED:
+            out.line("")
+            out.lines(program_lines(snapshot.flow, is_terminal=out.width is not None, is_verbose=is_verbose))
+        if is_verbose:
+            out.lines(divergence_lines(snapshot.info))
 
     in_session(out.settings, work)
+
+
+def _json(snapshot: Snapshot) -> dict[str, object]:
+    return {
+        "id": snapshot.info.id,
+        "state": snapshot.info.state.value,
+        "explanation": snapshot.explanation,
+        "plan": plan_json(snapshot.plan),
+        "flow": None if snapshot.flow is None else flow_view_json(snapshot.flow),
+    }
