@@ -218,6 +218,17 @@ def test_a_failed_flow_shows_the_line_that_failed(shop: Shop, tmp_path: Path) ->
     assert lines[lines.index("✗ 3      return 1 // n") + 1].strip() == "failed here, in main"
 
 
+def test_a_payload_that_does_not_fit_shows_the_parameter_and_no_code_of_the_engine(shop: Shop, gift: str) -> None:
+    shop.type("flows", "register", gift)
+    run_id = shop.start(TYPE, {"nam": "zoe"})
+    shop.work()
+
+    told = shop.type("show", run_id, "-v").stdout
+
+    assert "InvalidRequest: unknown parameter nam of main; did you mean name?" in told
+    assert "File " not in told
+
+
 def test_history_lists_lines_and_kept_turns(shop: Shop, gift: str) -> None:
     run_id = waiting(shop, gift)
 

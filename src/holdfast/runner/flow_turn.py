@@ -160,7 +160,8 @@ class FlowTurn:
         except Unreadable as error:
             self._block(error, now)
         except InvalidRequest as error:
-            self.outcome = Finish(state=RunState.FAILED, error=ErrorRecord.of(error))
+            # The payload does not fit. The traceback would only show code of the engine.
+            self.outcome = Finish(state=RunState.FAILED, error=replace(ErrorRecord.of(error), traceback=""))
 
     def _begun(self, code: FlowCode) -> Machine:
         run = self.pending.run
