@@ -102,6 +102,18 @@ def test_a_worker_executes_all_ready_runs_and_ends_when_idle(shop: Shop) -> None
     assert shop.read("workers") == []
 
 
+def test_a_worker_names_the_flows_that_it_executes(shop: Shop) -> None:
+    for type in ("shop.gift.v1", "other.v1"):
+        (shop.path.parent / f"{type}.py").write_text("async def main():\n    return 1\n")
+        assert shop.type("flows", "register", str(shop.path.parent / f"{type}.py")).exit_code == 0
+
+    some = holdfast(shop, "worker", "app:hf", "--until-idle", "--types", "shop.gift.*,shop.add.v1")
+    without = holdfast(shop, "worker", "app:hf", "--until-idle", "--no-flows", "--types", "shop.*")
+
+    assert "executes shop.add.v1, shop.gift.v1 (flow) until" in some.stderr
+    assert "executes shop.add.v1, shop.slow.v1 until" in without.stderr
+
+
 def test_a_worker_takes_only_the_configured_types(shop: Shop) -> None:
     shop.start("shop.add.v1", {"a": 1, "b": 2}, key="sum")
     shop.start("billing.wait.v1", key="waits")

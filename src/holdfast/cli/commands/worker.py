@@ -185,9 +185,14 @@ async def _work(
 ) -> None:
     try:
         await session_of(hf).open()
+        found: set[str] = set()
         if flows:
-            _check_types(hf, out.settings.configuration[settings.TYPES], {flow.type for flow in await hf.flows.list()})
+            patterns = out.settings.configuration[settings.TYPES]
+            found = {flow.type for flow in await hf.flows.list()}
+            _check_types(hf, patterns, found)
+            found = {type for type in found if patterns is None or any(matches_type(type, one) for one in patterns)}
         async with _serving(out, hf, worker):
+            _say(out, _greeting(hf, worker, sorted(found), until_idle=until_idle))
             await _work_on(out, hf, worker, lifeline, until_idle=until_idle)
         _say(out, f"worker {worker.name} stopped")
     finally:
@@ -209,7 +214,6 @@ async def _serving(out: Output, hf: Holdfast, worker: Worker) -> AsyncIterator[N
 
 
 async def _work_on(out: Output, hf: Holdfast, worker: Worker, lifeline: Lifeline | None, *, until_idle: bool) -> None:
-    _say(out, _greeting(hf, worker, until_idle=until_idle))
     if _is_in_memory(hf):
         _say(out, "its store is in memory: no other process can start runs in it, and no run outlives this process")
     if lifeline is not None:
@@ -273,8 +277,8 @@ def _check_types(hf: Holdfast, patterns: Sequence[str] | None, flows: Iterable[s
             raise Refusal(f"no type {where} matches {pattern!r}{meant}; there are {', '.join(known)}")
 
 
-def _greeting(hf: Holdfast, worker: Worker, *, until_idle: bool) -> str:
-    names = worker.types()
+def _greeting(hf: Holdfast, worker: Worker, flows: Sequence[str], *, until_idle: bool) -> str:
+    names = [*worker.types(), *(f"{type} (flow)" for type in flows)]
     shown = ", ".join(names[:_TYPES_SHOWN]) + (f" and {len(names) - _TYPES_SHOWN} more" if names[_TYPES_SHOWN:] else "")
     ending = "until no run is due" if until_idle else "until ^C"
     return f"worker {worker.name} on {scrubbed(session_of(hf).url)} executes {shown} {ending}"
