@@ -43,13 +43,14 @@ class Journal:
         _log.error(f"{text}: %s", self._run.id, about["error"], extra=about)
         _log.debug(text, self._run.id, exc_info=error, extra=about)
 
-    def slow_code(self, seconds: float) -> None:
+    def slow_code(self, seconds: float, *, is_flow: bool) -> None:
         """Warn that the run's code took long, because every other run of the worker waited for it."""
         self.warning(
-            "the code of run %s (%s) blocked the worker's loop for %.0f ms; move slow code into a step",
+            "the code of run %s (%s) blocked the worker's loop for %.0f ms; %s",
             self._run.id,
             self._run.type,
             seconds * 1000,
+            "call a task for large values and heavy computation" if is_flow else "move slow code into a step",
         )
 
     def survivors(self, definition: Definition | FlowType, lines: Iterable[str]) -> None:

@@ -444,7 +444,7 @@ class RunDriver:
             self._abandon(standstill.abandon)
         took = time.perf_counter() - started
         if took > SLOW_SECONDS:
-            self._journal.slow_code(took)
+            self._journal.slow_code(took, is_flow=isinstance(self._definition, FlowType))
             standstill = self._turn.standstill(self._host.clock.now())  # time has passed: the lease may have ended
         return standstill
 

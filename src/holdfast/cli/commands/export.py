@@ -49,8 +49,8 @@ def command(
 ) -> ExitCode:
     """Write runs to stdout as JSON lines, for `import` into another store.
 
-    FILTER is as for `ls`. Without a filter, the export contains everything: runs, rules of topics, events that runs may
-    still receive, dead letters.
+    FILTER is as for `ls`. Without a filter, the export contains everything: runs, flows, rules of topics, events that
+    runs may still receive, dead letters. With a filter, it has the flows of the selected runs.
 
     Live runs are paused first, and stay paused in this store, so that they never run in both stores. The export
     includes live parents and children of a selected run. The exit code is 1 if a run was left out: because a worker
