@@ -12,7 +12,7 @@ from holdfast.flows.function_scope import FunctionScope
 from holdfast.flows.grammar import ANNOTATIONS, BINARY_NODES, DURABLE, REFUSED_OPERATORS, REFUSED_STATEMENTS
 from holdfast.flows.limits import BLOCK_LIMIT, CALL_ARGUMENT_LIMIT
 from holdfast.flows.mistakes import Mistakes
-from holdfast.flows.scopes import FunctionNode, ProgramNames, is_literal
+from holdfast.flows.scopes import FunctionNode, ProgramNames, is_literal, pattern_names
 
 
 def check(tree: ast.Module, names: ProgramNames, mistakes: Mistakes) -> None:
@@ -139,6 +139,7 @@ class FunctionChecker:
     def _check_statement(self, node: ast.stmt) -> None:
         if type(node) in REFUSED_STATEMENTS:
             self._mistakes.add(node, *REFUSED_STATEMENTS[type(node)])
+            self._check_inside(node)
             return
         if isinstance(node, FunctionNode):
             advice = "define it outside, and pass what it needs as parameters"
@@ -211,7 +212,29 @@ class FunctionChecker:
         self._expressions.check_target(node.target)
         self._check_loop(node)
 
-    def _check_loop(self, node: ast.While | ast.For) -> None:
+    def _check_inside(self, refused: ast.stmt) -> None:
+        """Check the parts of a refused statement that stay when its author corrects it."""
+        match refused:
+            case ast.With() | ast.AsyncWith():
+                for item in refused.items:
+                    self._expressions.check(item.context_expr)
+                self._check_body(refused.body)
+            case ast.AsyncFor():
+                self._expressions.check(refused.iter)
+                self._check_loop(refused)
+            case ast.Match():
+                self._scope.locals.update(pattern_names(refused))
+                self._expressions.check(refused.subject)
+                for case in refused.cases:
+                    self._check_body(case.body)
+            case ast.TryStar():
+                self._check_try(refused)
+            case ast.AnnAssign(value=ast.expr() as value):
+                self._expressions.check(value)
+            case _:
+                pass
+
+    def _check_loop(self, node: ast.While | ast.For | ast.AsyncFor) -> None:
         self._loops += 1
         self._check_body(node.body)
         self._loops -= 1
@@ -237,7 +260,7 @@ class FunctionChecker:
                 advice = 'write raise Error("code", "message"); inside except, `raise` alone raises the error again'
                 self._mistakes.add(node.exc, "a flow raises only Error with a code and a message", advice)
 
-    def _check_try(self, node: ast.Try) -> None:
+    def _check_try(self, node: ast.Try | ast.TryStar) -> None:
         self._blocks += 1
         if self._blocks == BLOCK_LIMIT + 1:
             self._mistakes.add(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import Any
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -79,3 +80,11 @@ def local_names(function: FunctionNode) -> list[str]:
 def target_names(target: ast.expr) -> list[str]:
     """Return the names that a target binds."""
     return [node.id for node in ast.walk(target) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+
+
+def pattern_names(node: ast.Match) -> Iterator[str]:
+    """Yield the names that the patterns of a `match` statement bind."""
+    for part in ast.walk(node):
+        name = part.rest if isinstance(part, ast.MatchMapping) else getattr(part, "name", None)
+        if isinstance(name, str) and isinstance(part, ast.pattern):
+            yield name

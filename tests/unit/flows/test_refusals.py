@@ -160,3 +160,26 @@ def test_nested_finally_blocks_cannot_multiply_without_bound() -> None:
 
     with pytest.raises(FlowRefused, match=r"instructions|inside each other|nodes|characters"):
         compile_flow(body(inner))
+
+
+INSIDE = {
+    "with": ("with open(1) as f:\n    log([f, usr])", ["no `with`", "unknown function open", "unknown name usr"]),
+    "async with": ("async with sleep(1):\n    log(usr)", ["no `with`", "unknown name usr"]),
+    "async for": ("async for x in usr:\n    log(x)\n    break", ["no `async for`", "unknown name usr"]),
+    "match": ("match 1:\n    case {'a': x, **y} if x:\n        log([x, y, usr])", ["no `match`", "unknown name usr"]),
+    "except*": ("try:\n    log(usr)\nexcept* Error:\n    log(age)", ["no `except*`", "name usr", "name age"]),
+    "annotation": ("x: int = usr\nlog(x)", ["cannot be annotated", "unknown name usr"]),
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_mistakes_inside_a_refused_statement_are_reported_too(name: str) -> None:
+    """Otherwise its author would learn of them only after a correction."""
+    text, expected = INSIDE[name]
+
+    with pytest.raises(FlowRefused) as refused:
+        compile_flow(body(text))
+
+    found = [mistake.message for mistake in refused.value.mistakes]
+    assert len(found) == len(expected), found
+    assert all(words in message for words, message in zip(expected, found, strict=True)), found
