@@ -172,6 +172,18 @@ COMMITS = (
         caught_by=_redis("test_a_refused_part_writes_nothing"),
     ),
     Mutant(
+        name="redis-refused-part-writes-index-entries",
+        breaks="all runs of one call are created, or none",
+        edits=(Edit(_COMMIT_LUA, "if answer[part + 2] == 0 then", "if true then"),),
+        caught_by=_redis("test_the_index_entries_of_a_refused_part_are_not_written_with_those_of_others"),
+    ),
+    Mutant(
+        name="redis-gain-not-checked",
+        breaks="a checkpoint whose repeat arrives late changes nothing",
+        edits=(Edit(_COMMIT_LUA, "failed = failed_check(key, place + 1, 2)", "failed = 0"),),
+        caught_by=_redis("test_a_gain_is_written_if_both_checks_hold"),
+    ),
+    Mutant(
         name="redis-repeat-of-a-commit-not-told",
         breaks="a start whose answer was lost is a start",
         edits=(Edit(_DRIVER, "            is_repeat = is_again\n", "            is_repeat = False\n"),),

@@ -14,6 +14,7 @@ from holdfast.stores.kv.driver import (
     TOUCH_MICROS,
     AllFields,
     Fields,
+    Gain,
     Log,
     Lowest,
     Part,
@@ -110,6 +111,52 @@ async def test_the_writes_of_a_part_are_carried_out_in_the_order_of_its_fields(d
     assert await _fields(driver, "p") == {"new": b"2"}
     assert await _one(driver, Range("i")) == ["kept", "moved"]
     assert await _one(driver, Log("l")) == [b"x", b"old"]
+
+
+async def test_the_index_entries_of_a_refused_part_are_not_written_with_those_of_others(driver: RedisDriver) -> None:
+    """One command writes an index for all parts of a call."""
+    await driver.commit([Part(adds={"i": {"a": 1, "b": 2, "c": 3}})])
+
+    committed = await driver.commit(
+        [
+            Part(removes={"i": ["a"]}, adds={"j": {"a": 1}}),
+            Part(checks={"p": 7}, removes={"i": ["b", "x"]}, adds={"j": {"b": 2, "x": 9}}),
+            Part(removes={"i": ["c"]}, adds={"j": {"c": 3}}),
+        ]
+    )
+
+    assert committed.refused == [None, "p", None]
+    assert await _one(driver, Lowest("i", 9)) == [("b", 2)]
+    assert await _one(driver, Lowest("j", 9)) == [("a", 1), ("c", 3)]
+
+
+async def test_a_gain_is_written_if_both_checks_hold(driver: RedisDriver) -> None:
+    old = (await driver.commit([Part(puts={"r": {}, "h": {"x": b"1"}, "q": {}})])).version
+
+    committed = await driver.commit(
+        [
+            Gain(checks={"r": old, "h": old}, puts={"h": {"x": b"2", "\xe4": b"3"}}),
+            Gain(checks={"r": old, "h": old}, puts={"h": {"x": b"4"}}),
+            Gain(checks={"r": old + 1, "q": old}, puts={"q": {"x": b"5"}}),
+            Part(checks={"q": old, "absent": 0}, puts={"q": {"y": b"6"}}, drops={"q": ["x"]}),
+        ]
+    )
+
+    assert committed.refused == [None, "h", "r", None]
+    assert await _fields(driver, "h") == {"x": b"2", "\xe4": b"3"}
+    assert await _fields(driver, "q") == {"y": b"6"}
+    assert [await read_version(driver, name) for name in ("r", "h", "q")] == [old, committed.version, committed.version]
+
+
+async def test_a_marked_partition_refuses_a_gain(driver: RedisDriver, redis_url: str) -> None:
+    version = (await driver.commit([Part(puts={"r": {}, "h": {}})])).version
+    with connect(redis_url) as client:
+        client.set(f"{{{namespace_of(redis_url)}}}:x", "")
+        client.set(f"{{{namespace_of(redis_url)}}}:x:h", "me")
+
+    gain = Gain(checks={"r": version, "h": version}, puts={"h": {"x": b"1"}})
+
+    assert (await driver.commit([gain])).refused == ["h"]
 
 
 async def test_a_cleared_partition_does_not_exist(driver: RedisDriver) -> None:

@@ -20,7 +20,7 @@ from holdfast.stores.held import Plain, plain, reached_by
 from holdfast.stores.kv import foresight, names
 from holdfast.stores.kv.audits import fact_line
 from holdfast.stores.kv.decision import Decisions
-from holdfast.stores.kv.driver import AllFields, Fields, Part, Read, Reserve
+from holdfast.stores.kv.driver import AllFields, Fields, Gain, Part, Read, Reserve
 from holdfast.stores.kv.held import HeldRuns, HeldVersions
 from holdfast.stores.kv.histories import entry_value
 from holdfast.stores.kv.inboxes import aged_member
@@ -52,7 +52,7 @@ class PlainPart:
         waits = () if one.ends else one.waits or ()
         is_gain = one.after is one.before and not checkpoint.consumed and not checkpoint.values
         if is_gain and waits == waits_before and not _have_undo(checkpoint.entries):
-            self.part = Part(checks, puts=self.puts)  # by far the most common case
+            self.part: Part = Gain(checks, puts=self.puts)  # by far the most common case
             return
         self.drops: dict[str, list[str]] = {}
         self.adds: dict[str, dict[str, int]] = {}

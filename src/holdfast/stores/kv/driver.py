@@ -132,6 +132,8 @@ class Part(msgspec.Struct, frozen=True):
     `marks` are partitions that only the writer `owner` may change for a short time: parts of others that check one of
     them are refused until then. All marks are set, or the part is refused because another writer has one of them. A
     mark ends when its owner has written, at the latest after `mark_micros`. A part with marks writes nothing else.
+
+    No part removes or clears what another part of the same commit adds. So a driver may write an index once for all.
     """
 
     checks: Mapping[str, int] = NOTHING
@@ -146,6 +148,13 @@ class Part(msgspec.Struct, frozen=True):
     marks: Sequence[str] = ()
     mark_micros: Micros = MARK_MICROS
     owner: str = ""
+
+
+class Gain(Part, frozen=True):
+    """A part that has two checks, and only writes fields of the second partition. Most parts are like this.
+
+    A driver may write it like every other part, or in a quicker way.
+    """
 
 
 TOUCH_MICROS: Micros = 3_600_000_000

@@ -1,4 +1,4 @@
-"""Commits: how parts become arguments of `commit.lua`, and how its answer is read. It is the hot path of all writes."""
+"""Commits: how parts become calls of `commit.lua`, and how its answer is read. It is the hot path of all writes."""
 
 from __future__ import annotations
 
@@ -7,60 +7,124 @@ from itertools import chain
 from typing import NamedTuple
 
 from holdfast.core.clock import Micros
-from holdfast.stores.kv.driver import Part
+from holdfast.stores.kv.driver import Gain, Part
 from holdfast.stores.redis.keys import MARKS
 from holdfast.stores.redis.scripts import Argument
 
 PARTS_AT_ONCE = 500
 """Maximum number of parts in one call, so that a call does not stop the server for long."""
 CALL_BYTES = 256 * 1024
-"""Maximum size of a call with several parts. One part is never cut."""
+"""Maximum size of a call with several parts, about. One part is never cut."""
 
 _NAME_BYTES = 60
 """About the size of the name of a partition or member in a call, with its framing and numbers."""
 _FIELD_BYTES = 40
 """About the size of the name of a field, with the framing of its value."""
+_GAIN_BYTES = 180
+"""About the size of a `Gain` in a call, without its fields."""
 
 _flat = chain.from_iterable
 
 
-def packed_parts(parts: Sequence[Part], prefix: str) -> tuple[list[str], list[Argument]]:
-    """Return the keys and arguments of parts. `commit.lua` describes their order."""
-    keys: list[str] = []
-    arguments: list[Argument] = []
-    add_key, add = keys.append, arguments.append
+class IndexChanges:
+    """What the parts of a call add to an index or remove from it: the arguments, and the part of each entry."""
+
+    __slots__ = ("arguments", "numbers")
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.arguments: list[Argument] = []
+
+
+class CommitCall:
+    """Parts that one call writes, with its keys and arguments. `commit.lua` describes their order."""
+
+    def __init__(self, prefix: str) -> None:
+        self.parts: list[Part] = []
+        self._prefix = prefix
+        self._size = 0
+        self._keys: list[str] = []
+        self._arguments: list[Argument] = []
+        self._removed: dict[str, IndexChanges] = {}
+        self._added: dict[str, IndexChanges] = {}
+
+    def add(self, part: Part) -> bool:
+        """Add a part, unless the call becomes too large: then return False. The first part is always added."""
+        more = _estimated_bytes(part)
+        if self.parts and (self._size + more > CALL_BYTES or len(self.parts) == PARTS_AT_ONCE):
+            return False
+        self._size += more
+        self.parts.append(part)
+        if type(part) is Gain:
+            self._pack_gain(part)
+        else:
+            _pack(part, self._prefix, self._keys, self._arguments)
+            self._pack_entries(part, len(self.parts))
+        return True
+
+    def _pack_gain(self, part: Gain) -> None:
+        (head, head_version), (history, history_version) = part.checks.items()
+        fields = part.puts[history]
+        self._keys += (self._prefix + head, self._prefix + history)
+        self._arguments += ("+", head_version, history_version, 2 * len(fields))
+        self._arguments += _flat(fields.items())
+
+    def _pack_entries(self, part: Part, number: int) -> None:
+        for index, members in part.removes.items():
+            changes = self._removed.get(index) or self._removed.setdefault(index, IndexChanges())
+            for member in members:
+                changes.numbers.append(number)
+                changes.arguments.append(member)
+        for index, scores in part.adds.items():
+            changes = self._added.get(index) or self._added.setdefault(index, IndexChanges())
+            for member, score in scores.items():
+                changes.numbers.append(number)
+                changes.arguments += (score, member)
+
+    def packed(self) -> tuple[list[str], list[Argument]]:
+        """Return the keys and arguments of all parts and indexes."""
+        keys, arguments = self._keys, self._arguments
+        for kind, changed in (("R", self._removed), ("A", self._added)):
+            for index, changes in changed.items():
+                keys.append(self._prefix + index)
+                numbers = " ".join(map(str, changes.numbers))
+                arguments += (kind, len(changes.arguments), numbers, *changes.arguments)
+        return keys, arguments
+
+
+def in_calls(parts: Sequence[Part], prefix: str) -> list[CommitCall]:
+    """Return the calls that write parts: at least one. None has too many parts, or probably too large ones."""
+    calls = [CommitCall(prefix)]
     for part in parts:
-        checks = part.checks
-        add(part.owner)
-        add(len(checks))
-        for name, version in checks.items():
-            add_key(prefix + name)
-            add(version)
-        if part.clears:
-            _pack_names("C", part.clears, prefix, keys, arguments)
-        for name, fields in part.puts.items():
-            add_key(prefix + name)
-            add("P")
-            add(2 * len(fields))
-            arguments += _flat(fields.items())
-        if part.drops or part.touches:
-            _pack_lists("D", part.drops, prefix, keys, arguments)
-            _pack_names("T", part.touches, prefix, keys, arguments)
-        if part.removes:
-            _pack_lists("R", part.removes, prefix, keys, arguments)
-        for name, scores in part.adds.items():
-            add_key(prefix + name)
-            add("A")
-            add(2 * len(scores))
-            arguments += _flat(zip(scores.values(), scores, strict=True))
-        if part.cuts or part.appends or part.marks:
-            _pack_lists("X", part.cuts, prefix, keys, arguments)
-            _pack_lists("L", part.appends, prefix, keys, arguments)
-            if part.marks:
-                add_key(prefix + MARKS)
-                arguments += ("M", len(part.marks) + 1, part.mark_micros // 1_000, *part.marks)
-        add(".")
-    return keys, arguments
+        if not calls[-1].add(part):
+            calls.append(CommitCall(prefix))
+            calls[-1].add(part)
+    return calls
+
+
+def _pack(part: Part, prefix: str, keys: list[str], arguments: list[Argument]) -> None:
+    keys += [prefix + name for name in part.checks]
+    arguments += (part.owner, len(part.checks), *part.checks.values())
+    if part.clears:
+        _pack_names("C", part.clears, prefix, keys, arguments)
+    for name, fields in part.puts.items():
+        keys.append(prefix + name)
+        arguments += ("P", 2 * len(fields))
+        arguments += _flat(fields.items())
+    for name, dropped in part.drops.items():
+        keys.append(prefix + name)
+        # With a put of the same partition, the version is written already.
+        arguments += ("E" if name in part.puts else "D", len(dropped), *dropped)
+    if part.touches:
+        _pack_names("T", part.touches, prefix, keys, arguments)
+    if part.cuts:
+        _pack_lines("X", part.cuts, prefix, keys, arguments)
+    if part.appends:
+        _pack_lines("L", part.appends, prefix, keys, arguments)
+    if part.marks:
+        keys.append(prefix + MARKS)
+        arguments += ("M", len(part.marks) + 1, part.mark_micros // 1_000, *part.marks)
+    arguments.append(".")
 
 
 def _pack_names(kind: str, written: Sequence[str], prefix: str, keys: list[str], arguments: list[Argument]) -> None:
@@ -69,40 +133,22 @@ def _pack_names(kind: str, written: Sequence[str], prefix: str, keys: list[str],
         arguments += (kind, 0)
 
 
-def _pack_lists(
-    kind: str,
-    written: Mapping[str, Sequence[str]] | Mapping[str, Sequence[bytes]],
-    prefix: str,
-    keys: list[str],
-    arguments: list[Argument],
+def _pack_lines(
+    kind: str, written: Mapping[str, Sequence[bytes]], prefix: str, keys: list[str], arguments: list[Argument]
 ) -> None:
-    for name, items in written.items():
+    for name, lines in written.items():
         keys.append(prefix + name)
-        arguments += (kind, len(items), *items)
-
-
-def in_batches(parts: Sequence[Part]) -> list[Sequence[Part]]:
-    """Return parts in batches that are probably neither too many nor too large for one call: at least one batch.
-
-    A call that is too large after all costs time twice, because it is packed again in halves.
-    """
-    batches: list[Sequence[Part]] = []
-    first = size = 0
-    for place, part in enumerate(parts):
-        more = _estimated_bytes(part)
-        size += more
-        if place > first and (size > CALL_BYTES or place - first == PARTS_AT_ONCE):
-            batches.append(parts[first:place])
-            first, size = place, more
-    return [*batches, parts[first:]]
+        arguments += (kind, len(lines), *lines)
 
 
 def _estimated_bytes(part: Part) -> int:
     """Return about how many bytes a part takes in a call. The values of fields count exactly."""
-    size = _NAME_BYTES * (len(part.checks) + len(part.puts))
-    if part.adds or part.removes or part.drops:
-        others = len(part.drops) + len(part.removes) + len(part.adds) + len(part.appends)
-        size += 2 * _NAME_BYTES * others  # with the names of their members
+    if type(part) is Gain:
+        size = _GAIN_BYTES
+    else:
+        size = _NAME_BYTES * (len(part.checks) + len(part.puts) + len(part.drops) + 2 * len(part.appends))
+        for names in chain(part.removes.values(), part.adds.values()):
+            size += _NAME_BYTES * (1 + len(names))
     for fields in part.puts.values():
         for value in fields.values():
             size += len(value) + _FIELD_BYTES

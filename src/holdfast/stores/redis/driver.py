@@ -27,11 +27,10 @@ from holdfast.stores.redis.address import RedisAddress
 from holdfast.stores.redis.administration import field_of
 from holdfast.stores.redis.claims import claim_arguments, found_of
 from holdfast.stores.redis.commits import (
-    CALL_BYTES,
+    CommitCall,
     CommitReply,
     commit_reply,
-    in_batches,
-    packed_parts,
+    in_calls,
     written_names,
 )
 from holdfast.stores.redis.connector import RedisConnector
@@ -161,17 +160,11 @@ class RedisDriver:
         now, version, is_repeat = 0, 0, False
         refused: list[str | None] = []
         written: set[str] = set()
-        batches = in_batches(parts)[::-1]
-        while batches:
-            some = batches.pop()
-            is_one_of_many = bool(batches or refused)
-            ours = written_names(some) if is_one_of_many else set()
+        calls = in_calls(parts, self._keys.prefix)
+        for call in calls:
+            ours = written_names(call.parts) if len(calls) > 1 else set()
             shared = version if ours.isdisjoint(written) else 0
-            answer = await self._commit(some, hint, epoch, shared)
-            if answer is None:  # it is too large
-                half = len(some) // 2
-                batches += (some[half:], some[:half])
-                continue
+            answer = await self._commit(call, hint, epoch, shared)
             now, version = answer.now, version or answer.version
             is_repeat = is_repeat or answer.is_repeat
             refused += answer.refused
@@ -179,15 +172,12 @@ class RedisDriver:
         self._epochs.confirm(version)
         return Committed(now, version, refused, is_repeat)
 
-    async def _commit(self, parts: Sequence[Part], hint: bytes, epoch: int, version: int) -> CommitReply | None:
-        """Write some parts in one call. Return None if they are too large for one."""
-        keys, arguments = packed_parts(parts, self._keys.prefix)
+    async def _commit(self, call: CommitCall, hint: bytes, epoch: int, version: int) -> CommitReply:
+        """Write the parts of one call."""
+        parts = call.parts
+        keys, arguments = call.packed()
         keys[:0] = (self._keys.meta, self._keys.versions)
         arguments[:0] = (self._keys.prefix, epoch, self._time(), self._keys.channel, hint, version, len(parts))
-        script = self._scripts.commit
-        command = script.call(keys, arguments)
-        if len(command) > CALL_BYTES and len(parts) > 1:
-            return None
         is_repeat = False
 
         def repeated(is_again: bool) -> Sequence[Argument]:  # noqa: FBT001 - called by `_ask` only
@@ -195,7 +185,7 @@ class RedisDriver:
             is_repeat = is_again
             return arguments
 
-        reply = await self._ask(script, keys, repeated, first=command)
+        reply = await self._ask(self._scripts.commit, keys, repeated)
         if isinstance(reply, int):  # the epoch is another one
             self._leave_epoch(epoch)
             return CommitReply(reply, 0, [next(iter(part.checks), names.META) for part in parts], is_repeat)
@@ -252,30 +242,22 @@ class RedisDriver:
     # Calls
 
     async def _ask(
-        self,
-        script: LuaScript,
-        keys: Sequence[str],
-        arguments: Callable[[bool], Sequence[Argument]],
-        *,
-        first: bytes | None = None,
+        self, script: LuaScript, keys: Sequence[str], arguments: Callable[[bool], Sequence[Argument]]
     ) -> Any:
-        """Run a script and return its reply. `arguments` is called for each attempt, with True for a repetition.
-
-        `first` is the packed command of the first attempt, if it is known.
-        """
+        """Run a script and return its reply. `arguments` is called for each attempt, with True for a repetition."""
         self._check_open()
         failure: Exception | None = None
         for _ in range(ATTEMPTS):
             connection = self._connection
             if connection is None or not connection.is_open:
                 connection = await self._connected()
-            command = first or script.call(keys, arguments(failure is not None))
+            command = script.call(keys, arguments(failure is not None))
             try:
                 reply = await connection.send(command)
                 if is_unknown_script(reply):
                     reply = await connection.send(script.whole_call(keys, arguments(failure is not None)))
             except ConnectionLost as error:
-                failure, first = error, None
+                failure = error
                 continue
             except Silence as error:
                 raise self._connector.translated(error) from error

@@ -6,25 +6,18 @@ import re
 
 import pytest
 
-from holdfast.stores.kv.driver import Fields, Lowest, Part, Range, Reserve
-from holdfast.stores.redis.commits import (
-    CALL_BYTES,
-    PARTS_AT_ONCE,
-    commit_reply,
-    in_batches,
-    packed_parts,
-    written_names,
-)
+from holdfast.stores.kv.driver import Fields, Gain, Lowest, Part, Range, Reserve
+from holdfast.stores.redis.commits import CALL_BYTES, PARTS_AT_ONCE, commit_reply, in_calls, written_names
 from holdfast.stores.redis.loads import load_answer, load_arguments, partition_of
 from holdfast.stores.redis.scripts import lua_scripts
 
 
-def test_a_part_is_packed_in_the_order_of_its_fields() -> None:
+def test_a_part_is_packed_in_the_order_of_its_fields_and_its_index_entries_at_the_end() -> None:
     part = Part(
         checks={"a": 1, "b": 0},
         clears=["c"],
         puts={"p": {"x": b"1", "y": b"2"}, "q": {}},
-        drops={"d": ["x", "y"]},
+        drops={"d": ["x", "y"], "q": ["z"]},
         touches=["t"],
         removes={"i": ["m"]},
         adds={"i": {"n": 5}},
@@ -34,62 +27,93 @@ def test_a_part_is_packed_in_the_order_of_its_fields() -> None:
         owner="me",
     )
 
-    keys, arguments = packed_parts([part, Part()], "{ns}:")
+    (call,) = in_calls([part, Part()], "{ns}:")
+    keys, arguments = call.packed()
 
-    assert keys == [f"{{ns}}:{name}" for name in ("a", "b", "c", "p", "q", "d", "t", "i", "i", "l", "l", "x")]
+    assert keys == [f"{{ns}}:{name}" for name in ("a", "b", "c", "p", "q", "d", "q", "t", "l", "l", "x", "i", "i")]
     assert arguments == [
         *("me", 2, 1, 0),
         *("C", 0),
         *("P", 4, "x", b"1", "y", b"2"),
         *("P", 0),
         *("D", 2, "x", "y"),
+        *("E", 1, "z"),
         *("T", 0),
-        *("R", 1, "m"),
-        *("A", 2, 5, "n"),
         *("X", 1, b"old"),
         *("L", 1, b"new"),
         *("M", 2, 50, "a"),
         ".",
         *("", 0, "."),
+        *("R", 1, "1", "m"),
+        *("A", 2, "1", 5, "n"),
     ]
     assert written_names([part]) == {"p", "q", "d", "t"}
 
 
+def test_parts_share_the_entries_of_an_index_and_a_gain_is_packed_short() -> None:
+    gain = Gain(checks={"r": 1, "h": 2}, puts={"h": {"x": b"1"}})
+    parts = [
+        Part(removes={"i": ["a"]}, adds={"j": {"a": 1}}),
+        gain,
+        Part(removes={"i": ["b", "c"]}, adds={"j": {"b": 2}}),
+    ]
+
+    (call,) = in_calls(parts, "{ns}:")
+    keys, arguments = call.packed()
+
+    assert keys == [f"{{ns}}:{name}" for name in ("r", "h", "i", "j")]
+    assert arguments == [
+        *("", 0, "."),
+        *("+", 1, 2, 2, "x", b"1"),
+        *("", 0, "."),
+        *("R", 3, "1 3 3", "a", "b", "c"),
+        *("A", 4, "1 3", 1, "a", 2, "b"),
+    ]
+
+
 @pytest.mark.parametrize(("count", "sizes"), [(0, [0]), (1, [1]), (PARTS_AT_ONCE, [500]), (1_001, [500, 500, 1])])
-def test_parts_are_cut_into_batches(count: int, sizes: list[int]) -> None:
+def test_parts_are_cut_into_calls(count: int, sizes: list[int]) -> None:
     parts = [Part() for _ in range(count)]
 
-    batches = in_batches(parts)
+    calls = in_calls(parts, "{ns}:")
 
-    assert [len(batch) for batch in batches] == sizes
-    assert [part for batch in batches for part in batch] == parts
+    assert [len(call.parts) for call in calls] == sizes
+    assert [part for call in calls for part in call.parts] == parts
 
 
-def test_large_parts_are_cut_into_batches_before_they_are_packed() -> None:
-    """As many as fit into one call. A part that is too large alone is a batch of its own."""
+def test_large_parts_are_cut_into_calls() -> None:
+    """As many as fit into one call. A part that is too large alone is a call of its own."""
     half, small = Part(puts={"p": {"x": b"x" * (CALL_BYTES // 2)}}), Part(puts={"p": {"x": b"x"}})
 
-    assert [len(batch) for batch in in_batches([half, small, half, half, small])] == [2, 1, 2]
+    assert [len(call.parts) for call in in_calls([half, small, half, half, small], "{ns}:")] == [2, 1, 2]
 
 
-def test_the_batches_of_ended_runs_fit_into_one_call() -> None:
-    """The estimate is above the size of a typical end of a run, so that no call has to be packed twice."""
-    id = "0" * 36
-    part = Part(
-        checks={f"{kind}:{id}": 1 for kind in "rhc"},
-        puts={f"h:{id}": {"charge": b"x" * 140}, f"r:{id}": {"b": b"x" * 330}},
-        drops={f"r:{id}": ["m", "t"]},
-        removes={"by:running:shop.order.v1": [id * 2], "H:worker-a": [id], "Q:l:100:shop.order.v1": [id]},
-        adds={"by:succeeded:shop.order.v1": {id * 2: 0}, "ended:shop.order.v1": {id * 2: 0}},
-        appends={f"a:{id}": [b"x" * 45]},
-    )
+_ID = "0" * 36
 
-    batches = in_batches([part] * PARTS_AT_ONCE)
 
-    calls = [lua_scripts().commit.call(*packed_parts(batch, "{holdfast}:")) for batch in batches]
-    assert len(calls) > 1
-    assert max(map(len, calls)) <= CALL_BYTES
-    assert max(map(len, calls)) > CALL_BYTES // 2
+@pytest.mark.parametrize(
+    "part",
+    [
+        Part(
+            checks={f"{kind}:{_ID}": 1 for kind in "rhc"},
+            puts={f"h:{_ID}": {"charge": b"x" * 140}, f"r:{_ID}": {"b": b"x" * 330}},
+            drops={f"r:{_ID}": ["m", "t"]},
+            removes={"by:running:shop.order.v1": [_ID * 2], "H:worker-a": [_ID], "Q:l:100:shop.order.v1": [_ID]},
+            adds={"by:succeeded:shop.order.v1": {_ID * 2: 0}, "ended:shop.order.v1": {_ID * 2: 0}},
+            appends={f"a:{_ID}": [b"x" * 45]},
+        ),
+        Gain(checks={f"{kind}:{_ID}": 10**6 for kind in "rh"}, puts={f"h:{_ID}": {"charge": b"x" * 400}}),
+    ],
+    ids=["end", "step"],
+)
+def test_the_estimated_size_of_a_call_is_about_right(part: Part) -> None:
+    """The estimate is above the size of typical parts, but not far."""
+    calls = in_calls([part] * PARTS_AT_ONCE, "{holdfast}:")
+
+    commands = [lua_scripts().commit.call(*call.packed()) for call in calls]
+    assert len(commands) > 1
+    assert max(map(len, commands)) <= CALL_BYTES
+    assert max(map(len, commands)) > CALL_BYTES // 2
 
 
 def test_a_reply_to_a_commit_names_what_was_refused() -> None:

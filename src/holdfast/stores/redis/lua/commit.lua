@@ -1,10 +1,18 @@
 -- Writes each part whose checks hold. KEYS has the partition `meta`, the counter of versions, and one key for each check
--- and each write, in order. ARGV has the beginning of all keys, the epoch, the time, the channel of hints, the hint (or
+-- and each write, in order, then those of the indexes. ARGV has the beginning of all keys, the epoch, the time, the channel of hints, the hint (or
 -- nothing), the version to write (0: the next one) and the number of parts. Then, for each part:
 --
 --     <owner> <number of checks> <version>...
 --     <kind of write> <number of arguments> <argument>...   any number of times, in the order of `Part`
 --     .
+--
+-- Or, for a part with two checks that writes fields of the second partition:
+--
+--     + <version> <version> <number of arguments> <argument>...
+--
+-- The entries of indexes follow, so that each index is written once for all parts. For each index, first removals:
+--
+--     <R or A> <number of arguments> <number of the part of each entry> <argument>...
 --
 -- The answer is the time, the version that was written (0 if none), and one number per part: 0 if it was written, else
 -- the place of the first check that failed. The numbers are left out if all are 0. In another epoch the answer is only
@@ -52,18 +60,15 @@ local writes = {
         each('HDEL', key, first, last)
         redis.call('HSET', key, '', next_version())
     end,
+    E = function(key, first, last)
+        each('HDEL', key, first, last)
+    end,
     T = function(key)
         redis.call('HSET', key, '', next_version())
         -- Only a partition without fields may vanish.
         if redis.call('HLEN', key) == 1 then
             redis.call('PEXPIRE', key, {{touch_millis}})
         end
-    end,
-    R = function(key, first, last)
-        each('ZREM', key, first, last)
-    end,
-    A = function(key, first, last)
-        each('ZADD', key, first, last)
     end,
     X = function(key, first, last)
         for place = first, last do
@@ -121,31 +126,73 @@ end
 local answer = {now, 0}
 local is_refused, is_written = false, false
 local place, key = 8, 3
-for part = 1, tonumber(ARGV[7]) do
-    owner = ARGV[place]
-    local first_key, count = key, tonumber(ARGV[place + 1])
-    local failed = failed_check(key, place + 2, count)
-    place, key = place + 2 + count, key + count
-    local kind = ARGV[place]
-    while kind ~= '.' do
-        local first = place + 2
-        place = first + ARGV[place + 1]
-        if failed == 0 and writes[kind](KEYS[key], first, place - 1) then
-            failed = -1
+
+-- The arguments of an index that belong to parts that were written. `width` is the number of arguments of an entry.
+local function written_entries(numbers, first, width)
+    local values = {}
+    for part in string.gmatch(numbers, '%d+') do
+        if answer[part + 2] == 0 then
+            for number = first, first + width - 1 do
+                values[#values + 1] = ARGV[number]
+            end
         end
-        key = key + 1
-        kind = ARGV[place]
+        first = first + width
     end
-    place = place + 1
-    if failed ~= 0 then
-        is_refused = true
+    return values
+end
+
+for part = 1, tonumber(ARGV[7]) do
+    local failed
+    if ARGV[place] == '+' then
+        owner = ''
+        failed = failed_check(key, place + 1, 2)
+        local first = place + 4
+        place = first + ARGV[place + 3]
+        if failed == 0 then
+            writes.P(KEYS[key + 1], first, place - 1)
+        end
+        key = key + 2
     else
-        is_written = true
-        if has_marks and owner ~= '' then
+        owner = ARGV[place]
+        local first_key, count = key, tonumber(ARGV[place + 1])
+        failed = failed_check(key, place + 2, count)
+        place, key = place + 2 + count, key + count
+        local kind = ARGV[place]
+        while kind ~= '.' do
+            local first = place + 2
+            place = first + ARGV[place + 1]
+            if failed == 0 and writes[kind](KEYS[key], first, place - 1) then
+                failed = -1
+            end
+            key = key + 1
+            kind = ARGV[place]
+        end
+        place = place + 1
+        if failed == 0 and has_marks and owner ~= '' then
             unmark(first_key, count)
         end
     end
+    if failed == 0 then
+        is_written = true
+    else
+        is_refused = true
+    end
     answer[part + 2] = failed
+end
+
+while place < #ARGV do
+    local kind, first = ARGV[place], place + 3
+    local command = kind == 'R' and 'ZREM' or 'ZADD'
+    place = first + ARGV[place + 1]
+    if not is_refused then
+        each(command, KEYS[key], first, place - 1)
+    elseif is_written then
+        local values = written_entries(ARGV[first - 1], first, kind == 'R' and 1 or 2)
+        for from = 1, #values, chunk do
+            redis.call(command, KEYS[key], unpack(values, from, math.min(from + chunk - 1, #values)))
+        end
+    end
+    key = key + 1
 end
 if is_written and hint ~= '' then
     redis.call('PUBLISH', channel, hint)
