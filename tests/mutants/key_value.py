@@ -90,8 +90,8 @@ STORE = (
         edits=(
             Edit(
                 "stores/kv/run_fields.py",
-                "            if not is_catalogue(index):\n                removes[index] = [member]\n",
-                "            if not is_catalogue(index) and index[:3] != 'by:':\n                removes[index] = [member]\n",
+                "if index not in new or new[index][0] != entry[0]}",
+                "if index[:3] != 'by:' and (index not in new or new[index][0] != entry[0])}",
             ),
         ),
         caught_by=(Catch("key-value store", "test_a_run_that_changes_its_state_leaves_no_index_entry"),),

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import rules
@@ -57,7 +57,7 @@ class Held:
         self._waits.pop(run_id, None)
 
 
-class Plain(NamedTuple):
+class Plain(msgspec.Struct, frozen=True):
     """A checkpoint that takes one round trip: the run before, the run after by `rules`, and its waits if known."""
 
     checkpoint: Checkpoint
@@ -77,16 +77,16 @@ class Plain(NamedTuple):
 def plain(checkpoint: Checkpoint, held: Held, now: Micros) -> Plain | None:
     """Return a checkpoint as `Plain`, or None if it takes more than one round trip."""
     run = held.run(checkpoint.run_id, checkpoint.token)
-    step = checkpoint.next
-    if run is None or run.is_pausing or _reaches_others(checkpoint) or isinstance(step, (StartRollback, ContinueAsNew)):
+    if run is None or run.is_pausing or _reaches_others(checkpoint):
         return None
     for entry in checkpoint.entries:
         if entry.state is EntryState.RETRYING:
             return None  # a failed attempt is audited
     waits = held.waits(checkpoint)
+    step = checkpoint.next
     if isinstance(step, Hold):
         return Plain(checkpoint, run, run, waits) if not (checkpoint.charged and run.crashes) else None
-    if run.slots:
+    if run.slots or isinstance(step, (StartRollback, ContinueAsNew)):
         return None
     if isinstance(step, Suspend):
         if waits is None or run.arrivals > checkpoint.seen or run.options.max_suspend is not None:
@@ -106,7 +106,8 @@ def _reaches_others(checkpoint: Checkpoint) -> bool:
         return True
     if checkpoint.replies or checkpoint.pruned or checkpoint.forgotten or checkpoint.beat:
         return True
-    return WaitKind.EVENT in map(_kind_of, checkpoint.waits or ())  # `map` is fast: a parent may have thousands
+    waits = checkpoint.waits
+    return bool(waits) and WaitKind.EVENT in map(_kind_of, waits or ())  # `map` is fast: a parent may have thousands
 
 
 def reached_by(held: Held, batch: Sequence[Checkpoint]) -> set[str]:

@@ -15,7 +15,7 @@ from holdfast.core import audit
 from holdfast.core.checkpoint import Checkpoint, Finish, Verdict, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.hint import News
-from holdfast.core.model import Arrival, Entry, Run, Wait, WaitKind
+from holdfast.core.model import Run, Wait, WaitKind
 from holdfast.stores.held import Plain, plain, reached_by
 from holdfast.stores.kv import foresight, names
 from holdfast.stores.kv.audits import fact_line
@@ -36,32 +36,40 @@ encode = msgspec.json.encode
 class PlainPart:
     """A checkpoint that can be written in one trip, and what the store remembers of its run."""
 
-    __slots__ = ("adds", "drops", "held", "one", "part", "puts", "removes", "touches", "waits_before")
+    __slots__ = (
+        *("held", "is_head_written", "is_held", "one", "part", "waits_before"),
+        *("adds", "drops", "puts", "removes", "touches"),
+    )
 
     def __init__(self, one: Plain, held: HeldVersions, waits_before: tuple[Wait, ...], now: Micros) -> None:
         self.one = one
         self.held = held
         self.waits_before = waits_before
+        self.is_held, self.is_head_written = one.is_held, False
         checkpoint, run_id = one.checkpoint, one.before.id
         head, history = f"r:{run_id}", f"h:{run_id}"
         checks = {head: held.head, history: held.history}
+        entries: dict[str, bytes] = {}
+        undo: dict[str, int] = {}
+        for entry in checkpoint.entries:
+            entries[entry.location] = entry_value(entry)
+            if entry.has_undo:
+                undo[entry.location] = 0
         # The history gets a new version even without entries, so that a late repeat of this checkpoint is refused.
-        self.puts: dict[str, dict[str, bytes]] = {
-            history: {entry.location: entry_value(entry) for entry in checkpoint.entries}
-        }
-        waits = () if one.ends else one.waits or ()
-        is_gain = one.after is one.before and not checkpoint.consumed and not checkpoint.values
-        if is_gain and waits == waits_before and not _have_undo(checkpoint.entries):
+        self.puts: dict[str, dict[str, bytes]] = {history: entries}
+        is_more = checkpoint.consumed or checkpoint.values or undo
+        if self.is_held and not is_more and (one.waits or ()) == waits_before:
             self.part: Part = Gain(checks, puts=self.puts)  # by far the most common case
             return
+        ends = one.ends
+        waits = () if ends else one.waits or ()
         self.drops: dict[str, list[str]] = {}
         self.adds: dict[str, dict[str, int]] = {}
         self.removes: dict[str, list[str]] = {}
         self.touches: list[str] = []
         appends: dict[str, list[bytes]] = {}
-        if not one.is_held:
+        if not self.is_held:
             self._move(head, now, appends)
-        undo = {entry.location: 0 for entry in checkpoint.entries if entry.has_undo}
         if undo:
             self.adds[names.undo_index(run_id)] = undo
         if checkpoint.consumed:
@@ -70,9 +78,10 @@ class PlainPart:
             self.puts[names.values(run_id)] = {name: value.encode() for name, value in checkpoint.values.items()}
         if waits != waits_before:
             self._write_waits(head, waits)
-        if one.ends:
+        if ends:
             # A run whose children live ends by the general way, which closes them.
             checks[names.children(run_id)] = 0
+        self.is_head_written = head in self.puts or head in self.drops
         self.part = Part(
             checks,
             puts=self.puts,
@@ -82,11 +91,6 @@ class PlainPart:
             adds=self.adds,
             appends=appends,
         )
-
-    @property
-    def is_head_written(self) -> bool:
-        head = names.head(self.one.before.id)
-        return head in self.part.puts or head in self.part.drops
 
     def _consume(self, numbers: Iterable[int], now: Micros) -> None:
         run_id = self.one.before.id
@@ -134,22 +138,15 @@ class PlainPart:
     def verdict(self) -> Verdict:
         """Return the verdict, if the part was written."""
         one = self.one
-        run_id = one.before.id
-        if not one.is_held:
-            return Verdict(run_id=run_id, is_held=False, state=one.after.state)
-        seen, arrivals = one.checkpoint.seen, one.before.arrivals
-        newer: tuple[Arrival, ...] = ()
-        if arrivals > seen:
-            unread = sorted(number for number in self.held.inbox if number > seen)
-            newer = tuple(self.held.inbox[number] for number in unread if number not in one.checkpoint.consumed)
-        return Verdict(run_id=run_id, arrivals=newer, seen=arrivals)
-
-
-def _have_undo(entries: Sequence[Entry]) -> bool:
-    for entry in entries:  # noqa: SIM110 - a generator takes twice as long, and this is done for every step
-        if entry.has_undo:
-            return True
-    return False
+        run = one.before
+        if not self.is_held:
+            return Verdict(run_id=run.id, is_held=False, state=one.after.state)
+        seen, arrivals = one.checkpoint.seen, run.arrivals
+        if arrivals <= seen:
+            return Verdict(run_id=run.id, seen=arrivals)
+        unread = sorted(number for number in self.held.inbox if number > seen)
+        newer = tuple(self.held.inbox[number] for number in unread if number not in one.checkpoint.consumed)
+        return Verdict(run_id=run.id, arrivals=newer, seen=arrivals)
 
 
 class BatchWriter:
@@ -164,13 +161,16 @@ class BatchWriter:
 
     async def write(self, batch: Sequence[Checkpoint]) -> Verdicts:
         """Write as many checkpoints as possible in one trip, and the others by the operations."""
+        verdicts = self._verdicts
         if plains := self._plains(batch):
             await self._write_plains(plains)
-        left = [place for place in range(len(batch)) if place not in self._verdicts]
+            if len(verdicts) == len(batch):
+                return Verdicts(verdicts=tuple(verdicts.values()), now=self._now)
+        left = [place for place in range(len(batch)) if place not in verdicts]
         if left:
             told = await self._decide([batch[place] for place in left])
-            self._verdicts.update(zip(left, told.verdicts, strict=True))
-        return Verdicts(verdicts=tuple(self._verdicts[place] for place in range(len(batch))), now=self._now)
+            verdicts.update(zip(left, told.verdicts, strict=True))
+        return Verdicts(verdicts=tuple(verdicts[place] for place in range(len(batch))), now=self._now)
 
     def _plains(self, batch: Sequence[Checkpoint]) -> dict[int, PlainPart]:
         found = {place: one for place, checkpoint in enumerate(batch) if (one := self._plain(checkpoint)) is not None}
@@ -181,12 +181,14 @@ class BatchWriter:
         return {place: one for place, one in found.items() if one.one.before.id not in reached}
 
     def _plain(self, checkpoint: Checkpoint) -> PlainPart | None:
-        versions = self._held.versions(checkpoint.run_id)
-        one = plain(checkpoint, self._held.runs, self._now) if versions is not None else None
+        runs, versions = self._held.runs, self._held.versions(checkpoint.run_id)
+        one = plain(checkpoint, runs, self._now) if versions is not None else None
         if one is None or versions is None:
             return None
-        waits = self._held.runs.waits_now(checkpoint.run_id)
-        if waits is None or not self._knows_inbox(one, versions) or not versions.supersedes(checkpoint.entries):
+        waits = runs.waits_now(checkpoint.run_id)
+        if waits is None or not versions.supersedes(checkpoint.entries):
+            return None
+        if (versions.inbox or checkpoint.consumed) and not self._knows_inbox(one, versions):
             return None
         return PlainPart(one, versions, waits, self._now)
 
@@ -207,14 +209,14 @@ class BatchWriter:
         parts = list(plains.values())
         committed = await self._decisions.commit([one.part for one in parts], self._news_of(parts))
         self._now = committed.now
+        version = committed.version
         for (place, one), refused in zip(plains.items(), committed.refused, strict=True):
             if refused is not None:
                 continue  # the operations tell what happened
-            self._verdicts[place] = verdict = one.verdict()
+            self._verdicts[place] = one.verdict()
             plain = one.one
-            if verdict.is_held:
-                head = committed.version if one.is_head_written else one.held.head
-                one.remember(head, committed.version)
+            if one.is_held:
+                one.remember(version if one.is_head_written else one.held.head, version)
                 if plain.waits is not one.waits_before:
                     self._held.runs.keep(plain.before, plain.waits)
             else:
@@ -224,7 +226,7 @@ class BatchWriter:
     def _news_of(self, parts: Sequence[PlainPart]) -> News:
         news = News()
         for one in parts:
-            if not one.one.is_held:
+            if not one.is_held:
                 _tell(news, one.one, self._now)
         return news
 

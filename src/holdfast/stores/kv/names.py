@@ -88,6 +88,7 @@ FREE_LANES = ("q0", "q1", "q2")
 TIME_DIGITS = 15
 _LAST_TIME = 16**TIME_DIGITS - 1
 _LEVEL_ZERO = 2**43
+_TIME_FORMAT = f"%0{TIME_DIGITS}x"
 AFTER_ALL = "\U0010ffff"
 """Sorts behind every character that a name contains."""
 
@@ -98,7 +99,7 @@ Namer = Callable[[str], str]
 
 def time_text(at: Micros) -> str:
     """Return an instant as text of fixed width."""
-    return f"{min(max(at, 0), _LAST_TIME):0{TIME_DIGITS}x}"
+    return _TIME_FORMAT % (at if 0 <= at <= _LAST_TIME else min(max(at, 0), _LAST_TIME))
 
 
 def number_text(number: int) -> str:

@@ -187,25 +187,35 @@ def state_name(run: Run) -> str:
 
 def entries_of(run: Run) -> Iterator[tuple[str, str, int]]:
     """Yield the index entries of a run that change with its state: index, member and score."""
+    entries, catalogued = _entries(run)
+    for index, (member, score) in entries.items():
+        yield index, member, score
+    for index, name in catalogued:
+        yield index, name, 0
+
+
+def _entries(run: Run) -> tuple[dict[str, tuple[str, int]], list[tuple[str, str]]]:
+    """Return the entries of a run itself (index to member and score), and its names in catalogues."""
+    id, type, state, worker = run.id, run.type, state_name(run), run.worker
     member = names.created_member(run)
-    yield names.by_state(state_name(run), run.type), member, 0
-    yield names.STATES, f"{state_name(run)}:{run.type}", 0
-    if run.worker is not None:
-        yield names.held_by(run.worker), run.id, 0
-        yield names.HOLDERS, run.worker, 0
+    entries = {names.by_state(state, type): (member, 0)}
+    catalogued = [(names.STATES, f"{state}:{type}")]
+    if worker is not None:
+        entries[names.held_by(worker)] = id, 0
+        catalogued.append((names.HOLDERS, worker))
     kind = names.lane_kind(run)
     if kind is not None:
-        yield names.lane(kind, run.priority, run.type), run.id, run.ready_at or 0
-        yield names.lanes(run.type), f"{kind}:{run.priority}", 0
-        yield names.LANED_TYPES, run.type, 0
+        entries[names.lane(kind, run.priority, type)] = id, run.ready_at or 0
+        catalogued += ((names.lanes(type), f"{kind}:{run.priority}"), (names.LANED_TYPES, type))
     if run.purge_at is not None:
-        yield names.PURGE, f"{names.time_text(run.purge_at)}{run.id}", 0
+        entries[names.PURGE] = f"{names.time_text(run.purge_at)}{id}", 0
     elif run.finished_at is not None:
-        yield names.ended(run.type), f"{names.time_text(run.finished_at)}{run.id}", 0
+        entries[names.ended(type)] = f"{names.time_text(run.finished_at)}{id}", 0
     if run.slots:
-        yield names.slotted(run.type), run.id, 0
+        entries[names.slotted(type)] = id, 0
     if run.parent_id is not None and not run.state.is_end:
-        yield names.children_index(run.parent_id), member, 0
+        entries[names.children_index(run.parent_id)] = member, 0
+    return entries, catalogued
 
 
 def lasting_entries_of(run: Run) -> Iterator[tuple[str, str]]:
@@ -228,14 +238,11 @@ def is_catalogue(index: str) -> bool:
 
 def entry_changes(before: Run, after: Run) -> tuple[dict[str, list[str]], dict[str, dict[str, int]]]:
     """Return the index entries that a change of a run removes, and those that it adds."""
-    old, new = list(entries_of(before)), list(entries_of(after))
-    adds: dict[str, dict[str, int]] = {index: {member: score} for index, member, score in new}
-    removes: dict[str, list[str]] = {}
-    for index, member, score in old:
-        added = adds.get(index)
-        if added is None or member not in added:
-            if not is_catalogue(index):
-                removes[index] = [member]
-        elif added[member] == score:
-            del adds[index]
+    old, old_names = _entries(before)
+    new, new_names = _entries(after)
+    removes = {index: [entry[0]] for index, entry in old.items() if index not in new or new[index][0] != entry[0]}
+    adds = {index: {entry[0]: entry[1]} for index, entry in new.items() if old.get(index) != entry}
+    for index, name in new_names:
+        if (index, name) not in old_names:
+            adds[index] = {name: 0}
     return removes, adds

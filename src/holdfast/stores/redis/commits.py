@@ -146,9 +146,9 @@ def _estimated_bytes(part: Part) -> int:
     if type(part) is Gain:
         size = _GAIN_BYTES
     else:
-        size = _NAME_BYTES * (len(part.checks) + len(part.puts) + len(part.drops) + 2 * len(part.appends))
-        for names in chain(part.removes.values(), part.adds.values()):
-            size += _NAME_BYTES * (1 + len(names))
+        # With the names of members and lines of logs, which are one each for most parts of many.
+        others = len(part.drops) + len(part.appends) + len(part.removes) + len(part.adds)
+        size = _NAME_BYTES * (len(part.checks) + len(part.puts) + 2 * others)
     for fields in part.puts.values():
         for value in fields.values():
             size += len(value) + _FIELD_BYTES
