@@ -105,11 +105,11 @@ class Decisions:
         load: the commit checks it. `follow` tells what to load after something was loaded.
         """
         race = _Race()
-        first: list[Read] = list(dict.fromkeys((_BASE, *reads)))
         if assumed is not None:
             decided = await self._decided(operation, assumed, follow, race, is_dry_run=is_dry_run)
             if decided is not None:
                 return decided  # otherwise the assumption was wrong, which is no conflict
+        first: list[Read] = list(dict.fromkeys((_BASE, *reads)))
         while True:
             known = await self._loaded(first, follow)
             decided = await self._decided(operation, known, follow, race, is_dry_run=is_dry_run)
@@ -232,8 +232,8 @@ class Assumption:
         self.known = KnownPartitions()
         self.known.now = now
 
-    def absent(self, read: Fields | AllFields) -> None:
-        self.known.put(read, Partition(0, {}))
+    def absent(self, partition: str) -> None:
+        self.known.put_absent(partition)
 
     def present(self, read: Fields | AllFields, partition: Partition) -> None:
         self.known.put(read, partition)

@@ -38,6 +38,8 @@ def history_of(fields: Mapping[str, bytes]) -> tuple[Entry, ...]:
 
 def leased_of(fields: Mapping[str, bytes]) -> tuple[Entry, ...]:
     """Return the entries of a history that a lease has, in their order."""
+    if not fields:
+        return ()
     return history_of({location: value for location, value in fields.items() if not is_for_people(location)})
 
 

@@ -59,8 +59,11 @@ class KvRuns:
 
     def get(self, run_id: str) -> Run | None:
         if run_id not in self._runs:
-            self._space.expect([head_of(run_id)])
             head = names.head(run_id)
+            if self._space.known.is_absent(head):
+                self._runs[run_id] = self._origins[run_id] = None
+                return None
+            self._space.expect([head_of(run_id)])
             found = {name: self._space.known.field(head, name) for name in HEAD}
             fields = {name: value for name, value in found.items() if value is not None}
             self._runs[run_id] = self._origins[run_id] = _decoded(run_id, fields) if fields else None

@@ -55,9 +55,9 @@ class Starts:
         if BASE not in self._seldom or RULED not in self._seldom:
             return None
         assumption = Assumption(now)
-        for read in dict.fromkeys(reads):
-            if read != RULED:
-                assumption.absent(read)
+        for read in reads:
+            if read is not RULED:
+                assumption.absent(read.partition)
         for read, partition in self._seldom.items():
             assumption.present(read, partition)
         return assumption.known

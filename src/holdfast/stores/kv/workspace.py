@@ -86,6 +86,17 @@ class KnownPartitions:
             self._whole.add(name)
         fields.update(found.fields)
 
+    def put_absent(self, partition: str) -> None:
+        """Add a partition that is assumed not to exist."""
+        if self.versions.setdefault(partition, 0):
+            raise Stale(partition)
+        self._fields.setdefault(partition, {})
+        self._whole.add(partition)
+
+    def is_absent(self, partition: str) -> bool:
+        """Return True if a partition was wholly read, and had no fields."""
+        return partition in self._whole and not self._fields[partition]
+
     def has(self, read: Read) -> bool:
         """Return True if a read is answered by what is known."""
         match read:
@@ -139,7 +150,6 @@ class Workspace:
         self._appends: dict[str, list[bytes]] = {}
         self._fields: dict[str, dict[str, bytes | None]] = {}
         self._cleared: set[str] = set()
-        self._added: dict[str, dict[str, int]] = {}
         self._removed: dict[str, set[str]] = {}
         self._appended: dict[str, list[bytes]] = {}
         self._last_numbers: dict[str, int] = {}
@@ -199,7 +209,7 @@ class Workspace:
         else:
             self.expect(reads)
             members, is_complete = self.known.range(read)
-        removed, added = self._removed.get(read.index, ()), self._added.get(read.index, {})
+        removed, added = self._removed.get(read.index, ()), self._adds.get(read.index, {})
         if not removed and not added:
             return members[: read.limit]
         kept = {member for member in members if member not in removed}
@@ -273,18 +283,20 @@ class Workspace:
             self._clears.append(name)
         for writes in (self._puts, self._drops, self._adds, self._removes, self._appends):
             cast("dict[str, object]", writes).pop(name, None)
-        for changes in (self._fields, self._added, self._removed, self._appended):
+        for changes in (self._fields, self._removed, self._appended):
             cast("dict[str, object]", changes).pop(name, None)
 
     def add(self, index: str, member: str, score: int = 0) -> None:
-        self._adds.setdefault(index, {})[member] = score
-        self._added.setdefault(index, {})[member] = score
+        added = self._adds.get(index)
+        if added is None:
+            self._adds[index] = {member: score}
+        else:
+            added[member] = score
         if (removed := self._removed.get(index)) is not None:
             removed.discard(member)
             self._removes[index] = [one for one in self._removes.get(index, ()) if one != member]
 
     def remove(self, index: str, member: str) -> None:
-        self._added.get(index, {}).pop(member, None)
         self._adds.get(index, {}).pop(member, None)
         removed = self._removed.setdefault(index, set())
         if member not in removed:

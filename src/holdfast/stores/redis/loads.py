@@ -70,6 +70,8 @@ def load_answer(read: Read, reply: Any) -> object:
 
 def partition_of(flat: Sequence[bytes]) -> Partition:
     """Return a partition from the flat fields and values of its hash. The version is the field without a name."""
+    if not flat:
+        return Partition(0, {})
     pieces = iter(flat)
     fields = {name.decode(): value for name, value in zip(pieces, pieces, strict=True)}
     return Partition(int(fields.pop("", 0)), fields)
