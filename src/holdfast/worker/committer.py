@@ -144,7 +144,7 @@ class Committer:
     def _flush(self) -> None:
         self._is_scheduled = False
         while not self._is_closed and self._dirty and self._is_time():
-            sources, batch = self._gathered()
+            sources, batch = self._gathered(self._batch_limit())
             if not batch:
                 return
             self._busy.update(sources)
@@ -162,12 +162,24 @@ class Committer:
                 # Runs are driven from plain callbacks, never from inside a task.
                 flush.task.add_done_callback(partial(self._answered, flush))
 
-    def _gathered(self) -> tuple[list[CheckpointSource], list[Checkpoint]]:
+    def _batch_limit(self) -> int:
+        """Return the maximum size of the next batch.
+
+        If no batch is in flight, and the store can use two, a large one is sent in halves. Otherwise these runs would
+        all wait for the store at the same time, and the store would wait while all of them continue.
+        """
+        gathered = len(self._dirty)
+        is_in_flight = len(self._flushes) > len(self._held_up)
+        if self._limit == 1 or is_in_flight or gathered < 2 * WORTH_A_COMMIT:
+            return BATCH_LIMIT
+        return min(BATCH_LIMIT, (gathered + 1) // 2)
+
+    def _gathered(self, limit: int) -> tuple[list[CheckpointSource], list[Checkpoint]]:
         """Return the next batch. A run whose last checkpoint is in flight stays for a later batch."""
         sources: list[CheckpointSource] = []
         batch: list[Checkpoint] = []
         for source in list(self._dirty):
-            if len(batch) == BATCH_LIMIT:
+            if len(batch) == limit:
                 break
             if source in self._busy:
                 continue

@@ -233,6 +233,28 @@ async def test_checkpoints_beyond_one_batch_go_in_a_second_one() -> None:
     assert list(map(len, rig.store.batches)) == [BATCH_LIMIT, BATCH_LIMIT]
 
 
+async def test_a_large_batch_goes_in_halves_if_none_is_in_flight() -> None:
+    """Then the runs of one half continue while the store writes the other half."""
+    rig = Rig(flushes=2)
+    ids = await rig.add_many("a", 2 * WORTH_A_COMMIT + 1)
+    assert rig.store.batches == [ids[: WORTH_A_COMMIT + 1], ids[WORTH_A_COMMIT + 1 :]]
+
+    rig.again += ids
+    await rig.store.answer(0)
+    await rig.store.answer(1)
+
+    assert rig.store.batches[2:] == rig.store.batches[:2]
+
+
+@pytest.mark.parametrize(("flushes", "count"), [(1, 2 * WORTH_A_COMMIT), (2, 2 * WORTH_A_COMMIT - 1)])
+async def test_a_batch_is_whole_if_its_halves_are_not_worth_a_commit_each(flushes: int, count: int) -> None:
+    rig = Rig(flushes=flushes)
+
+    ids = await rig.add_many("a", count)
+
+    assert rig.store.batches == [ids]
+
+
 async def test_answers_may_come_in_any_order() -> None:
     rig = Rig(flushes=2)
     rig.is_alone = True
