@@ -62,6 +62,9 @@ A = TypeVar("A")
 SCHEMA = 2
 """Number of the layout that `names` and `run_fields` describe."""
 
+CLAIMED_AT_ONCE = 100
+"""Maximum number of runs that a claim of an engine leases. The first runs work while the next ones are leased."""
+
 _SCHEMA_FIELD = "schema"
 
 _log = logging.getLogger("holdfast.store")
@@ -164,7 +167,8 @@ class KeyValueStore:
 
     async def claim(self, request: ClaimRequest) -> Claimed:
         asked_at = self._time()
-        found = await self._driver.claim(request)
+        asked = request if request.limit <= CLAIMED_AT_ONCE else msgspec.structs.replace(request, limit=CLAIMED_AT_ONCE)
+        found = await self._driver.claim(asked)
         for run_id in found.odd if found is not None else ():
             await unreadable.block_odd(self._driver, OddRun(run_id, "run", "its state is damaged"))
         if found is None or found.limited:
@@ -172,7 +176,9 @@ class KeyValueStore:
         else:
             leased, unread = unreadable.leased_runs(found.runs)
             leases = tuple(one.lease for one in leased)
-            claimed = Claimed(leases=leases, next_ready_at=found.next_ready_at, now=found.now, has_more=bool(unread))
+            is_cut = asked is not request and len(found.runs) >= asked.limit
+            has_more = bool(unread) or is_cut
+            claimed = Claimed(leases=leases, next_ready_at=found.next_ready_at, now=found.now, has_more=has_more)
             for run in unread:
                 await unreadable.block(self._driver, run, found.now)
         self._following.told(claimed.now, asked_at)

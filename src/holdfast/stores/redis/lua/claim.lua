@@ -38,11 +38,13 @@ local function leased_history(key)
     return fields_without(key, '{{people_prefix}}')
 end
 
-local function answered(ids, next_ready, limited)
+-- The answer with won runs: id and moving part of each.
+local function answered(won, next_ready, limited)
     local runs = {}
-    for number, id in ipairs(ids) do
-        runs[number] = {id, redis.call('HGETALL', prefix .. 'r:' .. id), leased_history(prefix .. 'h:' .. id),
-            redis.call('HGETALL', prefix .. 'i:' .. id)}
+    for number, run in ipairs(won) do
+        local id = run.id
+        local inbox = run.moving[ARRIVALS] > 0 and redis.call('HGETALL', prefix .. 'i:' .. id) or {}
+        runs[number] = {id, redis.call('HGETALL', prefix .. 'r:' .. id), leased_history(prefix .. 'h:' .. id), inbox}
     end
     return {now, version, next_ready or false, limited or {}, runs, odd}
 end
@@ -57,7 +59,7 @@ local function won_before()
         local text = redis.call('HGET', prefix .. 'r:' .. id, 'm')
         local moving = text and moving_of(text)
         if moving and moving[CLAIM_ID] == claim_id and moving[WORKER] == worker and offered[moving[TYPE]] then
-            won[#won + 1] = id
+            won[#won + 1] = {id = id, moving = moving}
         end
     end
     return won
@@ -345,10 +347,9 @@ end
 local function lease(chosen)
     version = redis.call('INCR', prefix .. '#')
     local indexes = Indexes.new(prefix)
-    local types, ids = {}, {}
-    for number, run in ipairs(chosen) do
+    local types = {}
+    for _, run in ipairs(chosen) do
         hold(run, indexes)
-        ids[number] = run.id
         types[run.moving[TYPE]] = true
     end
     indexes:name('holders', worker)
@@ -364,7 +365,6 @@ local function lease(chosen)
             redis.call('ZREM', prefix .. 'L:' .. lane.type, lane.name)
         end
     end
-    return ids
 end
 
 -- When the next run is ready
@@ -421,8 +421,10 @@ if #limited > 0 then
     return answered({}, now, limited)
 end
 local chosen = chosen_of(lanes)
-local ids = #chosen > 0 and lease(chosen) or {}
-if #ids >= limit then
-    return answered(ids, now)
+if #chosen > 0 then
+    lease(chosen)
 end
-return answered(ids, next_ready_of(lanes))
+if #chosen >= limit then
+    return answered(chosen, now)
+end
+return answered(chosen, next_ready_of(lanes))
