@@ -25,6 +25,7 @@ from holdfast.testing.patience import until, wait_until
 from tests.redis.certificate import Certificate
 from tests.redis.cleaning import connect
 from tests.redis.driver_runs import a_held_run, a_run, place, read_lines, read_run
+from tests.redis.patience import shorten_patience
 from tests.redis.proxy import RedisProxy
 from tests.redis.server import RedisServer
 
@@ -221,13 +222,18 @@ async def test_a_connection_that_the_server_closes_because_it_is_idle_is_no_outa
     await driver.close()
 
 
-async def test_a_silent_server_is_given_up(redis_server: RedisServer, clock: SettableClock) -> None:
+async def test_a_silent_server_is_given_up(
+    redis_server: RedisServer, clock: SettableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     driver = RedisDriver(redis_server.url, clock=clock)
     await driver.open()
     driver.renew("me", b"{}", [], LEASE)
-    for connection in (driver._connection, driver._renewals._connection):
-        assert connection is not None
-        connection._answer_seconds = 0.1
+    connection, renewing = driver._connection, driver._renewals._connection
+    assert connection is not None
+    assert renewing is not None
+    shorten_patience(connection, 0.1)
+    renewing._answer_seconds = 0.1
+    monkeypatch.setattr(connector, "ANSWER_SECONDS", 0.5)  # for connections that meet silence from the beginning
     redis_server.pause()
     try:
         with pytest.raises(StoreUnavailable, match=r"does not answer \(no reply for 0.1 s\); the operation may or may"):

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from holdfast.stores.kv.driver import Part
-from holdfast.stores.redis import RedisDriver, hints
+from holdfast.stores.redis import RedisDriver, connector, hints
 from holdfast.testing.patience import until
+from tests.redis.patience import shorten_patience
 from tests.redis.proxy import RedisProxy
 from tests.redis.server import RedisServer
 
@@ -99,7 +100,8 @@ async def test_a_subscription_to_a_silent_server_is_given_up(
     assert subscription is not None
 
     driver_proxy.black_hole()
-    subscription._answer_seconds = 0.05
+    shorten_patience(subscription, 0.05)
+    monkeypatch.setattr(connector, "ANSWER_SECONDS", 0.5)  # for connections that meet silence from the beginning
     await until("it is given up", lambda: not subscription.is_open)
     await until("it connects again", lambda: driver_proxy.accepted > accepted)
     driver_proxy.heal()

@@ -1,0 +1,13 @@
+"""Patience of a connection in tests: how long it waits for the replies of a silent server."""
+
+from __future__ import annotations
+
+from holdfast.stores.redis.loop_connection import LoopConnection
+
+
+def shorten_patience(connection: LoopConnection, seconds: float) -> None:
+    """Let an open connection give up after these seconds, without the timer that an earlier call has set."""
+    connection._answer_seconds = seconds
+    if connection._watch is not None:
+        connection._watch.cancel()
+        connection._watch = None
