@@ -187,6 +187,13 @@ async def test_ids_of_another_kind_are_refused(ids: Any) -> None:
         await kv.delivered(kv.DictionaryNamespace(), ids)
 
 
+async def test_a_payload_that_does_not_fit_is_refused_before_anything_is_written() -> None:
+    namespace = kv.DictionaryNamespace()
+    with pytest.raises(InvalidRequest, match="payload of 'two' does not fit"):
+        await kv.advance(namespace, application(), "run", type="two", payload={"wrong": 1})
+    assert namespace.data == {}
+
+
 async def test_a_second_advance_at_the_same_time_is_refused() -> None:
     hf, namespace, executed = Holdfast("memory://"), RecordingNamespace(), list[int]()
 

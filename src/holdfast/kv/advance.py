@@ -136,7 +136,9 @@ async def _advanced(
     namespace = Namespace(run_id, found if stands_still else await loader.rest())
     if not namespace.exists:
         _refuse_schedules(registry, type)
-        namespace.create(request(), clock.now())
+        intent = request()
+        _definition(registry, intent.type).signature.decode(intent.payload, f"payload of {intent.type!r}")
+        namespace.create(intent, clock.now())
     _check_type(namespace.run, type)
     definition = _definition(registry, namespace.run.type)
     if not stands_still:
