@@ -83,7 +83,11 @@ def modulo(left: Any, right: Any, meter: Meter) -> Any:
 def power(left: Any, right: Any, meter: Meter) -> Any:
     """Return `left ** right`."""
     if isinstance(left, int) and isinstance(right, int) and right > 0 and left not in (0, 1, -1):
-        meter.bits(left.bit_length() * right if right < SMALL else SMALL)
+        # The power has at least this many bits, and at most twice as many. Then its exact length counts.
+        meter.bits((left.bit_length() - 1) * right if right < SMALL else SMALL)
+        result = left**right
+        meter.bits(result.bit_length())
+        return result
     return finite(left**right)
 
 
