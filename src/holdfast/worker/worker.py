@@ -36,7 +36,6 @@ from holdfast.worker.claimer import POLL, PYTHON, Claimer
 from holdfast.worker.committer import Committer
 from holdfast.worker.driver_host import WorkerClock
 from holdfast.worker.executor import Executor
-from holdfast.worker.flow_library import FLOW_POLL
 from holdfast.worker.heartbeat import BEATS_PER_LEASE, LONGEST_PAUSE_SECONDS, Heartbeat
 from holdfast.worker.lease_check import LeaseCheck
 from holdfast.worker.pruner import PRUNE_EVERY, Pruner
@@ -78,7 +77,7 @@ class Worker:
         poll: Micros | None = POLL,
         prune_every: Micros | None = PRUNE_EVERY,
         flows: bool = True,
-        flow_poll: Micros = FLOW_POLL,
+        flow_poll: Micros | None = None,
         has_heart: bool = True,
         always_replay: bool = False,
         body_of: Callable[[StepCall], Callable[..., Any]] | None = None,
@@ -107,7 +106,7 @@ class Worker:
         self.transactor: Transactor | None = None
         self._store = store
         self._registry = registry
-        self._worker_types = WorkerTypes(registry, types)
+        self._worker_types = WorkerTypes(registry, types, has_flows=flows, flow_poll=flow_poll)
         self._concurrency = concurrency
         self._threads = threads
         self._steps = steps
@@ -115,8 +114,6 @@ class Worker:
         self._grace_seconds = grace_seconds
         self._poll = poll
         self._prune_every = prune_every
-        self._has_flows = flows
-        self._flow_poll = flow_poll
         self._retention = check_length(retention, "worker: retention") or RUN_RETENTION
         self._has_heart = has_heart
         self._on_open = on_open or store.open
@@ -184,8 +181,7 @@ class Worker:
         )
         # The first `await` comes after all parts exist, so that a concurrent `stop` finds them.
         await self._store.apply(OfferTypes(worker=self.name, offers=self._worker_types.offers()))
-        flow_poll = None if self._poll is None else self._flow_poll
-        await self._worker_types.start(self._store, self, poll=flow_poll, has_flows=self._has_flows)
+        await self._worker_types.start(self._store, self, poll=self._poll)
         await self.renew()
         await declare_schedules(self._store, self._registry)
         if self._has_heart:

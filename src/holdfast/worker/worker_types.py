@@ -14,16 +14,29 @@ from holdfast.core.ports import Store
 from holdfast.runner.definition import Definition
 from holdfast.runner.flow_type import FlowType
 from holdfast.runner.registry import Registry
-from holdfast.worker.flow_library import FlowHost, FlowLibrary
+from holdfast.worker.flow_library import FLOW_POLL, FlowHost, FlowLibrary
 
 _log = logging.getLogger("holdfast.worker")
 
 
 class WorkerTypes:
-    """The types of a registry, and the flows of the store, that match a worker's patterns. Without patterns, all."""
+    """The types of a registry, and the flows of the store, that match a worker's patterns. Without patterns, all.
 
-    def __init__(self, registry: Registry, patterns: Sequence[str] | None) -> None:
+    Without `has_flows`, it leaves flows to others. `flow_poll` is the interval of looks for new flows, if it is not the
+    usual one.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        patterns: Sequence[str] | None,
+        *,
+        has_flows: bool = True,
+        flow_poll: Micros | None = None,
+    ) -> None:
         _check(patterns)
+        self._has_flows = has_flows
+        self._flow_poll = flow_poll
         self._registry = registry
         self._patterns = None if patterns is None else tuple(patterns)
         self._types: tuple[str, ...] = ()
@@ -70,10 +83,11 @@ class WorkerTypes:
 
     # Flows
 
-    async def start(self, store: Store, host: FlowHost, *, poll: Micros | None, has_flows: bool) -> None:
+    async def start(self, store: Store, host: FlowHost, *, poll: Micros | None) -> None:
         """Learn which flows exist, and keep learning until `stop`. Log a warning if there is nothing to execute."""
-        if has_flows:
-            self._flows = FlowLibrary(store, host, is_wanted=self.is_wanted, poll=poll)
+        if self._has_flows:
+            flow_poll = None if poll is None else self._flow_poll or FLOW_POLL
+            self._flows = FlowLibrary(store, host, is_wanted=self.is_wanted, poll=flow_poll)
             await self._flows.start()
         self._warn_if_none(host.name)
 
