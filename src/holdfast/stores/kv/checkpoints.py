@@ -262,18 +262,16 @@ class BatchWriter:
 
     def _versions_after(self, unit: KvUnit, run: Run, checkpoint: Checkpoint) -> HeldVersions:
         """Return what is remembered of a held run. Its versions are known only after the commit."""
+        # Not what is remembered: the operation may have given an event back to its queue.
+        inbox = {one.number: one for one in unit.inboxes.newer(run, 0)}
         before, known = self._held.runs.run(run.id, run.token), self._held.versions(run.id)
         if before is None or known is None:
-            history = {entry.location: entry for entry in unit.histories.all(run.id)}
-            return HeldVersions(0, 0, {one.number: one for one in unit.inboxes.newer(run, 0)}, history)
-        # The holder may know newer arrivals from a renewal, so those after the remembered ones are read.
-        newer = {one.number: one for one in unit.inboxes.newer(run, before.arrivals)}
-        inbox = {number: one for number, one in known.inbox.items() if number not in checkpoint.consumed}
+            return HeldVersions(0, 0, inbox, {entry.location: entry for entry in unit.histories.all(run.id)})
         entries = dict(known.entries)
         for written in checkpoint.entries:
             if (entry := unit.histories.entry(run.id, written.location)) is not None:
                 entries[entry.location] = entry
-        return HeldVersions(0, 0, inbox | newer, entries)
+        return HeldVersions(0, 0, inbox, entries)
 
     def _reads(self, checkpoint: Checkpoint) -> list[Read]:
         """Return what a checkpoint is known to need, so that one load is enough for most."""

@@ -152,6 +152,18 @@ class QueueContract(Contract):
         assert (other.run.id, [arrival.payload for arrival in other.arrivals]) == (an_id(2), ["1"])
         assert await facts_of(store, 2) == ["claimed", "suspended", "woken", "claimed"]
 
+    async def test_an_event_that_was_given_back_is_not_reported_to_its_former_holder(self, store: Store) -> None:
+        """SEMANTICS, events: only one run gets an event of a queue. The holder has learned of it before."""
+        await store.apply(SetTopics(topics=[JOBS]))
+        await store.apply(EmitEvents(events=[a_job()]))
+        lease = await held(store, 1)
+        got = await write(store, checkpoint_for(lease, waits=(for_job(),)))
+        assert [arrival.payload for arrival in got.arrivals] == ["1"]
+
+        await write(store, checkpoint_for(lease, seen=got.seen, waits=()))
+
+        assert (await write(store, checkpoint_for(lease, seen=0))).arrivals == ()
+
     async def test_an_event_that_was_given_back_returns_to_its_place(self, store: Store) -> None:
         """SEMANTICS, events: it returns to its place, before later events."""
         await store.apply(SetTopics(topics=[JOBS]))
