@@ -169,6 +169,7 @@ CATCHERS: Mapping[str, Catcher] = {
         layer="unit tests", command=_tests("tests/unit/stores/postgres/test_functions.py")
     ),
     "key-value store": Catcher(layer="unit tests", command=_tests("tests/unit/stores/kv")),
+    "races in every order": Catcher(layer="unit tests", command=_tests("tests/key_value")),
     "unit tests of Redis": Catcher(layer="unit tests", command=_tests("tests/unit/stores/redis")),
     "driver of Redis": Catcher(layer="Redis", command=_tests("tests/redis")),
     "transactions": Catcher(layer="scenarios", command=_tests("tests/scenario/test_transactions.py")),

@@ -67,6 +67,32 @@ STORE = (
         caught_by=(Catch("key-value store", "test_a_second_step_takes_one_trip"),),
     ),
     Mutant(
+        name="kv-import-takes-numbers-of-others",
+        breaks="an import replaces no event of the store",
+        edits=(
+            Edit(
+                "stores/kv/transfers.py",
+                "            high = (await self._numbers(lead)).start - 1\n",
+                "            await self._numbers(lead)\n",
+            ),
+        ),
+        caught_by=(Catch("races in every order", "test_an_imported_event_never_takes_the_number"),),
+    ),
+    Mutant(
+        name="kv-event-given-back-stays-in-memory",
+        breaks="only one run gets an event of a queue",
+        edits=(
+            Edit(
+                "stores/kv/checkpoints.py",
+                "        entries = dict(known.entries)\n",
+                "        inbox |= known.inbox\n        entries = dict(known.entries)\n",
+            ),
+        ),
+        caught_by=(
+            Catch("contract on dictionaries", "test_an_event_that_was_given_back_is_not_reported_to_its_former_holder"),
+        ),
+    ),
+    Mutant(
         name="kv-held-runs-outlive-an-epoch",
         breaks="no history has a hole after writes were lost",
         edits=(Edit("stores/kv/store.py", "        if self._driver.epoch != self._epoch:\n", "        if False:\n"),),
