@@ -57,7 +57,7 @@ class Held:
         self._waits.pop(run_id, None)
 
 
-class Plain(msgspec.Struct, frozen=True):
+class Plain(msgspec.Struct, frozen=True, gc=False):
     """A checkpoint that takes one round trip: the run before, the run after by `rules`, and its waits if known."""
 
     checkpoint: Checkpoint

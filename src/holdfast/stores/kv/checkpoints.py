@@ -50,14 +50,13 @@ class PlainPart:
         head, history = f"r:{run_id}", f"h:{run_id}"
         checks = {head: held.head, history: held.history}
         entries: dict[str, bytes] = {}
-        undo: dict[str, int] = {}
+        has_undo = False
         for entry in checkpoint.entries:
             entries[entry.location] = entry_value(entry)
-            if entry.has_undo:
-                undo[entry.location] = 0
+            has_undo = has_undo or entry.has_undo
         # The history gets a new version even without entries, so that a late repeat of this checkpoint is refused.
         self.puts: dict[str, dict[str, bytes]] = {history: entries}
-        is_more = checkpoint.consumed or checkpoint.values or undo
+        is_more = has_undo or checkpoint.consumed or checkpoint.values
         if self.is_held and not is_more and (one.waits or ()) == waits_before:
             self.part: Part = Gain(checks, puts=self.puts)  # by far the most common case
             return
@@ -70,8 +69,8 @@ class PlainPart:
         appends: dict[str, list[bytes]] = {}
         if not self.is_held:
             self._move(head, now, appends)
-        if undo:
-            self.adds[names.undo_index(run_id)] = undo
+        if has_undo:
+            self.adds[names.undo_index(run_id)] = {entry.location: 0 for entry in checkpoint.entries if entry.has_undo}
         if checkpoint.consumed:
             self._consume(checkpoint.consumed, now)
         if checkpoint.values:

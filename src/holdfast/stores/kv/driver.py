@@ -120,7 +120,7 @@ MARK_MICROS: Micros = 50_000
 """Minimum time for which a mark keeps other writers from a partition."""
 
 
-class Part(msgspec.Struct, frozen=True):
+class Part(msgspec.Struct, frozen=True, gc=False):
     """Writes that belong together. They are carried out in the order of the fields here, if all checks hold.
 
     `checks` are versions of partitions; 0 means that the partition must not exist. Each partition in `puts` or `drops`
@@ -150,7 +150,7 @@ class Part(msgspec.Struct, frozen=True):
     owner: str = ""
 
 
-class Gain(Part, frozen=True):
+class Gain(Part, frozen=True, gc=False):
     """A part that has two checks, and only writes fields of the second partition. Most parts are like this.
 
     A driver may write it like every other part, or in a quicker way.

@@ -50,24 +50,26 @@ class CommitCall:
 
     def add(self, part: Part) -> bool:
         """Add a part, unless the call becomes too large: then return False. The first part is always added."""
-        more = _estimated_bytes(part)
+        is_gain = type(part) is Gain
+        more = _GAIN_BYTES if is_gain else _estimated_bytes(part)
+        for fields in part.puts.values():
+            for value in fields.values():
+                more += len(value) + _FIELD_BYTES
         if self.parts and (self._size + more > CALL_BYTES or len(self.parts) == PARTS_AT_ONCE):
             return False
         self._size += more
         self.parts.append(part)
-        if type(part) is Gain:
-            self._pack_gain(part)
+        if is_gain:
+            # The most common part, so there is no call for it.
+            (head, head_version), (history, history_version) = part.checks.items()
+            fields = part.puts[history]
+            self._keys += (self._prefix + head, self._prefix + history)
+            self._arguments += ("+", head_version, history_version, 2 * len(fields))
+            self._arguments += _flat(fields.items())
         else:
             _pack(part, self._prefix, self._keys, self._arguments)
             self._pack_entries(part, len(self.parts))
         return True
-
-    def _pack_gain(self, part: Gain) -> None:
-        (head, head_version), (history, history_version) = part.checks.items()
-        fields = part.puts[history]
-        self._keys += (self._prefix + head, self._prefix + history)
-        self._arguments += ("+", head_version, history_version, 2 * len(fields))
-        self._arguments += _flat(fields.items())
 
     def _pack_entries(self, part: Part, number: int) -> None:
         for index, members in part.removes.items():
@@ -142,17 +144,10 @@ def _pack_lines(
 
 
 def _estimated_bytes(part: Part) -> int:
-    """Return about how many bytes a part takes in a call. The values of fields count exactly."""
-    if type(part) is Gain:
-        size = _GAIN_BYTES
-    else:
-        # With the names of members and lines of logs, which are one each for most parts of many.
-        others = len(part.drops) + len(part.appends) + len(part.removes) + len(part.adds)
-        size = _NAME_BYTES * (len(part.checks) + len(part.puts) + 2 * others)
-    for fields in part.puts.values():
-        for value in fields.values():
-            size += len(value) + _FIELD_BYTES
-    return size
+    """Return about how many bytes a part takes in a call, without the values of its fields."""
+    # With the names of members and lines of logs, which are one each for most parts of many.
+    others = len(part.drops) + len(part.appends) + len(part.removes) + len(part.adds)
+    return _NAME_BYTES * (len(part.checks) + len(part.puts) + 2 * others)
 
 
 def written_names(parts: Sequence[Part]) -> set[str]:

@@ -48,9 +48,8 @@ def load_answer(read: Read, reply: Any) -> object:
     """Return the answer to a read."""
     match read:
         case Fields():
-            version, *values = reply
-            found = zip(read.fields, values, strict=True)
-            return Partition(int(version or 0), {name: value for name, value in found if value is not None})
+            found = zip(read.fields, reply[1:], strict=True)
+            return Partition(int(reply[0] or 0), {name: value for name, value in found if value is not None})
         case AllFields():
             return partition_of(reply)
         case Range():
