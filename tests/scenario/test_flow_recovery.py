@@ -305,6 +305,143 @@ return [x, await child]
         assert (await count(h, type="quick"), await count(h, type="print")) == (1, 1)
 
 
+@pytest.mark.every_store
+async def test_recover_reopens_a_child_whose_failure_came_in_an_earlier_turn(
+    stage: Stage, app: Registry, press: Press
+) -> None:
+    async with stage.harness(app) as h:
+        await register(h, "h = start('print', label='x')\nm = await receive('m')\nreturn [m, await h]")
+        run = await h.start("flow")
+        await h.settle()
+        await run.send("m", 1)
+        await failed(run)
+        await run.recover()
+        await failed(run)
+        press.is_broken = False
+        assert await run.recover()
+
+        assert await run.result() == [1, "x"]
+        assert press.labels == ["x"]
+        assert await count(h, type="print") == 1
+
+
+EARLIER_FAILURES = {
+    "branch of an open join": "return await join([receive('m'), start('print', label='x')])",
+    "join": "j = join([start('print', label='x')])\nreturn [await receive('m'), (await j)[0]]",
+    "join of a join": "j = join([join([start('print', label='x')])])\nreturn [await receive('m'), (await j)[0][0]]",
+    "open race": """
+late = call("print", label="x", options={"delay": 600})
+both = race([start("print", label="x"), late])
+return [await receive("m"), (await both)[1]]
+""",
+    "race": "r = race([start('print', label='x')])\nreturn [await receive('m'), (await r)[1]]",
+    "first settled": "r = first_settled([start('print', label='x')])\nreturn [await receive('m'), (await r)[1]]",
+    "map": "j = map('print', [{'label': 'x'}])\nreturn [await receive('m'), (await j)[0]]",
+    "join of a map": "j = join([map('print', [{'label': 'x'}])])\nreturn [await receive('m'), (await j)[0][0]]",
+    "raised as another error": """
+h = start("print", label="x")
+m = await receive("m")
+try:
+    return [m, await h]
+except ChildFailed as e:
+    raise Error("no", e["message"])
+""",
+}
+
+
+@pytest.mark.parametrize("program", EARLIER_FAILURES.values(), ids=EARLIER_FAILURES)
+async def test_recover_reopens_what_failed_in_an_earlier_turn(
+    stage: Stage, app: Registry, press: Press, program: str
+) -> None:
+    async with stage.harness(app) as h:
+        await register(h, program)
+        run = await h.start("flow")
+        await h.settle()
+        await run.send("m", 1)
+        await failed(run)
+        press.is_broken = False
+        assert await run.recover()
+
+        assert await run.result() == [1, "x"]
+        assert set(press.labels) == {"x"}
+
+
+async def test_recover_reopens_children_of_a_map_that_failed_in_different_turns(stage: Stage, app: Registry) -> None:
+    broken = {"a", "c"}
+
+    @app.workflow
+    async def guarded(ctx: Context, label: str) -> str:
+        await ctx.receive("go")
+        if label in broken:
+            raise Fatal("out of paper")
+        return label
+
+    async with stage.harness(app) as h:
+        await register(h, "return await map('guarded', [{'label': x} for x in ['a', 'b', 'c']])")
+        run = await h.start("flow")
+        await h.settle()
+        for info in [info async for info in h.list(type="guarded")]:
+            await h.run(info.id).send("go")
+            await h.settle()
+        await failed(run)
+        broken.clear()
+        await run.recover()
+
+        assert await run.result() == ["a", "b", "c"]
+        assert await count(h, type="guarded") == 3
+
+
+async def test_recover_reopens_a_child_whose_failure_the_history_no_longer_has(
+    stage: Stage, app: Registry, press: Press
+) -> None:
+    async with stage.harness(app) as h:
+        await register(h, "h = start('print', label='x')\nfor i in range(50):\n    await sleep(1)\nreturn await h")
+        run = await h.start("flow")
+        assert "out of paper" in await failed(run)
+        press.is_broken = False
+        assert await run.recover()
+
+        assert await run.result() == "x"
+        assert await count(h, type="print") == 1
+
+
+async def test_recover_takes_a_failed_child_as_it_is_if_a_person_cancelled_it(stage: Stage, app: Registry) -> None:
+    async with stage.harness(app) as h:
+        await register(h, "h = start('endless')\nm = await receive('m')\nreturn [m, await h]")
+        run = await h.start("flow")
+        await h.settle()
+        (child,) = [info async for info in h.list(type="endless")]
+        await h.run(child.id).cancel()
+        await h.settle()
+        await run.send("m", 1)
+        await failed(run)
+        await run.recover()
+
+        assert "cancelled" in await failed(run)
+        assert (await h.run(child.id).info()).state is RunState.CANCELLED
+
+
+async def test_rewind_after_a_recovery_leaves_the_reopened_child_alone(
+    stage: Stage, app: Registry, press: Press
+) -> None:
+    async with stage.harness(app) as h:
+        await register(h, "h = start('print', label='x')\nm = await receive('m')\nreturn [m, await h]")
+        run = await h.start("flow")
+        await h.settle()
+        await run.send("m", 1)
+        await failed(run)
+        turns = [entry.location for entry in await run.history() if entry.location.startswith("@turn/")]
+        press.is_broken = False
+        await run.recover()
+        assert await run.result() == [1, "x"]
+        await run.rewind(turns[-1])  # the failure is in this snapshot
+        assert "out of paper" in await failed(run)
+        await run.recover()
+
+        assert await run.result() == [1, "x"]
+        assert press.labels == ["x"]
+
+
 # Rewind
 
 

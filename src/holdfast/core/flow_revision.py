@@ -29,13 +29,16 @@ from holdfast.core.entries import (
     is_done,
     unsettled,
 )
-from holdfast.core.errors import InvalidRequest
+from holdfast.core.errors import ErrorRecord, InvalidRequest
 from holdfast.core.location import is_for_people
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Run
 from holdfast.core.states import RunState
 
 REMOVED = Cancellation(reason="it was removed from the store")
 """The end of a child that a flow waits for and that no longer exists."""
+
+REOPENED = "Reopened"
+"""The type of the error of a snapshot after a recovery. Its locations are children that have failed in the snapshot."""
 
 _SHOWN = 20
 _LAST = 2**63 - 1
@@ -130,12 +133,23 @@ def not_included(entries: Iterable[Entry], point: FlowPoint) -> list[Entry]:
     return sorted(gone, key=lambda entry: entry.position)
 
 
-def restored(entries: Iterable[Entry], point: FlowPoint, now: Micros) -> Iterator[Entry]:
-    """Yield the entry `~flow` after a revision at this instant, if there is one. Its version always stays."""
+def restored(entries: Iterable[Entry], point: FlowPoint, now: Micros, reopened: Sequence[str] = ()) -> Iterator[Entry]:
+    """Yield the entry `~flow` after a revision at this instant, if there is one. Its version always stays.
+
+    `reopened` are the locations of children whose failure the snapshot has, and which run again.
+    """
     if point.snapshot is not None:
-        yield replace(point.snapshot, location=FLOW_LOCATION, state=EntryState.STARTED, position=0, retry_at=now)
+        known = dict.fromkeys((*reopened_in(point.snapshot), *reopened))
+        error = ErrorRecord(type=REOPENED, message="", locations=tuple(known)) if known else None
+        again = replace(point.snapshot, error=error, retry_at=now)
+        yield replace(again, location=FLOW_LOCATION, state=EntryState.STARTED, position=0)
     elif (flow := flow_in(entries)) is not None:
         yield replace(flow, attempts=0, result=None, since=0, finished_at=None, retry_at=None)
+
+
+def reopened_in(flow: Entry) -> tuple[str, ...]:
+    """Return the children of a snapshot that have failed in it and run again. Its next snapshot has them as open."""
+    return () if flow.error is None else flow.error.locations
 
 
 def _is_copy(entry: Entry) -> bool:

@@ -59,6 +59,7 @@ class Recovery:
         self._faults = [by_location[at] for at in _locations_of(run) if at in by_location]
         self._aftermath = Consequences(set(), set())
         self._gone: set[str] = set()
+        self._reopened: list[str] = []
         self._flow = flow_revision.newest_point(entries)
         if self._flow is not None and run.rollback is None:
             self._go_back(self._flow)
@@ -69,7 +70,9 @@ class Recovery:
         """Drop what a snapshot does not know. A child that the failed turn started is not started twice."""
         gone = flow_revision.not_included(self._entries, snapshot)
         self._faults = self._failed(self._faults)
-        self._gone = {entry.location for entry in gone}
+        # The program has read these failures in earlier turns, and has awaited the children in the one that failed.
+        self._reopened = [e.location for e in self._faults if e.kind is EntryKind.CHILD and snapshot.includes(e)]
+        self._gone = {*self._reopened, *(entry.location for entry in gone)}
         self._aftermath = Consequences(self._gone, {e.location for e in gone if e.since > snapshot.since})
 
     @staticmethod
@@ -185,7 +188,7 @@ class Recovery:
         """
         reset = [*revision.reset]
         if self._flow is not None and self.run.state.is_end:
-            reset += flow_revision.restored(self._entries, self._flow, now)
+            reset += flow_revision.restored(self._entries, self._flow, now, self._reopened)
         if unknown := [entry for entry in kept if entry.location in self._aftermath.followed]:
             reset.append(flow_revision.adopted(unknown, now))
         return replace(revision, reset=tuple(reset))

@@ -219,6 +219,7 @@ def _await(machine: Machine, path: Path, frame: Frame, a: Any, b: Any) -> bool |
         frame.stack.append(operation.value)
         return None
     assert operation.error is not None
+    machine.handles.raised.add(operation, machine.handles.table)
     raise FlowFault(copy_of(operation.error))
 
 

@@ -22,7 +22,6 @@ from holdfast.flows.operations import (
     OPEN,
     PATH,
     PRIMITIVE,
-    RACE,
     OpenOperation,
     copy_of,
     join_failed,
@@ -30,6 +29,7 @@ from holdfast.flows.operations import (
     withdrawn,
 )
 from holdfast.flows.progress import FlowDone, FlowOutcome
+from holdfast.flows.reopening import GROUPS, RaisedFailures
 from holdfast.flows.requests import CallChild, MapChildren, OpenRequest, Request, Withdraw
 
 NO_HANDLE = 0
@@ -45,6 +45,7 @@ class Handles:
         self.paths: dict[int, Path] = {}
         self.ready: deque[int] = deque()
         self.requests: list[Request] = []
+        self.raised = RaisedFailures()
         self.next_number = 1
         self.next_path = 1
         self.open_count = 0
@@ -172,7 +173,7 @@ class Handles:
                     decided = self._decision(group, one)
                     if decided is not None:
                         ended.append((group, *decided))
-            if one.kind in (JOIN, RACE, FIRST):
+            if one.kind in GROUPS:
                 for loser in self._losers(one):
                     ended.extend(self._cancellation(loser))
 
@@ -182,6 +183,8 @@ class Handles:
         operation.results, operation.errors = {}, {}
         self.open_count -= 1
         paths, operation.paths = operation.paths, []
+        if paths and error is not None:
+            self.raised.add(operation, self.table)
         for number in paths:
             path = self.paths[number]
             path.wait = NOT_WAITING
@@ -285,8 +288,8 @@ class Handles:
         while pending:
             one = self.table[pending.pop()]
             kept.add(one.number)
-            if one.kind in (JOIN, RACE, FIRST) and one.state == OPEN:
-                pending.update(number for number in one.members if number not in kept)
+            if one.kind in GROUPS and one.state != DONE:  # a recovery may open a failed one again
+                pending.update(number for number in one.members if number in self.table and number not in kept)
             if one.kind == PATH and one.state == DONE and type(one.value) in (list, dict, Handle):
                 writer.put(one.value)
                 writer.finish()

@@ -7,6 +7,7 @@ state is one JSON document, so a run continues in another process as if it had n
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
@@ -36,6 +37,7 @@ from holdfast.flows.progress import (
     Sliced,
     Waiting,
 )
+from holdfast.flows.reopening import ChildPlace, reopen
 from holdfast.flows.requests import OpenRequest, Request
 from holdfast.flows.snapshot import SavedState, decode_state, encode_state
 
@@ -277,6 +279,19 @@ class Machine:
     def open_requests(self) -> list[OpenRequest]:
         """Return the operations of the outside that have not ended."""
         return self.handles.open_requests()
+
+    def reopen(self, places: Iterable[ChildPlace]) -> None:
+        """Let the program await children that have failed, because a recovery runs them again."""
+        self._snapshot = None
+        self.handles.open_count += reopen(self.handles.table, places)
+
+    def raised_failures(self) -> dict[ChildPlace, dict[str, Any]]:
+        """Return the failed children behind what awaits have raised since the last snapshot, with their errors."""
+        return self.handles.raised.errors
+
+    def snapshot_saved(self) -> None:
+        """Note that a checkpoint has the snapshot. A recovery goes back to it."""
+        self.handles.raised.clear(self.handles.next_number)
 
     def known_handles(self) -> list[int]:
         """Return the handles that the program may still use."""

@@ -88,6 +88,12 @@ def withdrawn(operation: OpenOperation) -> ErrorValue:
     return ErrorValue("Error", "the operation was cancelled", {"code": "cancelled"})
 
 
+def is_withdrawn(operation: OpenOperation) -> bool:
+    """True if an operation ended because it was cancelled or lost a race, and not by itself."""
+    error, end = operation.error, withdrawn(operation)
+    return error is not None and (error.type, error.message, error.fields) == (end.type, end.message, end.fields)
+
+
 def join_failed(results: dict[str, Any], errors: dict[str, Any]) -> ErrorValue:
     """Return the error of a join or map some of whose branches failed."""
     total = len(results) + len(errors)

@@ -45,7 +45,8 @@ class FlowState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `machine` is the snapshot of the machine. `position` is the last one that an entry has, `turns` are the positions of
     the snapshots that are kept, oldest first. `children` are the ids of children by handle. `adopted` are the ids of
-    children that a recovery kept, by location. `maps` are the requests for maps with children in `unsent`.
+    children that a recovery kept, by location. `maps` are the requests for maps with children in `unsent`. `failed` are
+    the positions of failures of children by handle and index, as long as the program can await them.
     """
 
     machine: msgspec.Raw
@@ -57,6 +58,7 @@ class FlowState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     adopted: dict[str, str] = {}
     unsent: tuple[Unsent, ...] = ()
     maps: dict[int, MapChildren] = {}
+    failed: dict[int, dict[int, int]] = {}
 
     def encode(self) -> str:
         return msgspec.json.encode(self).decode()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from holdfast.core.codec import Codec
-from holdfast.core.errors import ChildFailed, WaitTimeout
+from holdfast.core.errors import ChildFailed, ErrorRecord, WaitTimeout
 from holdfast.core.model import Entry, EntryState
 from holdfast.core.received import Received, received_in
 from holdfast.flows.progress import FlowDone, FlowFailed, FlowOutcome
+from holdfast.flows.reopening import ChildPlace
 from holdfast.runner.operation import Batch, ChildEnd, ChildGroup, Operation, Reception, Sleep
 
 ANY_VALUE: Codec[object] = Codec(object)
@@ -18,6 +21,20 @@ ANY_VALUE: Codec[object] = Codec(object)
 def member_place(entry: Entry) -> int:
     """Return the place of a child in its map."""
     return int(entry.location.rpartition("/")[2])
+
+
+def place_of(location: str) -> ChildPlace:
+    """Return the handle in the location of a child, and its index in a map."""
+    handle, _, index = location.rpartition("#")[2].partition("/")
+    return ChildPlace(int(handle), int(index) if index else None)
+
+
+def failure_record(error: dict[str, Any]) -> ErrorRecord:
+    """Return the error of a child from what the flow knows of it: the reverse of `fed_outcome`."""
+    cause = error["cause"]
+    # Only the record of a cancellation has no exception classes.
+    types = () if error["kind"] == "cancelled" else (cause["type"],)
+    return ErrorRecord(type=cause["type"], message=cause["message"], types=types)
 
 
 def fed_outcome(operation: Operation, entry: Entry) -> FlowOutcome:

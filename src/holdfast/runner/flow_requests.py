@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable
-from typing import assert_never
+from typing import Any, assert_never
 
 from msgspec.structs import replace
 
@@ -24,6 +24,7 @@ from holdfast.core.model import (
     Run,
     WaitKind,
 )
+from holdfast.flows.reopening import ChildPlace
 from holdfast.flows.requests import (
     CallChild,
     EmitEvent,
@@ -40,7 +41,7 @@ from holdfast.flows.requests import (
 )
 from holdfast.flows.run_state import AskedRequest, FlowState, MemberStart, Unsent
 from holdfast.runner.child import child_options
-from holdfast.runner.flow_facts import ANY_VALUE
+from holdfast.runner.flow_facts import ANY_VALUE, failure_record, member_place
 from holdfast.runner.flow_history import FlowHistory
 from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import Batch, ChildEnd, ChildGroup, Operation, Reception, Sleep
@@ -48,6 +49,9 @@ from holdfast.runner.pending_checkpoint import CHILDREN_AT_ONCE, PendingCheckpoi
 
 BYTES_PER_UNIT = 4_096
 """A checkpoint carries out requests of `CHILDREN_AT_ONCE` units. Each request is one, and one per that many bytes."""
+
+NO_INDEX = -1
+"""The index of a child that is not one of a map."""
 
 _log = logging.getLogger("holdfast.workflow")
 
@@ -71,6 +75,7 @@ class FlowRequests:
         self._adopted: dict[str, str] = {}
         self._maps: dict[int, MapChildren] = {}
         self._unsent: deque[Unsent] = deque()
+        self._failed: dict[int, dict[int, int]] = {}
 
     @property
     def has_unsent(self) -> bool:
@@ -92,6 +97,8 @@ class FlowRequests:
         """Open the operations of a snapshot again. Deadlines move by `put_off` after a rewind."""
         self._children, self._adopted = dict(state.children), dict(state.adopted)
         self._maps = dict(state.maps)
+        self._failed = {handle: dict(positions) for handle, positions in state.failed.items()}
+        self._asked = {handle: state.asked[handle] for handle in state.failed if handle in state.asked}
         unsent = {one.handle for one in state.unsent if not isinstance(one, MemberStart)}
         for request in requests:
             if request.handle not in unsent:
@@ -109,8 +116,12 @@ class FlowRequests:
         """Return the fields of `FlowState` about requests. `known` are the handles that the program may still use."""
         used = set(known)
         self._children = {handle: child for handle, child in self._children.items() if handle in used}
+        self._failed = {handle: positions for handle, positions in self._failed.items() if handle in used}
+        for handle in [one for one in self._asked if one not in self._operations and one not in self._failed]:
+            del self._asked[handle]
         return {
             "asked": dict(self._asked),
+            "failed": self._failed,
             "children": self._children,
             "adopted": self._adopted,
             "unsent": tuple(self._unsent),
@@ -136,7 +147,32 @@ class FlowRequests:
     def settled(self, operation: Operation) -> None:
         """Forget an operation that has ended."""
         handle = self._handles.pop(operation.location)
-        del self._operations[handle], self._asked[handle]
+        del self._operations[handle]
+        if handle not in self._failed:
+            del self._asked[handle]
+
+    # Failures
+
+    def note_failure(self, operation: Operation, entry: Entry) -> None:
+        """Remember where the failure of a child is recorded, because the program may await it later."""
+        index = member_place(entry) if isinstance(operation, ChildGroup) else NO_INDEX
+        self._failed.setdefault(self.handle_of(operation), {})[index] = entry.position
+
+    def failure(self, place: ChildPlace, error: dict[str, Any]) -> Entry | None:
+        """Return the entry of a failure that the program has raised; None if the program itself cancelled the child.
+
+        The history may not have it any more.
+        """
+        handle, index = place
+        asked, position = (
+            self._asked.get(handle),
+            self._failed.get(handle, {}).get(NO_INDEX if index is None else index),
+        )
+        if asked is None or position is None:
+            return None
+        location = asked.location if index is None else f"{asked.location}/{index}"
+        failed = replace(_started(location, error["run_id"], asked), state=EntryState.FAILED, position=position)
+        return replace(failed, error=failure_record(error), finished_at=self._history.stamp)
 
     def _perform(self, request: Unsent) -> None:
         match request:
@@ -315,6 +351,7 @@ class FlowRequests:
         if operation is None:
             return
         del self._asked[request.handle], self._handles[operation.location]
+        self._failed.pop(request.handle, None)
         self._open.remove(operation)
         ids: tuple[str, ...] = ()
         if isinstance(operation, ChildEnd):

@@ -11,7 +11,7 @@ from holdfast.core.checkpoint import Block, Checkpoint, ContinueAsNew, Finish, H
 from holdfast.core.clock import Micros
 from holdfast.core.entries import ADOPTED_LOCATION, FLOW_LOCATION, TURN_PREFIX
 from holdfast.core.errors import ErrorRecord, HoldfastError, InvalidRequest, Unreadable, WorkflowViolation
-from holdfast.core.flow_revision import adopted_in
+from holdfast.core.flow_revision import adopted_in, reopened_in
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Lease, Wait, WaitKind
 from holdfast.core.states import RunState
 from holdfast.flows.limits import DEFAULT_FLOW_LIMITS, FlowLimits
@@ -21,7 +21,7 @@ from holdfast.flows.run_state import FlowState, decode_flow_state
 from holdfast.runner import outcome
 from holdfast.runner.attempt import AttemptEnd
 from holdfast.runner.event_cursors import EventCursors
-from holdfast.runner.flow_facts import fed_outcome, member_place
+from holdfast.runner.flow_facts import fed_outcome, member_place, place_of
 from holdfast.runner.flow_history import FlowHistory
 from holdfast.runner.flow_requests import FlowRequests
 from holdfast.runner.flow_type import FlowCode, FlowType
@@ -178,6 +178,9 @@ class FlowTurn:
         put_off = max(0, (flow.retry_at or 0) - (flow.finished_at or 0)) if flow.retry_at is not None else 0
         history.stamp = max(state.stamp, flow.retry_at or 0)
         self._turn_number, self._turns = flow.attempts, state.turns
+        if reopened := reopened_in(flow):
+            machine.reopen(place_of(location) for location in reopened)
+            self._is_moved = True
         self._requests.restore(state, machine.open_requests(), put_off)
         return machine
 
@@ -193,7 +196,7 @@ class FlowTurn:
             case FlowReturned(result):
                 self._end(Finish(state=RunState.SUCCEEDED, result=result))
             case FlowRaised(error):
-                self._end(Finish(state=RunState.FAILED, error=replace(error, locations=tuple(self._failed))))
+                self._end(Finish(state=RunState.FAILED, error=replace(error, locations=self._faults(machine))))
             case Continued(payload):
                 self._end(ContinueAsNew(payload=payload))
             case Waiting() if not self._open.by_location and not self._requests.has_unsent:
@@ -201,6 +204,16 @@ class FlowTurn:
                 self._block(WorkflowViolation(f"the flow waits for something that can never come ({where})"), now)
             case Waiting() | Sliced():
                 self._drop_unasked_ends()
+
+    def _faults(self, machine: Machine) -> tuple[str, ...]:
+        """Return the locations of the failed children of this turn: those that were fed, and those that it awaited."""
+        locations = dict.fromkeys(self._failed)
+        for place, error in machine.raised_failures().items():
+            failure = self._requests.failure(place, error)
+            if failure is not None and failure.location not in locations:
+                locations[failure.location] = None
+                self.pending.add(failure, is_lazy=True)
+        return tuple(locations)
 
     def _end(self, end: Finish | ContinueAsNew) -> None:
         """End the run or its generation. The last checkpoint carries out everything that the program asked for."""
@@ -250,6 +263,7 @@ class FlowTurn:
         self.pending.add(entry)
         if entry.kind is EntryKind.CHILD and entry.state is EntryState.FAILED:
             self._failed.append(entry.location)
+            self._requests.note_failure(operation, entry)
         if self.due_since is None:
             self.due_since = operation.deadline if arrival is None else arrival.at
         handle = self._requests.handle_of(operation)
@@ -319,6 +333,7 @@ class FlowTurn:
         self._is_moved = False
         self._unsaved_instructions = 0
         self._failed.clear()
+        machine.snapshot_saved()
 
     def _flow_entry(self, state: str | None, *, since: int, attempts: int = 0) -> Entry:
         """Return the entry of the newest state. Without a state the program begins, in the same version."""

@@ -11,7 +11,7 @@ from holdfast.core import revision, rules
 from holdfast.core.commands import Fork
 from holdfast.core.entries import ADOPTED_LOCATION, EVENTS_LOCATION, FLOW_LOCATION
 from holdfast.core.errors import InvalidRequest
-from holdfast.core.flow_revision import REMOVED, adopted_in
+from holdfast.core.flow_revision import REMOVED, adopted_in, reopened_in
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Run, WaitKind
 from holdfast.core.received import record_of
 from holdfast.core.recovery import Recovery
@@ -239,6 +239,27 @@ def test_a_recovery_reopens_the_failed_child_that_the_turn_awaited() -> None:
     assert found.unread == ()
     assert reset_of(found, "call").state is EntryState.STARTED
     assert adopted_in(next((e for e in found.reset if e.location == ADOPTED_LOCATION), None)) == {}
+
+
+def test_a_recovery_names_children_whose_failure_the_snapshot_has() -> None:
+    entries = [*FLOW, failed("call", 5, 2, kind=EntryKind.CHILD, ref="call")]
+    ended = {"call": a_child(RunState.FAILED)}
+
+    assert lost(entries, "call", children=ended) == {"call": "call"}
+    found = recover(entries, "call", children={"call": a_child(RunState.PENDING)})
+    assert found.attached == {"call": "call"}
+    assert reset_of(found, "call").state is EntryState.STARTED
+    assert reopened_in(reset_of(found)) == ("call",)
+
+
+def test_a_second_recovery_from_the_same_snapshot_names_them_again() -> None:
+    entries = [*FLOW, failed("call", 5, 2, kind=EntryKind.CHILD, ref="call")]
+    first = recover(entries, "call", children={"call": a_child(RunState.PENDING)})
+    again = [*FLOW[:-1], reset_of(first), failed("call", 8, 2, kind=EntryKind.CHILD, ref="call")]
+
+    second = recover(again, "call", children={"call": a_child(RunState.PENDING)})
+
+    assert reopened_in(reset_of(second)) == ("call",)
 
 
 def test_a_failed_child_that_the_code_caught_is_taken_as_it_is() -> None:
