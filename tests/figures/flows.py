@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -27,7 +28,37 @@ HOSTILE = {
     "large sends": "s = 'a' * 900000\nwhile True:\n    send(target, 'm', s)",
     "endless starts": "for i in range(5000):\n    start('nothing.v1', n=i)",
     "deep recursion": "x = 0\nwhile x < 1000:\n    x += deep(90)",
-    "many facts": "while True:\n    await receive('m', timeout=0)",
+    "many facts": "while True:\n    await receive_batch('m', 1000, timeout=0)",
+    "many emits": "for i in range(5000):\n    emit('t', i)",
+    "large map": "await map('polite.v1', [{'n': i} for i in range(5000)])",
+    "large map that is cancelled": "h = map('polite.v1', [{'n': i} for i in range(5000)])\nawait sleep(0)\ncancel(h)",
+    "many values": "for i in range(5000):\n    set_value(f'v{i}', i)",
+    "large logs": "s = 'a' * 900000\nfor i in range(99):\n    log(s)",
+    "large snapshots": "x = ['a' * 1000 for i in range(900)]\nwhile True:\n    await receive_batch('m', 9, timeout=0)",
+    "many parts": "x = [[[i]] for i in range(4500)]\nwhile True:\n    await receive_batch('m', 9, timeout=0)",
+    "many paths": "while True:\n    await join([path(i) for i in range(900)])",
+    "comparing": "x = [[i] for i in range(4900)]\ny = [[i] for i in range(4900)]\nwhile True:\n    z = x == y",
+    "f-strings of lists": "x = [[i] for i in range(9000)]\nwhile True:\n    z = f'{x}'",
+    "join of many handles": "await join([sleep(5 + i) for i in range(4900)])",
+    "joins of the same handles": "x = [sleep(5) for i in range(4900)]\nwhile True:\n    h = join(x)",
+    "race of failures": """
+x = [receive("q", timeout=0) for i in range(4900)]
+await sleep(0.01)
+while True:
+    try:
+        await race(x)
+    except RaceFailed:
+        pass
+""",
+    "many waits": "x = [receive('q') for i in range(4900)]\nwhile True:\n    await receive_batch('m', 9, timeout=0)",
+    "long messages of errors": """
+k = "a" * 900000
+while True:
+    try:
+        {}[k]
+    except KeyError:
+        pass
+""",
 }
 KIND = """
 async def main():
@@ -36,7 +67,15 @@ async def main():
         n += await call("polite.v1", n=i)
     return n
 """
-HELPER = "def deep(n):\n    return 1 if n < 2 else deep(n - 1)\n\n"
+HELPERS = """
+def deep(n):
+    return 1 if n < 2 else deep(n - 1)
+
+async def path(n):
+    await sleep(n / 1000)
+    await sleep(1)
+
+"""
 
 
 @contextmanager
@@ -57,19 +96,20 @@ def longest_callback() -> Iterator[list[float]]:
         asyncio.Handle._run = original  # type: ignore[method-assign]
 
 
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_a_hostile_flow_leaves_the_loop_to_others(name: str) -> None:
+async def test_a_hostile_flow_leaves_the_loop_to_others(name: str, store: str, tmp_path: Path) -> None:
     app = Registry()
 
     @app.task("polite.v1")
     async def polite(n: int) -> int:
         return n
 
-    hf = Holdfast("memory://")
+    hf = Holdfast("memory://" if store == "memory" else f"sqlite:///{tmp_path}/runs.db")
     hf.include(app)
-    body = "\n".join(f"    {line}" for line in HOSTILE[name].split("\n"))
+    body = "\n".join(f"    {line}" for line in HOSTILE[name].strip().split("\n"))
     async with hf:
-        await hf.flows.register(f"{HELPER}async def main(target):\n{body}\n", type="hostile.v1")
+        await hf.flows.register(f"{HELPERS}async def main(target):\n{body}\n", type="hostile.v1")
         await hf.flows.register(KIND, type="kind.v1")
         await hf.flows.register("async def main():\n    await receive('never')\n", type="target.v1")
         async with hf.worker():
@@ -80,5 +120,5 @@ async def test_a_hostile_flow_leaves_the_loop_to_others(name: str) -> None:
                     for _ in range(NEIGHBOURS):
                         assert await (await hf.start("kind.v1")).result() == 10
             await hostile.cancel()
-    tell(f"{name}: CPU of one callback", longest, unit="ms")
+    tell(f"{name}, {store}: CPU of one callback", longest, unit="ms")
     assert longest[0] <= LIMIT_SECONDS

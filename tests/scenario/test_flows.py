@@ -6,8 +6,11 @@ import logging
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast import ChildFailed, Context, Fatal, Registry, RunFailed, RunState
+from holdfast.flows.limits import DEFAULT_FLOW_LIMITS
+from holdfast.runner.flow_turn import FlowTurn
 from holdfast.testing.harness import Harness
 from tests.stage import Stage
 
@@ -143,8 +146,10 @@ async def test_map_returns_results_in_order(stage: Stage, app: Registry, limit: 
 
 @pytest.fixture
 def few_children_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a checkpoint of a flow start ten children, not a thousand, so that few need several checkpoints."""
-    monkeypatch.setattr("holdfast.runner.flow_requests.CHILDREN_AT_ONCE", 10)
+    """Let a checkpoint of a flow start ten children, not hundreds, so that few need several checkpoints."""
+    few = replace(DEFAULT_FLOW_LIMITS, requests_per_checkpoint=10)
+    defaults: dict[str, Any] = FlowTurn.__init__.__kwdefaults__ or {}
+    monkeypatch.setitem(defaults, "limits", few)
 
 
 @pytest.mark.usefixtures("few_children_at_once")

@@ -14,7 +14,7 @@ from holdfast.flows.builtins import text_of
 from holdfast.flows.faults import exceeded, fault
 from holdfast.flows.handle import Handle
 from holdfast.flows.handles import NO_HANDLE, Handles
-from holdfast.flows.json_values import to_json
+from holdfast.flows.json_values import each_to_json, to_json
 from holdfast.flows.meter import Meter
 from holdfast.flows.operations import FIRST, JOIN, PRIMITIVE, RACE
 from holdfast.flows.options import check_child_options
@@ -34,6 +34,12 @@ from holdfast.flows.requests import (
 
 BATCH_LIMIT = 1_000
 """Maximum number of messages in one batch, as in a workflow in Python."""
+CALL_COST = 25
+"""Number of instructions that a durable call costs, and each child of a map."""
+BRANCH_COST = 2
+"""Number of instructions that each branch of a join or race costs."""
+BYTES_PER_BRANCH = 16
+"""What a branch of a join or race adds to the state at most."""
 Arguments = dict[str, Any]
 
 
@@ -57,6 +63,7 @@ class DurableCalls:
 
     def perform(self, name: str, words: tuple[str, ...], values: list[Any]) -> Handle:
         """Perform a call, and return its handle. Raises an error of the program for wrong arguments."""
+        self._meter.cost += CALL_COST
         try:
             return _CALLS[name](self, dict(zip(words, values, strict=True)))
         except InvalidRequest as error:
@@ -110,10 +117,12 @@ class DurableCalls:
             if item is not None and not isinstance(item, dict):
                 raise fault("TypeError", f"item {place} of a map is a dict of parameters by name")
         options = self._options(given.get("options"))
+        self._meter.cost += CALL_COST * len(items)
         if not items:
             return self._handles.group(JOIN, [])
-        self._json(items, f"payloads of {type!r}")  # the sum of all is bounded, too
-        payloads = tuple(self._json({} if item is None else item, f"payload of {type!r}") for item in items)
+        payloads = each_to_json(
+            [{} if item is None else item for item in items], f"the payloads of {type!r}", self._meter
+        )
         return self._handles.ask(
             MapChildren(
                 handle=self._next,
@@ -183,13 +192,20 @@ class DurableCalls:
     # Groups
 
     def join(self, given: Arguments) -> Handle:
-        return self._handles.group(JOIN, given["branches"], fails_fast=bool(given.get("fail_fast", False)))
+        return self._group(JOIN, given, fails_fast=bool(given.get("fail_fast", False)))
 
     def race(self, given: Arguments) -> Handle:
-        return self._handles.group(RACE, given["branches"])
+        return self._group(RACE, given)
 
     def first_settled(self, given: Arguments) -> Handle:
-        return self._handles.group(FIRST, given["branches"])
+        return self._group(FIRST, given)
+
+    def _group(self, kind: int, given: Arguments, *, fails_fast: bool = False) -> Handle:
+        branches = given["branches"]
+        if isinstance(branches, (list, dict)):
+            self._meter.cost += BRANCH_COST * len(branches)
+            self._meter.created += BYTES_PER_BRANCH * len(branches)
+        return self._handles.group(kind, branches, fails_fast=fails_fast)
 
     # Effects
 

@@ -205,9 +205,8 @@ class Handles:
             if group.left and not (group.fails_fast and branch.state == FAILED):
                 return None
             return self._joined(group)
-        key = group.key(group.members.index(branch.number))
         if branch.state == DONE:
-            return [key, branch.value], None
+            return [group.key(group.members.index(branch.number)), branch.value], None
         if group.kind == FIRST:
             return None, branch.error
         if group.left:

@@ -64,9 +64,10 @@ def execute(machine: Machine, path: Path, left: int) -> int:
             else:
                 path.frames.clear()
         except PROGRAM_ERRORS as error:
-            left = machine.left - ERROR_COST - machine.meter.cost
+            value = _error_of(error)
+            left = machine.left - ERROR_COST - machine.meter.cost - (len(value.message) >> 6)
             machine.meter.cost = 0
-            _unwind(machine, path, _error_of(error))
+            _unwind(machine, path, value)
     return left
 
 

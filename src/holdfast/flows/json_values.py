@@ -32,6 +32,15 @@ def to_json(value: Any, what: str, meter: Meter) -> str:
     return text.decode()
 
 
+def each_to_json(values: list[Any], what: str, meter: Meter) -> tuple[str, ...]:
+    """Return the JSON text of each value. Raises an error of the program if all together are too large."""
+    meter.measure(values)
+    texts = tuple(_encode(value).decode() for value in values)
+    if (size := sum(map(len, texts))) > meter.limits.value_bytes:
+        raise exceeded("value_bytes", meter.limits.value_bytes, f"{what} have {size:,} bytes as JSON")
+    return texts
+
+
 def from_json(text: str, what: str, limits: FlowLimits) -> Any:
     """Return the value of a JSON text from outside. Raises an error of the program if it is too large."""
     if len(text) > limits.value_bytes:

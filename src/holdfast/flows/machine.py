@@ -29,6 +29,7 @@ from holdfast.flows.operations import PATH
 from holdfast.flows.program import Program
 from holdfast.flows.progress import (
     Continued,
+    FlowDone,
     FlowMark,
     FlowOutcome,
     FlowProgress,
@@ -43,6 +44,16 @@ from holdfast.flows.snapshot import SavedState, decode_state, encode_state
 
 BYTES_PER_INSTRUCTION = 16
 """What one instruction adds to the state at most, apart from what the meter counts."""
+BYTES_PER_FACT = 512
+"""What one fact adds to the state at most, apart from its value."""
+FACT_COST = 50
+"""The work of taking in a fact, in instructions."""
+COST_PER_PART = 4
+"""The work of writing a part of the state into a snapshot, in instructions."""
+BYTES_PER_PART = 32
+"""What a part adds to the state at least, as the machine counts it."""
+PATH_COST = 20
+"""Number of instructions that a path of its own costs."""
 
 
 class Machine:
@@ -60,6 +71,9 @@ class Machine:
         self._draws = 0
         self._used = 0
         self._unchecked = 0
+        self._size = 0
+        self._parts = 0
+        self._extra_work = 0
         self.left = 0
         """Number of instructions that the slice has left, where the interpreter stopped last."""
         self._outcome: FlowReturned | FlowRaised | Continued | None = None
@@ -93,6 +107,7 @@ class Machine:
         machine = cls(program, source, limits, state.seed, state.now)
         machine._draws = state.draws
         machine._used = state.used
+        machine._size = len(snapshot)
         machine.handles = state.handles
         machine.durable = DurableCalls(state.handles, machine.meter)
         machine.durable.now = state.now
@@ -110,12 +125,17 @@ class Machine:
         """Number of instructions that the run has executed."""
         return self._used
 
+    @property
+    def work(self) -> int:
+        """The work of this machine in instructions: those of the program, and what facts and snapshots cost."""
+        return self._used + self._extra_work
+
     def run(self, budget: int) -> FlowProgress:
         """Execute at most about `budget` instructions, and say how the slice ended."""
         if self._outcome is None:
             self._snapshot = None
             self._run_paths(budget)
-            self._check_budgets(is_waiting=not self.handles.ready)
+            self._check_budgets()
         return self._outcome or (Sliced() if self.handles.ready else Waiting())
 
     def _run_paths(self, budget: int) -> None:
@@ -130,19 +150,26 @@ class Machine:
         self._used += allowed - left
         self._unchecked += (allowed - left) * BYTES_PER_INSTRUCTION
 
-    def _check_budgets(self, *, is_waiting: bool) -> None:
+    def _check_budgets(self) -> None:
         if self._outcome is not None:
             return
         if self._used >= self.limits.max_instructions:
             maximum = self.limits.max_instructions
             self._stop(exceeded("max_instructions", maximum, "the run executed too many instructions").error)
-        elif is_waiting or self._unchecked + self.meter.created > self.limits.state_bytes:
-            self._unchecked = self.meter.created = 0
-            self._snapshot = self._encoded()
-            size = len(self._snapshot.encode())
-            if size > self.limits.state_bytes:
-                what = f"the state of the flow has {size:,} bytes"
-                self._stop(exceeded("state_bytes", self.limits.state_bytes, what).error)
+        else:
+            added = self._unchecked + self.meter.created
+            if self._size + added > self.limits.state_bytes or added > self.limits.state_parts * BYTES_PER_PART:
+                self._check_state()
+
+    def _check_state(self) -> None:
+        """Measure the state. That is expensive, so an upper bound of its size decides when it is necessary."""
+        self._snapshot = self._encoded()
+        if self._size > self.limits.state_bytes:
+            what = f"the state of the flow has {self._size:,} bytes"
+            self._stop(exceeded("state_bytes", self.limits.state_bytes, what).error)
+        elif self._parts > self.limits.state_parts:
+            what = f"the state of the flow has {self._parts:,} parts"
+            self._stop(exceeded("state_parts", self.limits.state_parts, what).error)
 
     def _stop(self, error: ErrorValue) -> None:
         """Fail the run at the place where the first path stands, without running its handlers."""
@@ -158,16 +185,18 @@ class Machine:
 
     def settle(self, handle: int, outcome: FlowOutcome, now: Micros) -> bool:
         """Feed the end of an operation. Returns False if nothing waits for it any more."""
-        self._tell(now)
+        self._tell(outcome, now)
         return self.handles.settle(handle, outcome)
 
     def settle_member(self, handle: int, index: int, outcome: FlowOutcome, now: Micros) -> bool:
         """Feed the end of one child of a map. Returns False if nothing waits for it any more."""
-        self._tell(now)
+        self._tell(outcome, now)
         return self.handles.settle_member(handle, index, outcome)
 
-    def _tell(self, now: Micros) -> None:
+    def _tell(self, outcome: FlowOutcome, now: Micros) -> None:
         self._snapshot = None
+        self._extra_work += FACT_COST
+        self._unchecked += BYTES_PER_FACT + len(outcome.value if isinstance(outcome, FlowDone) else outcome.message)
         self.durable.now = max(self.durable.now, now)
 
     # Called by the interpreter
@@ -186,6 +215,7 @@ class Machine:
     def spawn(self, function: int, arguments: list[Any]) -> Handle:
         """Begin an async helper as a path of its own."""
         handles = self.handles
+        self.meter.cost += PATH_COST
         if len(handles.paths) >= self.limits.paths:
             raise exceeded("paths", self.limits.paths, "too many async helpers run side by side")
         operation = handles.open(PATH)
@@ -274,7 +304,11 @@ class Machine:
         state = SavedState(
             seed=self._seed, now=self.durable.now, draws=self._draws, used=self._used, handles=self.handles
         )
-        return encode_state(state, self.program)
+        text, self._parts = encode_state(state, self.program)
+        self._size = len(text.encode())
+        self._unchecked = self.meter.created = 0
+        self._extra_work += self._parts * COST_PER_PART + (self._size >> 9)
+        return text
 
     def open_requests(self) -> list[OpenRequest]:
         """Return the operations of the outside that have not ended."""

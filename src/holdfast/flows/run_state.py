@@ -36,7 +36,13 @@ class MemberStart(msgspec.Struct, frozen=True, tag=True, tag_field="request"):
     is_parked: bool = False
 
 
-Unsent = Request | MemberStart
+class ChildCancels(msgspec.Struct, frozen=True, tag=True, tag_field="request"):
+    """Children that are still to be cancelled, because their map was cancelled or lost a race."""
+
+    ids: tuple[str, ...]
+
+
+Unsent = Request | MemberStart | ChildCancels
 """A request that no checkpoint has carried out."""
 
 

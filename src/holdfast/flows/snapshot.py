@@ -103,8 +103,11 @@ _decode_envelope = msgspec.json.Decoder(SavedEnvelope).decode
 _decode_machine = msgspec.json.Decoder(SavedMachine).decode
 
 
-def encode_state(state: SavedState, program: Program) -> str:
-    """Return the snapshot of a machine. Operations that nothing refers to any more are removed from it."""
+def encode_state(state: SavedState, program: Program) -> tuple[str, int]:
+    """Return the snapshot of a machine, and the number of its parts.
+
+    Operations that nothing refers to any more are removed from it.
+    """
     handles: Handles = state.handles
     writer = HeapWriter()
     paths = [_save_path(path, writer) for path in handles.paths.values()]
@@ -126,7 +129,8 @@ def encode_state(state: SavedState, program: Program) -> str:
         errors=writer.errors,
     )
     body = _encode(document)
-    return f'{{"check":{zlib.crc32(body)},"state":{body.decode()}}}'
+    parts = len(writer.heap) + len(operations) + len(writer.cursors) + sum(len(path.frames) for path in paths)
+    return f'{{"check":{zlib.crc32(body)},"state":{body.decode()}}}', parts
 
 
 def _save_path(path: Path, writer: HeapWriter) -> SavedPath:

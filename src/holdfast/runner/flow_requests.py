@@ -24,6 +24,7 @@ from holdfast.core.model import (
     Run,
     WaitKind,
 )
+from holdfast.flows.limits import FlowLimits
 from holdfast.flows.reopening import ChildPlace
 from holdfast.flows.requests import (
     CallChild,
@@ -39,16 +40,16 @@ from holdfast.flows.requests import (
     Withdraw,
     WriteLog,
 )
-from holdfast.flows.run_state import AskedRequest, FlowState, MemberStart, Unsent
+from holdfast.flows.run_state import AskedRequest, ChildCancels, FlowState, MemberStart, Unsent
 from holdfast.runner.child import child_options
 from holdfast.runner.flow_facts import ANY_VALUE, failure_record, member_place
 from holdfast.runner.flow_history import FlowHistory
 from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import Batch, ChildEnd, ChildGroup, Operation, Reception, Sleep
-from holdfast.runner.pending_checkpoint import CHILDREN_AT_ONCE, PendingCheckpoint
+from holdfast.runner.pending_checkpoint import PendingCheckpoint
 
 BYTES_PER_UNIT = 4_096
-"""A checkpoint carries out requests of `CHILDREN_AT_ONCE` units. Each request is one, and one per that many bytes."""
+"""A checkpoint carries out requests of `requests_per_checkpoint` units: one for each, and one per that many bytes."""
 
 NO_INDEX = -1
 """The index of a child that is not one of a map."""
@@ -60,8 +61,14 @@ class FlowRequests:
     """The requests of one flow run. A checkpoint carries out a limited number, so some wait for the next one."""
 
     def __init__(
-        self, run: Run, history: FlowHistory, open_operations: OpenOperations, pending: PendingCheckpoint
+        self,
+        run: Run,
+        history: FlowHistory,
+        open_operations: OpenOperations,
+        pending: PendingCheckpoint,
+        limits: FlowLimits,
     ) -> None:
+        self._limit = limits.requests_per_checkpoint
         self._run = run
         self._history = history
         self._open = open_operations
@@ -99,7 +106,7 @@ class FlowRequests:
         self._maps = dict(state.maps)
         self._failed = {handle: dict(positions) for handle, positions in state.failed.items()}
         self._asked = {handle: state.asked[handle] for handle in state.failed if handle in state.asked}
-        unsent = {one.handle for one in state.unsent if not isinstance(one, MemberStart)}
+        unsent = {one.handle for one in state.unsent if not isinstance(one, (MemberStart, ChildCancels))}
         for request in requests:
             if request.handle not in unsent:
                 asked = state.asked[request.handle]
@@ -137,7 +144,7 @@ class FlowRequests:
 
     def carry_out(self, *, is_last: bool = False) -> None:
         """Carry out requests until the checkpoint has enough, or all of them if it is the last one."""
-        while self._unsent and (is_last or self._units < CHILDREN_AT_ONCE):
+        while self._unsent and (is_last or self._units < self._limit):
             self._perform(self._unsent.popleft())
 
     def taken(self) -> None:
@@ -187,20 +194,12 @@ class FlowRequests:
                 self._wait(request, self._asked_now(request, name, request.deadline))
             case SendMessage():
                 self._send(request)
-            case EmitEvent():
-                self._count(request.payload)
-                location = self._effect(request.line, "emit", request.topic, EntryKind.EMIT)
-                event = Event(id=self._key(location), topic=request.topic, payload=request.payload)
-                self._pending.command(child=None, message=None, event=event, cancels=(), reply=None)
-            case SetValue():
-                self._count(request.value)
-                self._pending.publish(request.name, request.value)
-            case WriteLog():
-                self._count(request.text)
-                extra = {"run_id": self._run.id, "type": self._run.type, "location": f"@{request.line}"}
-                _log.info("%s", request.text, extra=extra)
+            case EmitEvent() | SetValue() | WriteLog():
+                self._publish(request)
             case Withdraw():
                 self._withdraw(request)
+            case ChildCancels():
+                self._cancel(request.ids)
             case _:
                 assert_never(request)
 
@@ -361,7 +360,15 @@ class FlowRequests:
         if ids:
             name = operation.location.rpartition("/")[2].partition("#")[0]
             self._effect(request.line, "cancel", name, EntryKind.CANCEL, ref=ids[0] if len(ids) == 1 else None)
-            self._pending.command(child=None, message=None, event=None, cancels=ids, reply=None)
+            self._cancel(ids)
+
+    def _cancel(self, ids: tuple[str, ...]) -> None:
+        """Let this checkpoint cancel children, and the next ones those for which it has no room."""
+        room = max(1, self._limit - self._units)
+        self._units += min(room, len(ids))
+        self._pending.command(child=None, message=None, event=None, cancels=ids[:room], reply=None)
+        if later := ids[room:]:
+            self._unsent.appendleft(ChildCancels(later))
 
     # Effects
 
@@ -373,6 +380,21 @@ class FlowRequests:
         location = self._effect(request.line, "send", request.name, EntryKind.SEND, ref=target)
         message = MessageToRun(id=self._key(location), run_id=target, name=request.name, payload=request.payload)
         self._pending.command(child=None, message=message, event=None, cancels=(), reply=None)
+
+    def _publish(self, request: EmitEvent | SetValue | WriteLog) -> None:
+        match request:
+            case EmitEvent():
+                self._count(request.payload)
+                location = self._effect(request.line, "emit", request.topic, EntryKind.EMIT)
+                event = Event(id=self._key(location), topic=request.topic, payload=request.payload)
+                self._pending.command(child=None, message=None, event=event, cancels=(), reply=None)
+            case SetValue():
+                self._count(request.value)
+                self._pending.publish(request.name, request.value)
+            case WriteLog():
+                self._count(request.text)
+                extra = {"run_id": self._run.id, "type": self._run.type, "location": f"@{request.line}"}
+                _log.info("%s", request.text, extra=extra)
 
     def _effect(self, line: int, verb: str, subject: str, kind: EntryKind, ref: str | None = None) -> str:
         """Record an effect that has no answer. Return its location."""

@@ -69,7 +69,7 @@ class FlowTurn:
         self._open = OpenOperations(self.inbox)
         self.pending = PendingCheckpoint(run, self._open)
         self._history = FlowHistory(lease.entries, run.first_claimed_at or run.created_at)
-        self._requests = FlowRequests(run, self._history, self._open, self.pending)
+        self._requests = FlowRequests(run, self._history, self._open, self.pending, limits)
         self._cursors = EventCursors(self.inbox, self._history, self.pending)
         self._time_limits = TimeLimits.of(run)
         self._limits = limits
@@ -104,15 +104,15 @@ class FlowTurn:
 
     def _advance(self, machine: Machine, now: Micros) -> None:
         """Run the program and feed what is due, until nothing is left to do or others need the event loop."""
-        until = machine.instructions + self._limits.instructions_per_slice
+        until = machine.work + self._limits.instructions_per_slice
         while self.outcome is None and not self._must_write_first:
             self.is_overdue = False
             if (why := self._exceeded(now)) is not None:
                 self.outcome = outcome.cancelled(why)
-            elif machine.instructions >= until:
+            elif machine.work >= until:
                 break
             elif self._is_sliced:
-                self._run(machine, until - machine.instructions, now)
+                self._run(machine, until - machine.work, now)
             elif (due := self._pop_due(now)) is not None:
                 self._feed(machine, *due, now)
                 self._is_sliced = True

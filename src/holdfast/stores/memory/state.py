@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.core import audit, limits, rules
@@ -44,6 +44,8 @@ class Record:
     receipts: dict[str, Micros] = field(default_factory=dict)
     replies: dict[str, tuple[str, Micros]] = field(default_factory=dict)
     audit: list[AuditFact] = field(default_factory=list)
+    _unread: dict[str, int] | None = None
+    """The numbers of the messages in the inbox by their ids. The first look-up fills it."""
 
     def recorded(self, location: str) -> Entry | None:
         return self.entries.get(location)
@@ -74,14 +76,34 @@ class Record:
 
     def knows_message(self, message_id: str, now: Micros) -> bool:
         """Return True if a message is in the inbox, or has a receipt younger than `RECEIPT_RETENTION`."""
-        is_unread = any(arrival.ref == message_id for arrival in self.unread_messages())
-        return is_unread or self.has_receipt(message_id, now)
+        if self._unread is None:
+            self._unread = {}
+            self._index(self.inbox.values())
+        return message_id in self._unread or self.has_receipt(message_id, now)
+
+    def _index(self, arrivals: Iterable[Arrival]) -> None:
+        if self._unread is not None:
+            self._unread |= {one.ref: one.number for one in arrivals if one.kind is WaitKind.MESSAGE and one.ref}
+
+    def put_arrivals(self, arrivals: Sequence[Arrival]) -> None:
+        """Add arrivals to the inbox, or replace those with the same numbers."""
+        for arrival in arrivals:
+            self.inbox[arrival.number] = arrival
+        self._index(arrivals)
+
+    def take_arrival(self, number: int) -> Arrival | None:
+        """Remove an arrival from the inbox, and return it; None if it is not there."""
+        arrival = self.inbox.pop(number, None)
+        if arrival is not None and self._unread is not None and self._unread.get(arrival.ref or "") == number:
+            del self._unread[arrival.ref or ""]
+        return arrival
 
     def has_receipt(self, message_id: str, now: Micros) -> bool:
         return self.receipts.get(message_id, 0) > now - RECEIPT_RETENTION
 
     def empty_inbox(self) -> None:
         self.inbox.clear()
+        self._unread = None
 
     def has_end_of(self, child_id: str) -> bool:
         """Return True if the end of a child is in the inbox."""

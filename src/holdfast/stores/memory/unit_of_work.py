@@ -263,16 +263,16 @@ class StateInboxes:
         self._state = state
 
     def add(self, run_id: str, arrival: Arrival) -> None:
-        self._state.records[run_id].inbox[arrival.number] = arrival
+        self._state.records[run_id].put_arrivals((arrival,))
 
     def put(self, run_id: str, arrivals: Sequence[Arrival]) -> None:
-        self._state.records[run_id].inbox |= {arrival.number: arrival for arrival in arrivals}
+        self._state.records[run_id].put_arrivals(arrivals)
 
     def newer(self, run: Run | Fence, seen: int) -> tuple[Arrival, ...]:
         return self._state.records[run.id].newer(seen)
 
     def take(self, run_id: str, number: int) -> Taken | None:
-        arrival = self._state.records[run_id].inbox.pop(number, None)
+        arrival = self._state.records[run_id].take_arrival(number)
         return None if arrival is None else (arrival.kind, arrival.name, arrival.ref, arrival.is_exclusive)
 
     def clear(self, run: Run) -> None:
