@@ -1,6 +1,6 @@
 """Flows: waking one after many awaits, calls of tasks beside those of Python workflows, instructions and compiling.
 
-python -m benchmarks.flows [--awaits 1000] [--runs 200]
+python -m benchmarks.flows [--awaits 10 1000 100000] [--runs 200]
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import statistics
 import time
 from typing import Any
 
-from holdfast import Context, Holdfast, Registry
+from holdfast import Context, Holdfast, Registry, RunHandle
 from holdfast.core.checkpoint import Claimed, ClaimRequest
 from holdfast.core.ports import Store
 from holdfast.flows import compile_flow
 from holdfast.flows.machine import Machine
 
-WAKES = 50
+WAKES = 200
+BATCH = 100
 ROUNDS = 5
 CALLS = 5
 INSTRUCTIONS = 1_000_000
@@ -76,30 +77,42 @@ class CountingStore:
         return claimed
 
 
-async def wake_seconds(awaits: int) -> tuple[float, int]:
-    """Return the median time from a message to its effect after many awaits, and the most entries of a claim."""
+async def wake_seconds(counts: list[int], wakes: int = WAKES) -> tuple[dict[int, float], int]:
+    """Return the median time from a message to its effect after each number of awaits, and the most entries of a claim.
+
+    One run has made each number of awaits. They are woken in turns, so that the speed of the host affects all alike.
+    """
     from holdfast.stores.memory import MemoryStore
 
     counting: Any = CountingStore(MemoryStore())
+    times: dict[int, list[float]] = {count: [] for count in counts}
     async with Holdfast("memory://", store=counting) as hf:
         await hf.flows.register(COUNTER, type="counter.v1")
         async with hf.worker():
-            run = await hf.start("counter.v1")
-            for first in range(0, awaits, 100):
-                for _ in range(min(100, awaits - first)):
-                    await run.send("add", 1)
-                while await run.value("n", 0) < min(first + 100, awaits):
-                    await asyncio.sleep(0.001)
+            runs = {count: await hf.start("counter.v1") for count in counts}
+            for count, run in runs.items():
+                await _reach(run, count)
             counting.most = 0
-            times = []
-            for number in range(awaits + 1, awaits + 1 + WAKES):
-                began = time.perf_counter()
-                await run.send("add", 1)
-                while await run.value("n", 0) < number:
-                    await asyncio.sleep(0)
-                times.append(time.perf_counter() - began)
-            await run.cancel()
-    return statistics.median(times), counting.most
+            for wake in range(1, wakes + 1):
+                for count, run in runs.items():
+                    began = time.perf_counter()
+                    await run.send("add", 1)
+                    while await run.value("n", 0) < count + wake:
+                        await asyncio.sleep(0)
+                    times[count].append(time.perf_counter() - began)
+            for run in runs.values():
+                await run.cancel()
+    return {count: statistics.median(found) for count, found in times.items()}, counting.most
+
+
+async def _reach(run: RunHandle[Any], awaits: int) -> None:
+    """Let a run make a number of awaits."""
+    for first in range(0, awaits, BATCH):
+        last = min(first + BATCH, awaits)
+        for _ in range(first, last):
+            await run.send("add", 1)
+        while await run.value("n", 0) < last:
+            await asyncio.sleep(0.001)
 
 
 async def call_seconds(type: str, runs: int) -> float:
@@ -149,15 +162,11 @@ def compile_seconds() -> float:
 
 
 async def measure(awaits: list[int], runs: int) -> None:
-    times: dict[int, list[float]] = {count: [] for count in awaits}
-    for _ in range(ROUNDS if max(awaits) <= 1_000 else 1):
-        for count in awaits:
-            seconds, most = await wake_seconds(count)
-            times[count].append(seconds)
-            print(f"wake after {count:7,} awaits       {seconds * 1e3:8.3f} ms, {most} entries per claim", flush=True)
-    first = min(times[awaits[0]])
-    for count in awaits[1:]:
-        print(f"{count:,} awaits / {awaits[0]} awaits: {min(times[count]) / first:.2f}", flush=True)
+    times, most = await wake_seconds(awaits)
+    for count, seconds in times.items():
+        ratio = seconds / times[awaits[0]]
+        print(f"wake after {count:7,} awaits       {seconds * 1e3:8.3f} ms, {ratio:.2f} of the first", flush=True)
+    print(f"entries per claim              {most:8}", flush=True)
     ratios = []
     for _ in range(ROUNDS):
         python_seconds, flow_seconds = await call_seconds("python.v1", runs), await call_seconds("flow.v1", runs)
@@ -169,7 +178,9 @@ async def measure(awaits: list[int], runs: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--awaits", type=int, nargs="+", default=[10, 1_000], help="awaits before the measurement")
+    parser.add_argument(
+        "--awaits", type=int, nargs="+", default=[10, 1_000, 100_000], help="awaits before the measurement"
+    )
     parser.add_argument("--runs", type=int, default=100, help="runs that call tasks")
     options = parser.parse_args()
     asyncio.run(measure(options.awaits, options.runs))

@@ -1,4 +1,4 @@
-"""Flows of strangers: how long a hostile program holds the event loop of its worker at once, in CPU time."""
+"""Flows: the longest hold of the event loop by hostile programs in CPU time, and waking after many awaits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.flows import wake_seconds
 from holdfast import Holdfast, Registry
 from tests.figures.series import MILLISECOND, tell
 
 LIMIT_SECONDS = 50 * MILLISECOND
 NEIGHBOURS = 20
 PATIENCE_SECONDS = 60
+AWAITS = [10, 1_000, 100_000]
 
 HOSTILE = {
     "endless loop": "while True:\n    pass",
@@ -122,3 +124,12 @@ async def test_a_hostile_flow_leaves_the_loop_to_others(name: str, store: str, t
             await hostile.cancel()
     tell(f"{name}, {store}: CPU of one callback", longest, unit="ms")
     assert longest[0] <= LIMIT_SECONDS
+
+
+async def test_waking_a_flow_costs_the_same_after_many_awaits() -> None:
+    times, most = await wake_seconds(AWAITS)
+    for count, seconds in times.items():
+        tell(f"waking a flow after {count:,} awaits", [seconds], unit="ms")
+
+    assert most <= 2  # the snapshot and the event cursors: a claim never loads the past
+    assert times[AWAITS[-1]] <= 1.2 * times[AWAITS[0]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +20,8 @@ from holdfast.engine.flow_snapshot import flow_registrations
 from holdfast.engine.session import Session
 from holdfast.flows import compile_flow
 
+LONG_TEXT_CHARACTERS = 10_000
+"""Length from which a text is compiled in a thread."""
 VERSION_SHOWN = 12
 """Number of characters of a version that people see."""
 
@@ -64,7 +67,9 @@ class Flows:
         check_type(type)
         self._refuse_code(type)
         source = source_of(text_or_path)
-        program = compile_flow(source)
+        # A short text takes a few milliseconds. A long one, which may be hostile, leaves the event loop to others.
+        is_long = len(source) > LONG_TEXT_CHARACTERS
+        program = await asyncio.to_thread(compile_flow, source) if is_long else compile_flow(source)
         definition = FlowDefinition(
             type=type,
             version=program.version,
