@@ -62,8 +62,14 @@ MUTANTS = (
     Mutant(
         name="flow-fault-not-named",
         breaks="recovering a flow reopens the child whose failure ended it",
-        edits=(Edit(_TURN, "locations=tuple(self._failed)", "locations=()"),),
+        edits=(Edit(_TURN, "locations=self._faults(machine)", "locations=()"),),
         caught_by=_flows("test_recover_reopens_the_failed_child_and_starts_no_twin"),
+    ),
+    Mutant(
+        name="flow-earlier-fault-not-reopened",
+        breaks="recovering a flow reopens the child that it awaited, also if the child failed in an earlier turn",
+        edits=(Edit(_TURN, "if reopened := reopened_in(flow):", "if (reopened := reopened_in(flow)) and False:"),),
+        caught_by=_flows("test_recover_reopens_a_child_whose_failure_came_in_an_earlier_turn"),
     ),
     Mutant(
         name="flow-wait-forgotten",
