@@ -107,7 +107,7 @@ class Machine:
         machine = cls(program, source, limits, state.seed, state.now)
         machine._draws = state.draws
         machine._used = state.used
-        machine._size = len(snapshot)
+        machine._size, machine._parts = len(snapshot), state.parts
         machine.handles = state.handles
         machine.durable = DurableCalls(state.handles, machine.meter)
         machine.durable.now = state.now
@@ -158,7 +158,8 @@ class Machine:
             self._stop(exceeded("max_instructions", maximum, "the run executed too many instructions").error)
         else:
             added = self._unchecked + self.meter.created
-            if self._size + added > self.limits.state_bytes or added > self.limits.state_parts * BYTES_PER_PART:
+            parts = self._parts + added // BYTES_PER_PART
+            if self._size + added > self.limits.state_bytes or parts > self.limits.state_parts:
                 self._check_state()
 
     def _check_state(self) -> None:

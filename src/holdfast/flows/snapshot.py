@@ -33,6 +33,7 @@ class SavedState(msgspec.Struct):
     draws: int
     used: int
     handles: Any
+    parts: int = 0
 
 
 class SavedFrame(msgspec.Struct, array_like=True):
@@ -129,8 +130,12 @@ def encode_state(state: SavedState, program: Program) -> tuple[str, int]:
         errors=writer.errors,
     )
     body = _encode(document)
-    parts = len(writer.heap) + len(operations) + len(writer.cursors) + sum(len(path.frames) for path in paths)
-    return f'{{"check":{zlib.crc32(body)},"state":{body.decode()}}}', parts
+    return f'{{"check":{zlib.crc32(body)},"state":{body.decode()}}}', _parts(document)
+
+
+def _parts(document: SavedMachine) -> int:
+    frames = sum(len(path.frames) for path in document.paths)
+    return len(document.heap) + len(document.operations) + len(document.cursors) + frames
 
 
 def _save_path(path: Path, writer: HeapWriter) -> SavedPath:
@@ -194,7 +199,14 @@ def decode_state(text: str, program: Program, limits: FlowLimits) -> SavedState:
         if isinstance(error, Unreadable):
             raise
         raise Unreadable(f"this is not a snapshot of a flow: {error}") from error
-    return SavedState(seed=document.seed, now=document.now, draws=document.draws, used=document.used, handles=handles)
+    return SavedState(
+        seed=document.seed,
+        now=document.now,
+        draws=document.draws,
+        used=document.used,
+        handles=handles,
+        parts=_parts(document),
+    )
 
 
 def _restored(document: SavedMachine, program: Program, limits: FlowLimits) -> Handles:

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.flows import FlowLimits, compile_flow
 from holdfast.flows.machine import Machine
-from holdfast.flows.progress import FlowDone, Sliced
+from holdfast.flows.progress import FlowDone, FlowRaised, Sliced
 from tests.unit.flows.actor import body
 
 SLICE = 5_000
@@ -79,5 +79,18 @@ def test_state_of_too_many_parts_fails_the_run() -> None:
     machine = machine_of("x = []\nwhile True:\n    x.append([1])", FlowLimits(state_parts=1_000))
     while isinstance(progress := machine.run(SLICE), Sliced):
         pass
+
+    assert "state_parts" in str(progress)
+
+
+def test_state_that_grows_a_little_in_each_turn_fails_the_run_too() -> None:
+    limits = FlowLimits(state_parts=1_000)
+    text = "x = []\nwhile True:\n    x += [[i] for i in range(50)]\n    await sleep(1)"
+    machine, progress, turns = machine_of(text, limits), None, 0
+    while not isinstance(progress := machine.run(SLICE), FlowRaised) and turns < 100:
+        for request in machine.take_requests():
+            machine = Machine.resume(compile_flow(body(text)), body(text), machine.snapshot(), limits=limits)
+            machine.settle(request.handle, FlowDone("null"), 1)
+            turns += 1
 
     assert "state_parts" in str(progress)
