@@ -169,8 +169,9 @@ def _sections() -> Iterator[str]:
     yield (
         "A text in the first line (the description), constants (`NAME = literal`), and functions at the top level: "
         "`async def main(…)`, whose parameters are the payload, and helpers. A `def` is pure. An `async def` may "
-        "await and begin durable calls; called without `await`, it runs side by side and gives a handle. A default "
-        f"is a literal. Annotations of main are checked: {annotations}, or several with `|`."
+        "await and begin durable calls; called without `await`, it runs side by side and gives a handle. A literal "
+        "is a text, a number, `True`, `False` or `None`, and so is the default of a parameter. "
+        f"Annotations of main are checked: {annotations}, or several with `|`."
     )
     yield "## Values"
     yield (

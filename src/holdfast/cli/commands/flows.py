@@ -64,7 +64,7 @@ def check(out: Output, files: Sequence[str]) -> ExitCode:
 
 @holdfast_command(
     "run",
-    'holdfast flows run access.request.v1.py --input \'{"user": "zoe"}\' --stub \'access.approvers.v1=["ada"]\'',
+    'holdfast flows run greet.v1.py --input \'{"name": "zoe"}\' --stub mail.v1=1',
     "holdfast flows run access.request.v1.py --message 'decision={\"approved\": true}@60' --trace",
 )
 @click.argument("file", metavar="FILE")

@@ -89,6 +89,10 @@ def _plan_json(planned: Revision, gone: Sequence[Entry]) -> dict[str, object]:
 
 
 def _words(planned: Revision) -> str:
-    parts = [(len(planned.dropped), "dropped"), (len(planned.unread), "unread again")]
-    parts.append((len(planned.cancelled), "child runs cancelled"))
+    let_go = len(planned.cancelled)  # a child that has ended is not cancelled: the run only lets go of it
+    parts = [
+        (len(planned.dropped), "dropped"),
+        (len(planned.unread), "unread again"),
+        (let_go, "child cancelled or let go" if let_go == 1 else "children cancelled or let go"),
+    ]
     return ", ".join(f"{count} {what}" for count, what in parts if count) or "nothing is dropped"
