@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import os
 import pwd
-import random
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -29,9 +27,9 @@ import msgspec
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.testing.patience import GUARD_SECONDS
 from tests.guard import as_user, set_guard, use
+from tests.ports import HOST, free_port
 from tests.postgres.installation import Installation, find_installation
 
-HOST = "127.0.0.1"
 ROLE = "postgres"
 """The superuser of a private cluster. With the name of a store's schema, its tables would be created in there."""
 
@@ -40,8 +38,6 @@ StopMode = Literal["smart", "fast", "immediate"]
 
 _PASSING = ("Address already in use", "pre-existing shared memory block", "is still in use")
 """Temporary reasons for a failed start: the port is in use, or a child of a killed server still lives."""
-_PORTS = range(15_000, 32_000)
-"""Below the ports that the system gives to clients, which could take ours while the server is down."""
 _TAIL_CHARACTERS = 2_000
 MEMORY = Path("/dev/shm")  # noqa: S108
 """A folder in memory, on systems that have one. There a commit need not wait for a disk."""
@@ -213,7 +209,7 @@ class PostgresServer:
         usable = found.usable_by(user, folder)
         stop = [str(usable.bin / "pg_ctl"), "-D", str(folder / "data"), "-m", "immediate", "-w", "stop"]
         set_guard(folder, stop, user=user)
-        self._address = _Address(_free_port(), secrets.token_hex(16), str(usable.bin), usable.version, user)
+        self._address = _Address(free_port(), secrets.token_hex(16), str(usable.bin), usable.version, user)
         self._initialize()
         (folder / "address.json").write_bytes(msgspec.json.encode(self._address))
 
@@ -313,17 +309,6 @@ def has_room(folder: Path) -> bool:
 
 def _is_open(folder: Path) -> bool:
     return folder.exists() and all(place.stat().st_mode & 0o001 for place in (folder, *folder.resolve().parents))
-
-
-def _free_port() -> int:
-    for port in random.sample(_PORTS, 100):
-        with socket.socket() as probe:
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-            return port
-    raise StoreUnavailable(f"no port between {_PORTS.start} and {_PORTS.stop} seems to be free")
 
 
 def _children(pid: int) -> list[int]:

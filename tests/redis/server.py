@@ -9,11 +9,9 @@ certificate in front of this one: the server of the wheel is built without TLS.
 
 from __future__ import annotations
 
-import random
 import secrets
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -31,18 +29,16 @@ from redis.retry import Retry
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.testing.patience import GUARD_SECONDS
 from tests.guard import set_guard, use
+from tests.ports import HOST, free_port
 from tests.redis import process
 from tests.redis.installation import RedisInstallation, find_redis
 from tests.redis.settings import DEFAULTS, Setting, text_of, words_of
 
-HOST = "127.0.0.1"
 _ADMINISTRATOR = "holdfast-tests"
 """The user by which the tests control a server, whatever other users may do there."""
 _IN_USE = "Address already in use"
 _CLOSED_PORT = 1
 """A port on which nothing listens."""
-_PORTS = range(15_000, 32_000)
-"""Below the ports that the system gives to clients, which could take ours while the server is down."""
 _POLL_SECONDS = 0.005
 _PROBE_SECONDS = 5.0
 _STOP_SECONDS = 0.5
@@ -267,7 +263,7 @@ class RedisServer:
         (folder / "data").mkdir()
         stop = [sys.executable, "-I", "-S", process.__file__, str(folder), str(GUARD_SECONDS)]
         set_guard(folder, stop)
-        self._place(_Address(_free_port(), secrets.token_hex(16), str(found.program), found.product, found.version))
+        self._place(_Address(free_port(), secrets.token_hex(16), str(found.program), found.product, found.version))
 
     def _place(self, address: _Address) -> None:
         self._address = address
@@ -284,7 +280,7 @@ class RedisServer:
                 if _IN_USE not in self.log[said:]:
                     raise self._trouble("start")
                 if not self._has_fixed_port:
-                    self._place(msgspec.structs.replace(self._known, port=_free_port()))
+                    self._place(msgspec.structs.replace(self._known, port=free_port()))
                 return False
             self._wait(limit, "start")
         self._has_fixed_port = True  # from now on, others know it
@@ -324,15 +320,3 @@ class RedisServer:
     def _trouble(self, verb: str) -> StoreUnavailable:
         said = self.log[-_TAIL_CHARACTERS:].strip()
         return StoreUnavailable(f"the private Redis server did not {verb}; it said: {said or 'nothing'}")
-
-
-def _free_port() -> int:
-    # Not by the random numbers of the tests: those begin alike in every test and every worker.
-    for port in random.SystemRandom().sample(_PORTS, 100):
-        with socket.socket() as probe:
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-            return port
-    raise StoreUnavailable(f"no port between {_PORTS.start} and {_PORTS.stop} seems to be free")

@@ -15,6 +15,7 @@ import redis
 
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.testing.patience import wait_until
+from tests.ports import free_port
 from tests.redis import RedisServer, connect, process, server
 
 OWNER = """
@@ -152,8 +153,8 @@ def test_a_server_that_does_not_start_says_why() -> None:
 def test_a_server_that_finds_another_one_on_its_port_takes_another_port(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ports = iter([redis_server.port, server._free_port()])
-    monkeypatch.setattr(server, "_free_port", lambda: next(ports))
+    ports = iter([redis_server.port, free_port()])
+    monkeypatch.setattr(server, "free_port", lambda: next(ports))
 
     with RedisServer() as late:
         assert late.port != redis_server.port

@@ -16,8 +16,8 @@ from holdfast import Context, Holdfast, StoreUnavailable
 from holdfast.testing.patience import GUARD_SECONDS
 from tests.duration import lasting
 from tests.guard import as_user
+from tests.ports import HOST, free_port
 from tests.postgres import PostgresServer
-from tests.postgres.server import HOST, _free_port
 
 pytestmark = pytest.mark.long
 
@@ -29,7 +29,7 @@ class Standby:
     """A copy of a private server that follows it until it is promoted. Commits of the primary wait for it."""
 
     def __init__(self, primary: PostgresServer) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self._primary = primary
         self._data = primary.folder / "standby"
         # The same database by either host, whichever is writable.
