@@ -60,7 +60,7 @@ class RaisedFailures:
                 yield ChildPlace(one.number), one.error.as_dict()
 
     def _can_reopen(self, group: OpenOperation, table: Table) -> bool:
-        """True if a group is decided anew when a branch is open again. It is not, if the snapshot lost its branches."""
+        """True if a group waits again when one of its branches does. It cannot if the snapshot lost its branches."""
         return group.number >= self._first_number or has_all_branches(group, table)
 
 
