@@ -122,10 +122,11 @@ def number_without_gaps(
             yield bounds.commit
         return told
 
-    def raised(_schema: str, number: int) -> Script[None]:
+    def raised(_schema: str, number: int) -> Script[int]:
         nonlocal last
-        last = max(last, number)
+        high, last = last, max(last, number)
         yield from ()
+        return high
 
     monkeypatch.setattr(unit_of_work, "_attempt", without_gaps)
     monkeypatch.setattr(transfers, "_raise_numbers", raised)

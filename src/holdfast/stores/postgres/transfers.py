@@ -113,7 +113,7 @@ _LATEST_AT = """
 """  # by the primary key
 
 _DRAW = """
-    select count(nextval('{schema}.events_number_seq'))
+    select max(nextval('{schema}.events_number_seq'))
     from generate_series(1, %s)
 """
 
@@ -168,6 +168,7 @@ class PostgresTransfer:
 
     async def restore(self, restoration: Restoration) -> Restored:
         at = self._time()
+        await self._write(lambda: reserved(self._calls, restoration), is_small=False)
         return await self._write(lambda: restored(self._calls, restoration, at), is_small=False)
 
     async def restore_schedules(self, wanted: Sequence[Schedule]) -> int:
@@ -195,17 +196,47 @@ def last_event(connection: psycopg.Connection[Any], schema: str) -> int:
     return int(row[0])
 
 
+def reserved(calls: Calls, restoration: Restoration) -> Script[tuple[None, News]]:
+    """Reserve the event numbers of an export that this store does not know yet, in a transaction of its own.
+
+    A sequence does not roll back. If the numbers were drawn together with the first import, an import that is cut off
+    and repeated would find its own numbers in use, and skip the events that have them.
+    """
+    return (yield from TRANSACTION.around(_reserved(calls.schema, restoration)))
+
+
+def _reserved(schema: str, restoration: Restoration) -> Script[tuple[None, News]]:
+    name = _name(restoration)
+    yield TAKE_TURN, (classid(schema), RESTORING)
+    if (yield qualified(_ORIGIN, schema), (name,)) is None:
+        since = (yield qualified(_LATEST_AT, schema), ()) or 0
+        high = yield from _raise_numbers(schema, restoration.last_event)
+        yield qualified(_KEEP_ORIGIN, schema), (name, _encoded(Origin(high=high, since=since, at=since)))
+    return None, News()
+
+
+def _raise_numbers(schema: str, last: int) -> Script[int]:
+    """Make later events get higher numbers than `last`. Returns the highest number that other events may have."""
+    high: int = yield qualified(_LAST_EVENT, schema), ()
+    gap = last - high
+    if gap > STEPS_LIMIT:
+        yield qualified(_JUMP, schema), (last,)
+    elif gap > 0:
+        drawn: int = yield qualified(_DRAW, schema), (gap,)
+        if drawn > last:  # other sessions have drawn some of the numbers meanwhile, and it is unknown which
+            return drawn
+    return high
+
+
 def restored(calls: Calls, restoration: Restoration, at: Micros | None) -> Script[tuple[Restored, News]]:
-    """Write data from another store. Parts that were written before are skipped."""
+    """Write data from another store, after `reserved`. Parts that were written before are skipped."""
     return (yield from TRANSACTION.around(_restored(calls, restoration, at)))
 
 
 def _restored(calls: Calls, restoration: Restoration, at: Micros | None) -> Script[tuple[Restored, News]]:
-    schema, name = calls.schema, f"origin {restoration.export_id}"
+    schema, name = calls.schema, _name(restoration)
     yield TAKE_TURN, (classid(schema), RESTORING)
-    origin = yield from _known_origin(schema, name)
-    if not origin.is_finished:
-        yield from _raise_numbers(schema, restoration.last_event)
+    origin = _origin.decode((yield qualified(_ORIGIN, schema), (name,)))
     after = origin
 
     def operation(working: WorkingSet, now: Micros) -> Restored:
@@ -216,26 +247,16 @@ def _restored(calls: Calls, restoration: Restoration, at: Micros | None) -> Scri
         return told
 
     told, news = yield from decided(calls, _to_load(restoration, origin), operation, at, PART)
-    yield qualified(_KEEP_ORIGIN, schema), (name, msgspec.json.encode(after).decode())
+    yield qualified(_KEEP_ORIGIN, schema), (name, _encoded(after))
     return told, news
 
 
-def _known_origin(schema: str, name: str) -> Script[Origin]:
-    known = yield qualified(_ORIGIN, schema), (name,)
-    if known is not None:
-        return _origin.decode(known)
-    high = yield qualified(_LAST_EVENT, schema), ()
-    since = yield qualified(_LATEST_AT, schema), ()
-    return Origin(high=high, since=since or 0, at=since or 0)
+def _name(restoration: Restoration) -> str:
+    return f"origin {restoration.export_id}"
 
 
-def _raise_numbers(schema: str, last: int) -> Script[None]:
-    """Make later events get higher numbers than this, even if other sessions draw numbers meanwhile."""
-    gap = last - (yield qualified(_LAST_EVENT, schema), ())
-    if gap > STEPS_LIMIT:
-        yield qualified(_JUMP, schema), (last,)
-    elif gap > 0:
-        yield qualified(_DRAW, schema), (gap,)
+def _encoded(origin: Origin) -> str:
+    return msgspec.json.encode(origin).decode()
 
 
 def _to_load(restoration: Restoration, origin: Origin) -> LoadRequest:
