@@ -230,7 +230,7 @@ def _sections() -> Iterator[str]:
     yield "## Limits"
     yield (
         "Of a text: more is a mistake, and the flow is refused. Of a run: more is the error `LimitExceeded`, which\n"
-        "names the limit; only `instructions_per_slice` and `instructions_per_turn` are pauses."
+        "names the limit; `instructions_per_slice`, `instructions_per_turn` and `requests_per_checkpoint` are pauses."
     )
     yield _table(("of a text", "", ""), ((f"`{name}`", _number(value), _line(doc)) for name, value, doc in constants()))
     yield _table(("of a run", "", ""), ((f"`{name}`", _number(value), _line(doc)) for name, value, doc in run_limits()))
