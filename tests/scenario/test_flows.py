@@ -399,6 +399,28 @@ async def test_flow_publishes_values_and_logs(stage: Stage, caplog: pytest.LogCa
 # Groups
 
 
+async def test_a_message_to_a_child_is_sent_even_if_the_next_checkpoint_carries_it(stage: Stage, app: Registry) -> None:
+    """The program has forgotten the child by then."""
+    room = DEFAULT_FLOW_LIMITS.requests_per_checkpoint - 1
+    async with stage.harness(app) as h:
+        await register(
+            h,
+            f"""
+for number in range({room}):
+    log("so that the first checkpoint carries out the start of a child as its last request")
+for number in range(2):
+    child = start("echo")
+    send(child, "say", number)
+await sleep(1)
+""",
+        )
+
+        await h.execute("flow")
+        await h.settle()
+
+        assert len([info async for info in h.list(type="echo", state="succeeded")]) == 2
+
+
 async def test_join_race_and_first_settled(stage: Stage, app: Registry) -> None:
     async with stage.harness(app) as h:
         await h.flows.register(

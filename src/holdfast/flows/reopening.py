@@ -31,9 +31,7 @@ class RaisedFailures:
 
     def add(self, operation: OpenOperation, table: Table) -> None:
         """Note that an await raised the error of an operation."""
-        if operation.number not in self._known:
-            self._known.add(operation.number)
-            self.errors.update(self._behind(operation, table))
+        self.errors.update(self._behind(operation, table))
 
     def clear(self, next_number: int) -> None:
         """Forget them, because there is a new snapshot. Later operations have this number or a greater one."""
@@ -42,17 +40,19 @@ class RaisedFailures:
         self._first_number = next_number
 
     def _behind(self, operation: OpenOperation, table: Table) -> Iterator[tuple[ChildPlace, dict[str, Any]]]:
-        """Yield the failed children behind an operation, through groups. It needs no recursion."""
-        seen = {operation.number}
+        """Yield the failed children behind an operation, through groups.
+
+        It visits each failed operation once between two snapshots, so that a program that awaits the same failures
+        again and again costs no more. It needs no recursion.
+        """
         pending = [operation]
         while pending:
             one = pending.pop()
-            if one.state != FAILED or one.error is None:
+            if one.state != FAILED or one.error is None or one.number in self._known:
                 continue
+            self._known.add(one.number)
             if one.kind in GROUPS and self._can_reopen(one, table):
-                members = [table[number] for number in one.members if number in table and number not in seen]
-                seen.update(member.number for member in members)
-                pending += members
+                pending += [table[number] for number in one.members if number in table]
             elif one.kind == MAP:
                 for key, error in one.error.fields.get("errors", {}).items():
                     yield ChildPlace(one.number, int(key)), error

@@ -105,7 +105,13 @@ class WriteLog(FlowRequest, frozen=True, kw_only=True):
 
 
 class Withdraw(FlowRequest, frozen=True, kw_only=True):
-    """End an operation that lost a race or was cancelled: withdraw its wait, or cancel its child."""
+    """End an operation that lost a race or was cancelled: withdraw its wait, or cancel its children.
+
+    The machine has forgotten the operation, so a snapshot that has this request also has its `name` and its `children`.
+    """
+
+    name: str = ""
+    children: tuple[str, ...] = ()
 
 
 Request = (

@@ -121,7 +121,7 @@ class FlowRequests:
 
     def state_parts(self, known: Iterable[int]) -> dict[str, object]:
         """Return the fields of `FlowState` about requests. `known` are the handles that the program may still use."""
-        used = set(known)
+        used = {*known, *(one.child for one in self._unsent if isinstance(one, SendMessage) and one.child)}
         self._children = {handle: child for handle, child in self._children.items() if handle in used}
         self._failed = {handle: positions for handle, positions in self._failed.items() if handle in used}
         for handle in [one for one in self._asked if one not in self._operations and one not in self._failed]:
@@ -131,9 +131,16 @@ class FlowRequests:
             "failed": self._failed,
             "children": self._children,
             "adopted": self._adopted,
-            "unsent": tuple(self._unsent),
+            "unsent": tuple(map(self._with_children, self._unsent)),
             "maps": self._maps,
         }
+
+    def _with_children(self, request: Unsent) -> Unsent:
+        """Return a request with all that the next lease needs to carry it out."""
+        operation = self._operations.get(request.handle) if isinstance(request, Withdraw) else None
+        if operation is None or not (ids := _children_of(operation)):
+            return request
+        return replace(request, name=_last_name(operation), children=ids)
 
     # Carrying out
 
@@ -346,19 +353,13 @@ class FlowRequests:
 
     def _withdraw(self, request: Withdraw) -> None:
         """Stop waiting for an operation. A child is cancelled."""
-        operation = self._operations.pop(request.handle, None)
-        if operation is None:
-            return
-        del self._asked[request.handle], self._handles[operation.location]
-        self._failed.pop(request.handle, None)
-        self._open.remove(operation)
-        ids: tuple[str, ...] = ()
-        if isinstance(operation, ChildEnd):
-            ids = (operation.child_id,)
-        elif isinstance(operation, ChildGroup):
-            ids = tuple(operation.open_ids)
+        operation, name, ids = self._operations.pop(request.handle, None), request.name, request.children
+        if operation is not None:
+            name, ids = _last_name(operation), _children_of(operation)
+            del self._asked[request.handle], self._handles[operation.location]
+            self._failed.pop(request.handle, None)
+            self._open.remove(operation)
         if ids:
-            name = operation.location.rpartition("/")[2].partition("#")[0]
             self._effect(request.line, "cancel", name, EntryKind.CANCEL, ref=ids[0] if len(ids) == 1 else None)
             self._cancel(ids)
 
@@ -413,6 +414,17 @@ class FlowRequests:
             )
         )
         return location
+
+
+def _last_name(operation: Operation) -> str:
+    return operation.location.rpartition("/")[2].partition("#")[0]
+
+
+def _children_of(operation: Operation) -> tuple[str, ...]:
+    """Return the children that an operation waits for."""
+    if isinstance(operation, ChildEnd):
+        return (operation.child_id,)
+    return tuple(operation.open_ids) if isinstance(operation, ChildGroup) else ()
 
 
 def _started(location: str, child_id: str, asked: AskedRequest) -> Entry:
