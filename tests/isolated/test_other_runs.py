@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -55,6 +56,49 @@ async def test_the_outbox_keeps_its_items_until_they_are_delivered() -> None:
     second = await kv.advance(namespace, hf, "run")
     assert kinds(second) == [("emit", "news"), ("send", "bye")]
     assert second.outbox[0].id == first.outbox[1].id
+
+
+async def test_a_child_with_a_wrong_payload_fails_so_that_its_parent_hears_of_it() -> None:
+    hf, parent, child = Holdfast("memory://"), kv.DictionaryNamespace(), kv.DictionaryNamespace()
+
+    @hf.workflow("child")
+    async def small(ctx: Context, number: int) -> int:
+        return number
+
+    @hf.workflow("parent")
+    async def large(ctx: Context) -> str:
+        try:
+            return str(await ctx.call("child", {"number": "many"}))
+        except ChildFailed as failure:
+            return failure.kind
+
+    (item,) = (await kv.advance(parent, hf, "parent", type="parent")).outbox
+    assert item.run_id is not None
+    end = await kv.advance(child, hf, item.run_id, start=item)
+    await parent.set(*kv.child_ended(item.run_id, state=end.state, result=end.result, error=end.error))
+    last = await kv.advance(parent, hf, "parent")
+
+    assert (end.state, last.result) == (RunState.FAILED, "failed")
+
+
+async def test_an_item_may_be_cleared_twice_at_once() -> None:
+    hf = Holdfast("memory://")
+
+    @hf.workflow("talk")
+    async def talk(ctx: Context) -> None:
+        ctx.emit("news", 1)
+
+    class Yielding(kv.DictionaryNamespace):
+        async def get(self, key: bytes) -> bytes | None:
+            await asyncio.sleep(0)
+            return await super().get(key)
+
+    namespace = Yielding()
+    (item,) = (await kv.advance(namespace, hf, "run", type="talk")).outbox
+
+    await asyncio.gather(*(kv.delivered(namespace, [item.id]) for _ in range(2)))
+
+    assert (await kv.advance(namespace, hf, "run")).outbox == ()
 
 
 async def test_children_of_a_map_start_as_slots_become_free() -> None:

@@ -193,6 +193,7 @@ async def test_rounds_are_stored_in_one_entry_that_code_never_sees(stage: Stage,
         assert "~rounds" not in [entry.location for entry in await run.history()]
         await run.recover()
         await failed(run)
+        await h.stop_worker()  # so that the run is still alive when its code is checked
         await run.recover()
 
         (rounds,) = [entry for entry in await run.history() if entry.location == "~rounds"]

@@ -91,7 +91,7 @@ async def advance(
 
     `hf` supplies the registered workflows; its store is not opened. The first call creates the run, from `type`,
     `payload` and `options`, or from the `start` item of its parent's outbox. Later calls do not need them. Never
-    advance one namespace twice at the same time; on the same driver object, the second call is refused.
+    advance one namespace twice at the same time; `hf` refuses the second call on the same driver object.
 
     Raises `DriverFailed` if the driver fails. Raises `InvalidRequest`, `SchemaOutOfDate` or `Unreadable`, and writes
     nothing, if the namespace has another run, another layout, or something that is not from holdfast.
@@ -107,7 +107,7 @@ async def advance(
 
 @contextmanager
 def _alone(driver: NamespaceDriver, busy: set[int], run_id: str) -> Iterator[None]:
-    """Refuse a second advance on the same driver object. On another object for the namespace, only the host can."""
+    """Refuse a second advance by this Holdfast on the same driver object. In all other cases, only the host can."""
     if id(driver) in busy:
         raise InvalidRequest(
             f"run {run_id} is being advanced already, and a namespace has one writer; await the other advance first"
@@ -137,7 +137,8 @@ async def _advanced(
     if not namespace.exists:
         _refuse_schedules(registry, type)
         intent = request()
-        _definition(registry, intent.type).signature.decode(intent.payload, f"payload of {intent.type!r}")
+        if type is not None:  # a child with a wrong payload is created and fails, so that its parent hears of it
+            _definition(registry, type).signature.decode(intent.payload, f"payload of {type!r}")
         namespace.create(intent, clock.now())
     _check_type(namespace.run, type)
     definition = _definition(registry, namespace.run.type)

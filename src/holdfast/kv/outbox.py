@@ -70,9 +70,13 @@ def _checked(id: Any) -> str:
     return id
 
 
-async def _id_at(driver: CheckedDriver, key: bytes) -> str:
+async def _id_at(driver: CheckedDriver, key: bytes) -> str | None:
+    """Return the id of an item, or None if it was cleared meanwhile."""
+    value = await driver.get(key)
+    if value is None:
+        return None
     try:
-        item: OutboxItem = read_item(await driver.read(key))
+        item: OutboxItem = read_item(value)
     except ValueError as error:
         raise Unreadable(f"the outbox cannot be read: {error}; nothing was written") from error
     return item.id
