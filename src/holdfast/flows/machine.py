@@ -107,7 +107,7 @@ class Machine:
         machine = cls(program, source, limits, state.seed, state.now)
         machine._draws = state.draws
         machine._used = state.used
-        machine._size, machine._parts = len(snapshot), state.parts
+        machine._size, machine._parts = len(snapshot.encode()), state.parts
         machine.handles = state.handles
         machine.durable = DurableCalls(state.handles, machine.meter)
         machine.durable.now = state.now
@@ -197,7 +197,8 @@ class Machine:
     def _tell(self, outcome: FlowOutcome, now: Micros) -> None:
         self._snapshot = None
         self._extra_work += FACT_COST
-        self._unchecked += BYTES_PER_FACT + len(outcome.value if isinstance(outcome, FlowDone) else outcome.message)
+        told = outcome.value if isinstance(outcome, FlowDone) else outcome.message
+        self._unchecked += BYTES_PER_FACT + len(told.encode(errors="surrogatepass"))
         self.durable.now = max(self.durable.now, now)
 
     # Called by the interpreter
