@@ -78,7 +78,11 @@ class Harness(Holdfast):
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
-        await self.start_worker()
+        try:
+            await self.start_worker()
+        except BaseException:
+            await super().__aexit__()  # `async with` closes nothing that it could not enter
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
