@@ -175,7 +175,7 @@ def rewound_flow(
     """Return the changes of a rewind. `children` are the open ones that exist, `told` those with ends in the inbox."""
     point = point_at(entries, location)
     dropped = [ADOPTED_LOCATION] if any(entry.location == ADOPTED_LOCATION for entry in entries) else []
-    reset = [*restored(entries, point, now)]
+    reset = [*restored(entries, point, now, _running_after(entries, point))]
     unread: list[Arrival] = []
     cancelled: list[str] = []
     attached: dict[str, str] = {}
@@ -205,6 +205,15 @@ def rewound_flow(
         attached=attached,
         is_from_start=point.snapshot is None,
     )
+
+
+def _running_after(entries: Iterable[Entry], point: FlowPoint) -> list[str]:
+    """Return the children that a snapshot knows and that ended after it, if at all.
+
+    In the snapshot, a child may have failed that a recovery has reopened since. The others are open in it anyway.
+    """
+    known = (entry for entry in entries if entry.kind is EntryKind.CHILD and entry.since <= point.since)
+    return [entry.location for entry in known if not (entry.is_settled and point.includes(entry))]
 
 
 def arrivals_in(entry: Entry) -> list[Arrival]:
@@ -275,8 +284,7 @@ def _check_forkable(entries: Iterable[Entry], location: str, point: FlowPoint, p
         raise InvalidRequest(
             f"there is nothing to patch at {_listed(others)}: the state of a flow is its snapshot, at {FLOW_LOCATION!r}"
         )
-    asked = (e for e in entries if e.kind is EntryKind.CHILD and e.since <= point.since)
-    if is_open := [e.location for e in asked if not (e.is_settled and point.includes(e))]:
+    if is_open := _running_after(entries, point):
         raise InvalidRequest(f"at {location!r} the children {_listed(is_open)} are open; a fork cannot share them")
 
 
