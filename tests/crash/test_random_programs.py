@@ -27,7 +27,7 @@ from tests.plugin.tiers import amount
 from tests.programs.ledger import EffectLedger
 from tests.stage import Stage
 
-PROGRAMS = amount(short=60, long=400, variable="HOLDFAST_PROGRAMS")
+PROGRAMS = amount(short=36, long=400, variable="HOLDFAST_PROGRAMS")
 BATCHES = amount(short=4, long=20)
 
 

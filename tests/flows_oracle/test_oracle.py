@@ -29,15 +29,15 @@ PARTS = 4
 @pytest.mark.both_tiers
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_programs_behave_as_in_cpython(part: int) -> None:
-    compared = sum(_compare(seed) for seed in range(part, amount(short=240, long=6_000), PARTS))
+    compared = sum(_compare(seed) for seed in range(part, amount(short=160, long=6_000), PARTS))
 
-    assert compared > amount(short=240, long=6_000) // PARTS // 2
+    assert compared > amount(short=160, long=6_000) // PARTS // 2
 
 
 @pytest.mark.both_tiers
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_programs_behave_the_same_when_saved_at_every_instruction(part: int) -> None:
-    for seed in range(part + 100_000, 100_000 + amount(short=60, long=400), PARTS):
+    for seed in range(part + 100_000, 100_000 + amount(short=40, long=400), PARTS):
         source = Generator(seed).program()
         whole, cut = Performance(source), Performance(source)
         expected = whole.run(ARGUMENTS[seed % 3])

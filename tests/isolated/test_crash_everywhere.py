@@ -14,7 +14,7 @@ from tests.isolated.vocabulary import explore
 from tests.isolated.world import World
 from tests.plugin.tiers import amount
 
-PROGRAMS = amount(short=24, long=240, variable="HOLDFAST_VOCABULARY")
+PROGRAMS = amount(short=16, long=240, variable="HOLDFAST_VOCABULARY")
 BATCHES = amount(short=4, long=16)
 NAMES = ("good", "bad")
 

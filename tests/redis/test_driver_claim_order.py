@@ -28,7 +28,7 @@ from tests.redis.server import RedisServer
 
 pytestmark = pytest.mark.both_tiers
 
-SEEDS = amount(short=40, long=400)
+SEEDS = amount(short=20, long=400)
 TYPES = ("order", "e-mail", 'quo"te', "back\\slash", "päckchen", "line\nbreak")
 WORKERS = ("me", "w-1", 'w"2', "w\\3\t")
 PRIORITIES = (-3, 0, 100, 101)

@@ -178,7 +178,7 @@ def test_mutated_text_is_a_program_or_refused() -> None:
         ":=",
     ]
     programs = 0
-    for _ in range(amount(short=1_500, long=30_000)):
+    for _ in range(amount(short=600, long=30_000)):
         text = SOURCE
         for _ in range(chance.randint(1, 4)):
             at = chance.randrange(len(text))

@@ -23,7 +23,7 @@ from tests.duration import lasting
 from tests.plugin.tiers import amount
 from tests.unit.stores.postgres.database import Place
 
-SEEDS = amount(short=60, long=600)
+SEEDS = amount(short=30, long=600)
 NOW: Micros = START + 100 * SECOND
 TYPES = ("B", "a", "a.b", "b", "b ", "c", "Ö", "ä", "☃", "🦊")
 """Upper case, accents and other alphabets: the order of a language differs from that of code points."""
