@@ -20,7 +20,7 @@ from tests.programs.effects import NOTHING, Check, Effect, Maybe, Par, Seq
 from tests.programs.interpreter import Interpreter
 from tests.programs.performer import Performer
 
-PROGRAMS = amount(short=24, long=320, variable="HOLDFAST_VOCABULARY")
+PROGRAMS = amount(short=40, long=320, variable="HOLDFAST_VOCABULARY")
 BATCHES = amount(short=8, long=32)
 
 

@@ -35,7 +35,7 @@ from tests.simulation.outcome import played, world_of
 from tests.simulation.plan import Act, Deploy, Plan, plan_of
 from tests.simulation.shrink import shrunk
 
-SEEDS = amount(short=18, long=1_000, variable="HOLDFAST_SIMULATION_SEEDS")
+SEEDS = amount(short=12, long=1_000, variable="HOLDFAST_SIMULATION_SEEDS")
 BATCHES = amount(short=6, long=40)
 FOUND = sorted((Path(__file__).parent / "found").glob("*.json"))
 
