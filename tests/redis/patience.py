@@ -10,4 +10,4 @@ def shorten_patience(connection: LoopConnection, seconds: float) -> None:
     connection._answer_seconds = seconds
     if connection._watch is not None:
         connection._watch.cancel()
-        connection._watch = None
+        connection._look()  # sets another timer if a call waits for its reply
