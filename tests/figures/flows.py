@@ -41,10 +41,10 @@ HOSTILE = {
     "many paths": "while True:\n    await join([path(i) for i in range(900)])",
     "comparing": "x = [[i] for i in range(4900)]\ny = [[i] for i in range(4900)]\nwhile True:\n    z = x == y",
     "f-strings of lists": "x = [[i] for i in range(9000)]\nwhile True:\n    z = f'{x}'",
-    "join of many handles": "await join([sleep(5 + i) for i in range(4900)])",
-    "joins of the same handles": "x = [sleep(5) for i in range(4900)]\nwhile True:\n    h = join(x)",
+    "join of many handles": "await join([sleep(5 + i) for i in range(1900)])",
+    "joins of the same handles": "x = [sleep(5) for i in range(1900)]\nwhile True:\n    h = join(x)",
     "race of failures": """
-x = [receive("q", timeout=0) for i in range(4900)]
+x = [receive("q", timeout=0) for i in range(1900)]
 await sleep(0.01)
 while True:
     try:

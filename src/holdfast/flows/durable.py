@@ -36,7 +36,7 @@ BATCH_LIMIT = 1_000
 """Maximum number of messages in one batch, as in a workflow in Python."""
 CALL_COST = 25
 """Number of instructions that a durable call costs, and each child of a map."""
-BRANCH_COST = 2
+BRANCH_COST = 10
 """Number of instructions that each branch of a join or race costs."""
 BYTES_PER_BRANCH = 16
 """What a branch of a join or race adds to the state at most."""

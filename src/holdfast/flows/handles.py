@@ -74,6 +74,8 @@ class Handles:
         members = self._members(branches)
         if not members and kind != JOIN:
             raise fault("ValueError", "no branches, so none of them could win; pass at least one")
+        if len(members) > self.limits.branches:
+            raise exceeded("branches", self.limits.branches, f"the group has {len(members):,} branches")
         operation = self.open(kind)
         operation.keys = list(branches) if isinstance(branches, dict) else None
         operation.members = members

@@ -52,6 +52,8 @@ class FlowLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Number of helper functions that have called each other and not yet returned."""
     open_handles: int = 5_000
     """Number of operations that are open at once."""
+    branches: int = 2_000
+    """Number of branches of one `join`, `race` or `first_settled`."""
     paths: int = 1_000
     """Number of async helpers that run side by side."""
     map_items: int = 5_000

@@ -66,6 +66,7 @@ BOMBS = {
     "mutual recursion": ("return await left(0)", "call_depth"),
     "many handles": ("x = []\nwhile True:\n    x.append(start('x.v1'))", "open_handles|max_instructions|state_bytes"),
     "many paths": ("while True:\n    left(1)", "paths"),
+    "many branches": ("h = sleep(1)\nawait join([h] * 20000)", "branches"),
     "many map items": ("await map('x', [{}] * 20000)", "map_items"),
     "deep groups": ("h = sleep(1)\nfor i in range(3000):\n    h = race([h])\nawait h", ""),
     "large payload": ("await call('x', p=['a' * 900000] * 9)", "value_bytes"),
