@@ -18,6 +18,7 @@ import ssl
 import struct
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
@@ -30,6 +31,7 @@ T = TypeVar("T")
 
 _LAST_ROUNDS = 20
 """Rounds of the event loop that the end takes. A connection that was just accepted gets its task some rounds later."""
+
 Request = TypeVar("Request")
 
 CutMoment = Literal["before", "lost", "after"]
@@ -127,7 +129,6 @@ class FaultProxy:
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
         self._listener: asyncio.Server | None = None
         self._links: set[_Link] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._weather = _Weather()
 
     # Faults
@@ -219,24 +220,23 @@ class FaultProxy:
         await self._stop_listening()
         for _ in range(_LAST_ROUNDS):
             await self._cut()
-            for task in self._tasks:
+            # All tasks: also those of asyncio that accept a connection or negotiate its encryption.
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.sleep(0)
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
         client = _Side(reader, writer)
         try:
             await self._carry(client)
+            await client.closed()
         except asyncio.CancelledError:
             pass  # the proxy is being closed
         finally:
             client.reset()
-            self._tasks.discard(task)
 
     async def _carry(self, client: _Side) -> None:
         try:
@@ -247,8 +247,11 @@ class FaultProxy:
         self._links.add(link)
         try:
             await link.carry()
+            self._links.discard(link)
+            await server.closed()
         finally:
             self._links.discard(link)
+            server.reset()
 
 
 class _Weather:
@@ -268,12 +271,18 @@ class _Side:
         self.reader = reader
         self.writer = writer
 
+    async def closed(self) -> None:
+        """Wait until all that was written before its close is delivered. Return at once if nothing closed it."""
+        if self.writer.is_closing():
+            with suppress(OSError):
+                await self.writer.wait_closed()
+
     def reset(self) -> None:
         """Close it at once, with a reset: the other side gets an error, not an end."""
-        if not self.writer.transport.is_closing():
+        if not self.writer.is_closing():
             peer: socket.socket = self.writer.get_extra_info("socket")
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self.writer.transport.abort()
+        self.writer.transport.abort()
 
 
 class _Link:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import socketserver
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
 from holdfast.testing.patience import GUARD_SECONDS, wait_until
 from tests.proxy import FaultProxy
+from tests.redis.certificate import Certificate
 
 MOMENT_SECONDS = 0.1
 """Time to wait to see that nothing comes."""
@@ -154,6 +159,52 @@ def test_a_closed_proxy_and_its_connections_are_gone(connect: Connect, proxy: Fa
         client.recv(1)
     with pytest.raises(ConnectionRefusedError):
         connect()
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Certificate:
+    return Certificate(tmp_path).make()
+
+
+def test_a_closed_proxy_leaves_no_connection_that_is_still_negotiating(certificate: Certificate) -> None:
+    with _a_server_that_says_goodbye() as address, FaultProxy(*address, encryption=certificate.encryption()) as proxy:
+        client = socket.create_connection((proxy.host, proxy.port), timeout=GUARD_SECONDS)
+        client.sendall(_START_OF_A_GREETING)
+        time.sleep(MOMENT_SECONDS)  # the proxy waits for the rest; nothing outside shows that
+
+    with client, suppress(ConnectionResetError):
+        assert client.recv(1) == b""
+    gc.collect()  # a socket that is still open warns here
+
+
+def test_a_closed_proxy_leaves_no_connection_whose_client_does_not_confirm_the_end(certificate: Certificate) -> None:
+    trusting = ssl.create_default_context(cafile=certificate.file)
+    with _a_server_that_says_goodbye() as address, FaultProxy(*address, encryption=certificate.encryption()) as proxy:
+        plain = socket.create_connection((proxy.host, proxy.port), timeout=GUARD_SECONDS)
+        client = trusting.wrap_socket(plain, server_hostname=proxy.host)
+        assert client.recv(3) == b"bye"
+        wait_until("the connection is over", lambda: proxy.connections == 0)
+
+    client.close()
+    gc.collect()
+
+
+_START_OF_A_GREETING = bytes([22, 3, 1])
+"""The first bytes of a TLS handshake record."""
+
+
+@contextmanager
+def _a_server_that_says_goodbye() -> Iterator[tuple[str, int]]:
+    """Run a server that sends "bye" to each client and closes the connection."""
+
+    class Goodbye(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(b"bye")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Goodbye) as server:
+        threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
+        yield ("127.0.0.1", server.server_address[1])
+        server.shutdown()
 
 
 def _first_byte(proxy: FaultProxy) -> bytes:

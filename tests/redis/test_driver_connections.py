@@ -372,14 +372,18 @@ async def test_a_server_without_connections_left_is_named(redis_server: RedisSer
 
 
 async def test_something_that_is_no_redis_server_is_named() -> None:
+    is_closed = asyncio.Event()
+
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        await writer.drain()
         writer.close()
+        await writer.wait_closed()
+        is_closed.set()
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         assert "not those of a Redis server" in await _refusal(f"redis://127.0.0.1:{port}")
+        await is_closed.wait()
 
 
 async def test_a_server_that_becomes_a_replica_is_named(redis_server: RedisServer) -> None:
