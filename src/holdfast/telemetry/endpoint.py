@@ -10,7 +10,7 @@ import hmac
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from holdfast.config.address import DEFAULT_HOST, Address
 from holdfast.core.errors import InvalidRequest
@@ -44,6 +44,7 @@ class Endpoint:
         self._content_type = content_type
         self._is_healthy = is_healthy
         self._token = token
+        self._talks: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def serving(self, address: Address) -> AsyncIterator[Address]:
@@ -63,9 +64,16 @@ class Endpoint:
             yield Address(address.host, server.sockets[0].getsockname()[1])
         finally:
             server.close()
+            # A client that is slow, or silent, must not delay the end of a worker.
+            for talk in self._talks:
+                talk.cancel()
+            await asyncio.gather(*self._talks, return_exceptions=True)
             await server.wait_closed()
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+        self._talks.add(task)
+        task.add_done_callback(self._talks.discard)
         try:
             # Do not wait for a client that connects and sends nothing, or does not read the response.
             async with asyncio.timeout(_SECONDS):

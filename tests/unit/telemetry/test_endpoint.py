@@ -11,6 +11,7 @@ from holdfast import InvalidRequest
 from holdfast.config.address import Address
 from holdfast.telemetry import endpoint
 from holdfast.telemetry.endpoint import Endpoint
+from holdfast.testing.patience import GUARD_SECONDS
 
 HERE = Address("127.0.0.1", 0)
 TOKEN = "let-me-in"  # noqa: S105 - of a test
@@ -32,6 +33,7 @@ async def asked(address: Address, request: bytes) -> str:
         return (await reader.read()).decode()
     finally:
         writer.close()
+        await writer.wait_closed()
 
 
 async def got(address: Address, path: str, *headers: str, method: str = "GET") -> str:
@@ -102,6 +104,18 @@ async def test_a_client_that_sends_too_much_or_nothing_is_disconnected(monkeypat
         assert await asked(address, b"GET /metrics HTTP/1.1\r\n") == ""
         assert await asked(address, b"x" * 100_000 + b"\r\n\r\n") == ""
         assert (await got(address, "/healthz")).startswith("HTTP/1.1 200")
+
+
+async def test_a_silent_client_is_disconnected_when_the_endpoint_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "_SECONDS", 2 * GUARD_SECONDS)
+    async with asyncio.timeout(GUARD_SECONDS):
+        async with an_endpoint().serving(HERE) as address:
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+            assert (await got(address, "/healthz")).startswith("HTTP/1.1 200")  # so the first was accepted, too
+
+        assert await reader.read() == b""
+    writer.close()
+    await writer.wait_closed()
 
 
 async def test_metrics_that_cannot_be_computed_are_an_error_of_that_request_only(
