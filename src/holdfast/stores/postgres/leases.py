@@ -61,11 +61,18 @@ def renew(
     told = renewed.told
     until = time.monotonic() + lease / SECOND / PATIENCE
     pause = _FIRST_PAUSE_SECONDS
-    while renewed.skipped and time.monotonic() < until:
+    while (locked := _still_held(renewed)) and time.monotonic() < until:
         time.sleep(pause)
         pause = min(_LAST_PAUSE_SECONDS, pause * 2)
-        renewed = prolong([holding for holding in holdings if holding.run_id in renewed.skipped])
+        renewed = prolong([holding for holding in holdings if holding.run_id in locked])
     return told
+
+
+def _still_held(renewed: _Renewed) -> frozenset[str]:
+    """Return the runs that were skipped because they are locked. A run that does not exist is skipped, too."""
+    if not renewed.skipped:
+        return renewed.skipped
+    return renewed.skipped - {verdict.run_id for verdict in renewed.told.verdicts if verdict.is_lost}
 
 
 def look(connection: Connection, schema: str, holdings: Sequence[Holding], at: Micros | None) -> Verdicts:

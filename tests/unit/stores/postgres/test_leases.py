@@ -53,6 +53,12 @@ async def test_a_run_is_renewed_as_soon_as_it_is_unlocked(
     assert (await the_run(store, 1)).ready_at != first
 
 
+async def test_a_renewal_does_not_wait_for_a_run_that_does_not_exist(store: PostgresStore) -> None:
+    told = await asyncio.to_thread(store.renew, a_worker(), [Holding(run_id=an_id(9), token=1)], LONGER)
+
+    assert [verdict.is_lost for verdict in told.verdicts] == [True]
+
+
 async def test_few_more_than_the_last_hundred_heartbeats_are_kept(
     store: PostgresStore, outsider: psycopg.Connection[Any]
 ) -> None:
