@@ -41,9 +41,9 @@ types: $(READY) ## check types
 	$(BIN)/mypy $(CODE)
 
 PYTEST = $(BIN)/pytest -n auto --dist worksteal
-# Tests wait most of their time, for disks, for servers and for processes they start: so there are more workers than
-# three times the processors.
-export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN) + 1)))
+# Tests wait about half of their time, for disks, for servers and for processes they start: so there are twice as many
+# workers as processors.
+export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN) + 1)))
 
 test: $(READY) ## run the short tier of the tests; ARGS="-k name" chooses
 	$(PYTEST) --tier short $(ARGS)

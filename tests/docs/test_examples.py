@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.flows import compile_flow
 from tests.docs.page import PROJECT
+from tests.plugin.tiers import amount
 
 LAST_WORDS = {
     "agent": "Done: TP-101 is booked (key given).",
@@ -58,10 +59,12 @@ def url(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     return f"sqlite:///{tmp_path}/example.db"
 
 
+@pytest.mark.both_tiers
 @pytest.mark.parametrize("name", LAST_WORDS)
-def test_an_example_runs_twice_on_the_same_store(name: str, url: str, tmp_path: Path) -> None:
+def test_an_example_runs(name: str, url: str, tmp_path: Path) -> None:
+    """In the long tier also a second time, on the store that it left."""
     environment = {**os.environ, "PYTHONPATH": str(PROJECT), "HOLDFAST_URL": url}
-    for _ in range(2):
+    for _ in range(amount(short=1, long=2)):
         program = subprocess.run(
             [sys.executable, "-W", "error", "-m", f"examples.{name}"],
             cwd=tmp_path,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 
-import pytest
-
 from holdfast.flows import compile_flow
 from holdfast.flows.checker import FunctionChecker
 from holdfast.flows.expression_checker import ExpressionChecker
@@ -54,19 +52,20 @@ def test_every_limit_of_a_text_is_documented() -> None:
     assert {name for name, _, _ in flow_language.constants()} == LIMIT_CONSTANTS
 
 
-@pytest.mark.parametrize("name", [*BUILTINS, *LAZY, *DURABLE])
-def test_every_function_is_on_the_page(name: str) -> None:
-    assert f"| `{name}(" in flow_language.flow_language()
+def test_every_function_is_on_the_page() -> None:
+    page = flow_language.flow_language()
+
+    assert [name for name in (*BUILTINS, *LAZY, *DURABLE) if f"| `{name}(" not in page] == []
 
 
-@pytest.mark.parametrize("name", [*METHOD_NAMES, *REFUSED_FUNCTIONS, *CATCHABLE])
-def test_every_other_name_is_on_the_page(name: str) -> None:
-    assert f"`{name}`" in flow_language.flow_language()
+def test_every_other_name_is_on_the_page() -> None:
+    page = flow_language.flow_language()
+
+    assert [name for name in (*METHOD_NAMES, *REFUSED_FUNCTIONS, *CATCHABLE) if f"`{name}`" not in page] == []
 
 
-@pytest.mark.parametrize("name", [*BUILTINS, *LAZY])
-def test_every_builtin_has_a_sentence(name: str) -> None:
-    assert {**BUILTINS, **LAZY}[name].says
+def test_every_builtin_has_a_sentence() -> None:
+    assert [name for name, function in {**BUILTINS, **LAZY}.items() if not function.says] == []
 
 
 def test_the_examples_of_the_page_are_flows() -> None:

@@ -27,31 +27,36 @@ _LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
 USER_PAGES = [page for page in pages() if page.path.parent == DOCS or page.path.name == "README.md"]
 
 
-@pytest.mark.parametrize("name", holdfast.__all__)
-def test_every_public_name_is_mentioned(name: str) -> None:
-    assert any(re.search(rf"\b{name}\b", page.text) for page in USER_PAGES)
+USER_TEXT = "\n".join(page.text for page in USER_PAGES)
 
 
-@pytest.mark.parametrize("name", [name for name, kind in vars(errors).items() if isinstance(kind, type)])
-def test_every_error_is_on_the_page_of_errors(name: str) -> None:
-    is_error = issubclass(getattr(errors, name), Exception)
-
-    assert not is_error or name.startswith("_") or name in Page(DOCS / "errors.md").text
+def test_every_public_name_is_mentioned() -> None:
+    assert set(holdfast.__all__) - set(re.findall(r"\w+", USER_TEXT)) == set()
 
 
-@pytest.mark.parametrize("method", [name for name in dir(holdfast.Context) if not name.startswith("_")])
-def test_every_operation_of_the_context_is_mentioned(method: str) -> None:
-    assert any(f"ctx.{method}" in page.text for page in USER_PAGES)
+def test_every_error_is_on_the_page_of_errors() -> None:
+    page = Page(DOCS / "errors.md").text
+    kinds = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and not name.startswith("_")}
+
+    assert [name for name, kind in kinds.items() if issubclass(kind, Exception) and name not in page] == []
 
 
-@pytest.mark.parametrize("method", [name for name in vars(holdfast.RunHandle) if not name.startswith("_")])
-def test_every_operation_of_a_handle_is_mentioned(method: str) -> None:
-    assert any(f"run.{method}" in page.text for page in USER_PAGES)
+def test_every_operation_of_the_context_is_mentioned() -> None:
+    operations = [name for name in dir(holdfast.Context) if not name.startswith("_")]
+
+    assert [name for name in operations if f"ctx.{name}" not in USER_TEXT] == []
 
 
-@pytest.mark.parametrize("name", SIGNALS)
-def test_every_signal_is_on_the_page_about_observing(name: str) -> None:
-    assert f"`{name}`" in Page(DOCS / "observing.md").text
+def test_every_operation_of_a_handle_is_mentioned() -> None:
+    operations = [name for name in vars(holdfast.RunHandle) if not name.startswith("_")]
+
+    assert [name for name in operations if f"run.{name}" not in USER_TEXT] == []
+
+
+def test_every_signal_is_on_the_page_about_observing() -> None:
+    page = Page(DOCS / "observing.md").text
+
+    assert [name for name in SIGNALS if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
@@ -103,9 +108,8 @@ def test_the_state_diagram_equals_the_code() -> None:
     assert shown.text.rstrip() == states.diagram()
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
-def test_links_between_pages_are_valid(page: Page) -> None:
-    broken = [link for link in _LINK.findall(page.prose()) if not _is_good(link, page)]
+def test_links_between_pages_are_valid() -> None:
+    broken = [(page.name, link) for page in pages() for link in _LINK.findall(page.prose()) if not _is_good(link, page)]
 
     assert broken == []
 
@@ -118,12 +122,14 @@ def _is_good(link: str, page: Page) -> bool:
     return target.exists() and (not anchor or anchor in Page(target).anchors())
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
-def test_files_named_by_a_page_exist(page: Page) -> None:
-    if page in USER_PAGES:
-        return  # these name files of the user
-    roots = (PROJECT, SOURCE, page.path.parent)
-    missing = [name for name in _PATH.findall(page.prose()) if not any((root / name).exists() for root in roots)]
+def test_files_named_by_a_page_exist() -> None:
+    ours = [page for page in pages() if page not in USER_PAGES]  # the others name files of the user
+    named = {(page, name) for page in ours for name in _PATH.findall(page.prose())}
+    missing = [
+        (page.name, name)
+        for page, name in named
+        if not any((root / name).exists() for root in (PROJECT, SOURCE, page.path.parent))
+    ]
 
     assert missing == []
 
@@ -135,12 +141,11 @@ def test_every_page_is_in_the_index() -> None:
     assert [page.name for page in pages() if page.path.is_relative_to(DOCS) and page.path not in linked] == [index.name]
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
-def test_a_page_has_a_limited_length(page: Page) -> None:
-    # A section for each command, and a line for each construct.
-    is_looked_up = page.path.name in ("cli.md", "flows-reference.md")
+def test_pages_have_a_limited_length() -> None:
+    looked_up = ("cli.md", "flows-reference.md")  # a section for each command, and a line for each construct
+    lengths = {page.name: len(page.text.splitlines()) for page in pages() if page.path.name not in looked_up}
 
-    assert is_looked_up or len(page.text.splitlines()) <= LINE_LIMIT
+    assert {name: length for name, length in lengths.items() if length > LINE_LIMIT} == {}
 
 
 def test_the_tested_python_versions_are_named_alike() -> None:

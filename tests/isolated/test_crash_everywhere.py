@@ -114,7 +114,7 @@ async def test_a_process_that_dies_at_any_call_changes_nothing(when: When, part:
     undisturbed = World(application())
     expected = await ends(undisturbed)
     calls = len(undisturbed.counter.names)
-    step = 4 * amount(short=5, long=1)
+    step = 4 * amount(short=10, long=1)
     for number in range(1 + part, calls + 1, step):
         world = World(application(), crashes={number: when})
         assert await ends(world) == expected, f"the process died {when} call {number} of {calls}"

@@ -241,7 +241,6 @@ async def test_a_bad_deploy_of_a_plain_function_executes_nothing_either(stage: S
     world.check_once()
 
 
-@pytest.mark.every_store
 @pytest.mark.parametrize("change", EARLY)
 async def test_a_rolling_deploy_with_both_kinds_of_workers_succeeds_once_the_bad_ones_are_gone(
     stage: Stage, change: str

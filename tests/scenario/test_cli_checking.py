@@ -51,6 +51,7 @@ def check(shop: Shop, code: str, *arguments: str) -> subprocess.CompletedProcess
     )
 
 
+@pytest.mark.long
 def test_schedules_that_the_code_no_longer_has_are_named(shop: Shop) -> None:
     code = SAME.replace("@hf.workflow", '@hf.schedule(every=3600, args=("ada",))\n@hf.workflow', 1)
     (shop.path.parent / "app.py").write_text(code)
@@ -83,6 +84,7 @@ def test_code_that_diverges_is_reported_and_fails_the_gate(shop: Shop) -> None:
     assert done.stderr == "1 live run checked: 1 diverge\n-v shows history and code side by side\n"
 
 
+@pytest.mark.long
 def test_verbose_shows_history_and_code_side_by_side(shop: Shop) -> None:
     done = check(shop, SHORTER, "-v")
     assert done.returncode == 1
@@ -103,6 +105,7 @@ def test_the_difference_comes_first_with_the_lines_to_paste(shop: Shop) -> None:
     assert "diverges  charge (step)  bill (step)" in done.stdout
 
 
+@pytest.mark.long
 def test_an_undecided_run_fails_the_gate_unless_that_is_allowed(shop: Shop) -> None:
     done = check(shop, LAX)
     assert done.returncode == 1
@@ -135,12 +138,14 @@ def test_json_has_every_run_with_its_fit(shop: Shop) -> None:
     assert found["shop.event.v1"]["fit"] == "unknown"
 
 
+@pytest.mark.long
 def test_a_check_can_be_limited(shop: Shop) -> None:
     assert check(shop, SHORTER, "--type", "billing.*").stderr == "0 live runs checked\n"
     shop.start("shop.order.v1", {"name": "bob"})
     assert check(shop, SHORTER, "--limit", "1").stderr == "1 live run checked: 1 fit\n"
 
 
+@pytest.mark.long
 def test_a_terminal_shows_the_progress_of_a_long_check(shop: Shop) -> None:
     async def start_many(hf: Holdfast) -> None:
         await hf.start_many("shop.order.v1", [{"name": str(number)} for number in range(30)])

@@ -112,6 +112,7 @@ def test_an_invalid_settings_file_offers_nothing_and_prints_nothing(shop: Shop) 
     assert offered(shop, "holdfast sho").keys() == {"show"}
 
 
+@pytest.mark.long
 def test_a_store_that_does_not_answer_is_not_waited_for(shop: Shop) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts connections and never answers
         url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/x"
@@ -145,6 +146,7 @@ def test_completion_is_given_up_after_a_short_time() -> None:
 # The scripts
 
 
+@pytest.mark.long
 def test_bash_offers_what_holdfast_offers(shop: Shop, tmp_path: Path) -> None:
     shop.start("shop.add.v1", {"a": 1, "b": 2}, id="01-first")
     command = tmp_path / "bin" / "holdfast"

@@ -130,6 +130,7 @@ def test_a_worker_needs_no_argument_if_its_application_is_configured(shop: Shop,
     assert shop.type("result", "key:sum").stdout == "3\n"
 
 
+@pytest.mark.long
 def test_worker_processes_get_the_options_of_their_supervisor(shop: Shop, project: Path) -> None:
     write(project, "application = 'app:hf'\nworker.processes = 2\nworker.concurrency = 5")
     shop.start("shop.add.v1", {"a": 1, "b": 2}, key="sum")

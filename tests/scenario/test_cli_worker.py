@@ -102,6 +102,7 @@ def test_a_worker_executes_all_ready_runs_and_ends_when_idle(shop: Shop) -> None
     assert shop.read("workers") == []
 
 
+@pytest.mark.long
 def test_a_worker_names_the_flows_that_it_executes(shop: Shop) -> None:
     for type in ("shop.gift.v1", "other.v1"):
         (shop.path.parent / f"{type}.py").write_text("async def main():\n    return 1\n")
@@ -194,6 +195,7 @@ def test_an_application_with_a_different_url_is_refused(shop: Shop) -> None:
     assert not (shop.path.parent / "own.db").exists()
 
 
+@pytest.mark.long
 def test_an_application_with_its_own_store_is_not_replaced(shop: Shop) -> None:
     made = "Holdfast(store=SqliteStore('own.db'))"
     source = f"from holdfast.stores.sqlite import SqliteStore\n{APPLICATION.replace('Holdfast()', made)}"
@@ -210,6 +212,7 @@ def test_an_application_with_its_own_store_is_not_replaced(shop: Shop) -> None:
         assert "own:hf uses SqliteStore, but --url says sqlite:///other.db" in one.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -243,6 +246,7 @@ def test_a_worker_without_a_store_ends(shop: Shop) -> None:
     assert "there is no directory" in done.stderr
 
 
+@pytest.mark.long
 def test_commands_that_only_read_never_import_the_application(shop: Shop) -> None:
     shop.start("shop.add.v1", {"a": 1, "b": 2}, key="sum")
     (shop.path.parent / "app.py").write_text("raise SystemExit('imported')")
@@ -274,6 +278,7 @@ def test_an_interrupt_ends_watching(shop: Shop) -> None:
     assert (watching.returncode, talk) == (130, "interrupted\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["--json", "-ojsonl"])
 def test_a_list_can_be_watched(shop: Shop, form: str) -> None:
     shop.start("shop.add.v1", {"a": 1, "b": 2}, key="sum")
@@ -289,6 +294,7 @@ def test_a_list_can_be_watched(shop: Shop, form: str) -> None:
     assert watching.returncode == 130
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("answer", "code", "state"), [("n", 1, "pending"), ("y", 0, "cancelled")])
 def test_cancel_asks_once_on_a_terminal(shop: Shop, answer: str, code: int, state: str) -> None:
     run_id = shop.start("shop.add.v1", {"a": 1, "b": 2})
@@ -334,6 +340,7 @@ def test_a_worker_serves_its_metrics_and_logs_in_json(shop: Shop) -> None:
     assert "worker wally stopped" in [record["message"] for record in records]
 
 
+@pytest.mark.long
 def test_metrics_for_other_machines_need_a_token(shop: Shop) -> None:
     done = holdfast(shop, "worker", "app:hf", "--until-idle", "--metrics", "0.0.0.0:0")
     allowed = holdfast(shop, "worker", "app:hf", "--until-idle", "--metrics", "0.0.0.0:0", HOLDFAST_METRICS_TOKEN="t")  # noqa: S106
@@ -343,6 +350,7 @@ def test_metrics_for_other_machines_need_a_token(shop: Shop) -> None:
     assert allowed.returncode == 0
 
 
+@pytest.mark.long
 def test_each_worker_process_serves_its_own_metrics(shop: Shop) -> None:
     with running(shop, "worker", "app:hf", "--processes", "2", "--metrics", "0") as supervisor:
         addresses = {_said(supervisor, "metrics at ").split()[-1] for _ in range(2)}
