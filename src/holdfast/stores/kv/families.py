@@ -25,8 +25,7 @@ class KvFamilies:
     def _ids(self, parent_id: str) -> list[str]:
         members = self._space.range(names.all_children(parent_id), names.children(parent_id))
         loaded = [member[names.TIME_DIGITS :] for member in members]
-        new = [run.id for run in self._runs.known() if run.parent_id == parent_id and self._runs.is_new(run.id)]
-        return list(dict.fromkeys([*loaded, *new]))
+        return list(dict.fromkeys([*loaded, *self._runs.new_children(parent_id)]))
 
     def _live(self, parent_id: str) -> list[Run]:
         ids = self._ids(parent_id)

@@ -56,6 +56,7 @@ class KvRuns:
         self._runs: dict[str, Run | None] = {}
         self._origins: dict[str, Run | None] = {}
         self._keys: dict[str, str | None] = {}
+        self._new_children: dict[str, list[str]] = {}
 
     def get(self, run_id: str) -> Run | None:
         if run_id not in self._runs:
@@ -105,6 +106,8 @@ class KvRuns:
             self._runs[run.id] = self._fenced(run) if run.token > 0 else run
             if run.key is not None:
                 self._keys[run.key] = run.id
+            if run.parent_id is not None:
+                self._new_children.setdefault(run.parent_id, []).append(run.id)
 
     def existing(self, run_ids: Sequence[str]) -> set[str]:
         self._space.expect(head_of(run_id) for run_id in run_ids if run_id not in self._runs)
@@ -156,6 +159,10 @@ class KvRuns:
     def is_new(self, run_id: str) -> bool:
         """Return True if a run was added in this unit of work."""
         return run_id in self._runs and self._origins[run_id] is None and self._runs[run_id] is not None
+
+    def new_children(self, parent_id: str) -> list[str]:
+        """Return the ids of the children of a run that were added in this unit of work."""
+        return [run_id for run_id in self._new_children.get(parent_id, ()) if self.is_new(run_id)]
 
     def known(self) -> Iterable[Run]:
         """Return the runs that were read or written here, as they are now."""

@@ -1,0 +1,67 @@
+"""The end of a run with many children: each child costs the same, however many there are."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+import pytest
+
+from holdfast.core.states import RunState
+from holdfast.testing.contract.arrange import an_id, an_intent, checkpoint_for, held, succeed, the_run, write
+from tests.stage import Stage
+
+FEW, MANY = 50, 400
+
+
+class Lines:
+    """Counts the lines of Python that are executed, in this thread and in new ones."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> Self:
+        self._before = sys.gettrace()
+        threading.settrace(self._trace)
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+        threading.settrace(self._before)  # type: ignore[arg-type]
+
+    def _trace(self, _: FrameType, event: str, __: Any) -> Any:
+        self.count += event == "line"
+        return self._trace
+
+
+async def _lines_per_child(stage: Stage, children: int) -> float:
+    """Return the number of lines per child that a store executes to end a run with so many children."""
+    store = stage.store()
+    await store.open()
+    family = [
+        an_intent(number, type="child", parent_id=an_id(1), parent_location=f"call#{number}", on_close="cancel")
+        for number in range(2, children + 2)
+    ]
+    lease = await held(store)
+    await write(store, checkpoint_for(lease, children=tuple(family)))
+    with Lines() as lines:
+        await write(store, checkpoint_for(lease, succeed()))
+    last = await the_run(store, children + 1)
+    await store.close()
+    assert last.state is RunState.CANCELLED
+    return lines.count / children
+
+
+@pytest.mark.parametrize("kind", ["memory", "dictionary", "sqlite"])
+async def test_the_end_of_a_run_costs_the_same_for_each_of_its_children(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "few").mkdir()
+    (tmp_path / "many").mkdir()
+
+    few = await _lines_per_child(Stage(kind, tmp_path / "few"), FEW)
+    many = await _lines_per_child(Stage(kind, tmp_path / "many"), MANY)
+
+    assert many < 1.5 * few
