@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -103,16 +103,23 @@ def longest_callback() -> Iterator[list[float]]:
         asyncio.Handle._run = original  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("store", ["memory", "sqlite"])
+@pytest.mark.parametrize("store", ["memory", "sqlite", "redis"])
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_a_hostile_flow_leaves_the_loop_to_others(name: str, store: str, tmp_path: Path) -> None:
+async def test_a_hostile_flow_leaves_the_loop_to_others(
+    name: str, store: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    urls: dict[str, Callable[[], str]] = {
+        "memory": lambda: "memory://",
+        "sqlite": lambda: f"sqlite:///{tmp_path}/runs.db",
+        "redis": lambda: str(request.getfixturevalue("redis_url")),
+    }
     app = Registry()
 
     @app.task("polite.v1")
     async def polite(n: int) -> int:
         return n
 
-    hf = Holdfast("memory://" if store == "memory" else f"sqlite:///{tmp_path}/runs.db")
+    hf = Holdfast(urls[store]())
     hf.include(app)
     body = "\n".join(f"    {line}" for line in HOSTILE[name].strip().split("\n"))
     async with hf:

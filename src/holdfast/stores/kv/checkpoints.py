@@ -25,7 +25,7 @@ from holdfast.stores.kv.held import HeldRuns, HeldVersions
 from holdfast.stores.kv.histories import entry_value
 from holdfast.stores.kv.inboxes import aged_member
 from holdfast.stores.kv.run_fields import changed_fields, entry_changes
-from holdfast.stores.kv.runs import head_of
+from holdfast.stores.kv.runs import head_of, reads_to_close
 from holdfast.stores.kv.unit_of_work import KvUnit
 from holdfast.stores.kv.waits import places_of
 from holdfast.stores.operations import checkpoints as model
@@ -286,6 +286,8 @@ class BatchWriter:
             reads += foresight.for_message(message)
         if checkpoint.events:
             reads += [*foresight.for_events(checkpoint.events), Reserve(names.EVENT_NUMBERS, len(checkpoint.events))]
+        for child_id in checkpoint.cancels:
+            reads += reads_to_close(child_id)
         if any(wait.kind is WaitKind.EVENT for wait in checkpoint.waits or ()):
             reads.append(AllFields(names.TOPICS))
         if isinstance(checkpoint.next, Finish):
