@@ -54,7 +54,7 @@ while True:
     except RaceFailed:
         pass
 """,
-    "many waits": "x = [receive('q') for i in range(4900)]\nwhile True:\n    await receive_batch('m', 9, timeout=0)",
+    "many waits": "x = [receive('q') for i in range(2990)]\nwhile True:\n    await receive_batch('m', 9, timeout=0)",
     "long messages of errors": """
 k = "a" * 900000
 while True:

@@ -50,7 +50,7 @@ class FlowLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Size of an integer. It is below the number of digits that Python parses."""
     call_depth: int = 100
     """Number of helper functions that have called each other and not yet returned."""
-    open_handles: int = 5_000
+    open_handles: int = 3_000
     """Number of operations that are open at once."""
     branches: int = 2_000
     """Number of branches of one `join`, `race` or `first_settled`."""

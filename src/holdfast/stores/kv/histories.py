@@ -105,8 +105,12 @@ class KvHistories:
         self.drop(run_id, [entry.location for entry in inside if not entry.has_undo])
 
     def forget(self, run_id: str, before: int) -> None:
-        settled = [entry for entry in self.all(run_id) if 0 < entry.position < before]
-        self.drop(run_id, [entry.location for entry in settled if is_for_people(entry.location)])
+        fields = self._space.whole(names.history(run_id))
+        # The others are not decoded: the snapshot of a flow may be large.
+        shown = {location: value for location, value in fields.items() if is_for_people(location)}
+        with decoding(run_id, "the history of run"):
+            settled = [entry for entry in history_of(shown) if 0 < entry.position < before]
+        self.drop(run_id, [entry.location for entry in settled])
 
     def has_undo(self, run_id: str) -> bool:
         return bool(self._space.range(names.all_undo(run_id), names.history(run_id)))

@@ -22,6 +22,7 @@ BLOCKING_SECONDS = 4.0
 
 FIRST_PAUSE_SECONDS = 0.05
 
+SEND_BUFFER_BYTES = 256 * 1024
 KEEPALIVE_IDLE_SECONDS = 5
 KEEPALIVE_APART_SECONDS = 2
 KEEPALIVE_COUNT = 3
@@ -108,6 +109,8 @@ class RedisConnector:
             )
         if (plain := transport.get_extra_info("socket")) is not None:
             _keep_alive(plain)
+            # The event loop copies at most this many bytes of a large command at once.
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         try:
             await connection.converse(greeting)
         except ConnectionLost as error:

@@ -49,6 +49,8 @@ from holdfast.stores.redis.settings import ServerSettings, inspection, refuse_un
 
 ATTEMPTS = 3
 """Number of times that a call is tried, if its connection breaks."""
+LARGE = 1_000
+"""Number of partitions from which a command is made in a thread, because the event loop has other things to do."""
 CLOSE_SECONDS = 5.0
 
 _log = logging.getLogger("holdfast.store")
@@ -160,7 +162,10 @@ class RedisDriver:
         now, version, is_repeat = 0, 0, False
         refused: list[str | None] = []
         written: set[str] = set()
-        calls = in_calls(parts, self._keys.prefix)
+        if len(parts) == 1 and len(parts[0].checks) > LARGE:
+            calls = await asyncio.to_thread(in_calls, parts, self._keys.prefix)
+        else:
+            calls = in_calls(parts, self._keys.prefix)
         for call in calls:
             ours = written_names(call.parts) if len(calls) > 1 else set()
             shared = version if ours.isdisjoint(written) else 0
@@ -251,7 +256,11 @@ class RedisDriver:
             connection = self._connection
             if connection is None or not connection.is_open:
                 connection = await self._connected()
-            command = script.call(keys, arguments(failure is not None))
+            pieces = arguments(failure is not None)
+            if len(keys) > LARGE:
+                command = await asyncio.to_thread(script.call, keys, pieces)
+            else:
+                command = script.call(keys, pieces)
             try:
                 reply = await connection.send(command)
                 if is_unknown_script(reply):
