@@ -17,6 +17,15 @@ encode = msgspec.json.encode
 _decode = msgspec.json.Decoder(Entry).decode
 
 
+class _Place(msgspec.Struct):
+    """The place of an entry, without the rest of it."""
+
+    position: int = 0
+
+
+_decode_place = msgspec.json.Decoder(_Place).decode
+
+
 def entry_value(entry: Entry) -> bytes:
     """Return an entry as the value of its field: JSON without the location, which is the name of the field."""
     encoded = encode(entry)
@@ -105,12 +114,11 @@ class KvHistories:
         self.drop(run_id, [entry.location for entry in inside if not entry.has_undo])
 
     def forget(self, run_id: str, before: int) -> None:
-        fields = self._space.whole(names.history(run_id))
-        # The others are not decoded: the snapshot of a flow may be large.
-        shown = {location: value for location, value in fields.items() if is_for_people(location)}
+        shown = [one for one in self._space.whole(names.history(run_id)).items() if is_for_people(one[0])]
         with decoding(run_id, "the history of run"):
-            settled = [entry for entry in history_of(shown) if 0 < entry.position < before]
-        self.drop(run_id, [entry.location for entry in settled])
+            # Only their positions: these entries may have large payloads.
+            old = [location for location, value in shown if 0 < _decode_place(value).position < before]
+        self.drop(run_id, old)
 
     def has_undo(self, run_id: str) -> bool:
         return bool(self._space.range(names.all_undo(run_id), names.history(run_id)))
