@@ -31,7 +31,7 @@ class Lines:
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(self._before)
-        threading.settrace(self._before)  # type: ignore[arg-type]
+        threading.settrace(self._before)
 
     def _trace(self, _: FrameType, event: str, __: Any) -> Any:
         self.count += event == "line"
