@@ -113,12 +113,18 @@ class Decisions:
                 return decided  # otherwise the assumption was wrong, which is no conflict
         first: list[Read] = list(dict.fromkeys((_BASE, *reads)))
         while True:
-            known = await self._loaded(first, follow)
-            decided = await self._decided(operation, known, follow, race, is_dry_run=is_dry_run)
-            if decided is not None:
-                return decided
+            known = KnownPartitions()
+            try:
+                await self._load(known, first, follow)
+            except Stale as stale:  # it changed between two loads
+                race.lost = str(stale)
+            else:
+                decided = await self._decided(operation, known, follow, race, is_dry_run=is_dry_run)
+                if decided is not None:
+                    return decided
             await self._wait(race, known)
-            first = known.reads  # in one trip, so that the next attempt is quicker than the changes of others
+            # In one trip, if they are few, so that the next attempt is quicker than the changes of others.
+            first = list(dict.fromkeys((*first, *known.reads)))
 
     async def _decided(
         self, operation: Operation[A], known: KnownPartitions, follow: Follow, race: _Race, *, is_dry_run: bool
@@ -209,11 +215,6 @@ class Decisions:
         if known.rounds == 1:
             return None
         return (await self._driver.commit([Part(checks=known.versions, owner=owner)])).refused[0]
-
-    async def _loaded(self, reads: Sequence[Read], follow: Follow) -> KnownPartitions:
-        known = KnownPartitions()
-        await self._load(known, reads, follow)
-        return known
 
     async def _load(self, known: KnownPartitions, reads: Sequence[Read], follow: Follow) -> None:
         while reads:
