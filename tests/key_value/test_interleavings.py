@@ -57,6 +57,12 @@ def immediate_repetition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decision, "FIRST_PAUSE_SECONDS", 0.0)
 
 
+@pytest.fixture(autouse=True, params=[decision.READS_AT_ONCE, 1], ids=["", "one by one"])
+def reads_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let operations load everything at once, as most do, or one by one: others may write between any two loads."""
+    monkeypatch.setattr(decision, "READS_AT_ONCE", request.param)
+
+
 @pytest.fixture(params=[False, True], ids=["", "lost answers"])
 def is_lossy(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)

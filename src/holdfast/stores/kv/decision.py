@@ -219,11 +219,22 @@ class Decisions:
     async def _load(self, known: KnownPartitions, reads: Sequence[Read], follow: Follow) -> None:
         while reads:
             more: list[Read] = []
-            for first in range(0, len(reads), READS_AT_ONCE):
-                some = reads[first : first + READS_AT_ONCE]
+            for some in _in_pieces(reads):
                 known.add(some, await self._driver.load(some))
                 more += follow(known, some)
             reads = list(dict.fromkeys(more))
+
+
+def _in_pieces(reads: Sequence[Read]) -> list[Sequence[Read]]:
+    """Return reads in pieces, one for each load.
+
+    An index has no version: the version of a partition guards it. So partitions come first, and a change between two
+    pieces is a conflict.
+    """
+    if len(reads) <= READS_AT_ONCE:
+        return [reads]
+    ordered = sorted(reads, key=lambda read: not isinstance(read, Fields | AllFields))
+    return [ordered[first : first + READS_AT_ONCE] for first in range(0, len(ordered), READS_AT_ONCE)]
 
 
 def _carried_out(operation: Operation[A], unit: KvUnit) -> A:

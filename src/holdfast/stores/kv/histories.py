@@ -17,13 +17,13 @@ encode = msgspec.json.encode
 _decode = msgspec.json.Decoder(Entry).decode
 
 
-class _Place(msgspec.Struct):
-    """The place of an entry, without the rest of it."""
+class _PositionOfEntry(msgspec.Struct):
+    """The position of an entry, without the rest of it."""
 
     position: int = 0
 
 
-_decode_place = msgspec.json.Decoder(_Place).decode
+_decode_position = msgspec.json.Decoder(_PositionOfEntry).decode
 
 
 def entry_value(entry: Entry) -> bytes:
@@ -117,7 +117,7 @@ class KvHistories:
         shown = [one for one in self._space.whole(names.history(run_id)).items() if is_for_people(one[0])]
         with decoding(run_id, "the history of run"):
             # Only their positions: these entries may have large payloads.
-            old = [location for location, value in shown if 0 < _decode_place(value).position < before]
+            old = [location for location, value in shown if 0 < _decode_position(value).position < before]
         self.drop(run_id, old)
 
     def has_undo(self, run_id: str) -> bool:
