@@ -49,8 +49,11 @@ from holdfast.stores.redis.settings import ServerSettings, inspection, refuse_un
 
 ATTEMPTS = 3
 """Number of times that a call is tried, if its connection breaks."""
-LARGE = 1_000
-"""Number of partitions from which a command is made in a thread, because the event loop has other things to do."""
+LARGE = 2_000
+"""Number of partitions from which a command is made in a thread, because the event loop has other things to do.
+
+It is more than those of a full batch of checkpoints, which a thread would only delay.
+"""
 CLOSE_SECONDS = 5.0
 
 _log = logging.getLogger("holdfast.store")
