@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
 import pytest
 
+from holdfast.core.questions import Query
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import an_id, an_intent, checkpoint_for, held, succeed, the_run, write
 from tests.stage import Stage
 
-FEW, MANY = 50, 400
+FEW, MANY, HUNDREDS = 50, 400, 700
 
 
 class Lines:
@@ -65,3 +67,26 @@ async def test_the_end_of_a_run_costs_the_same_for_each_of_its_children(kind: st
     many = await _lines_per_child(Stage(kind, tmp_path / "many"), MANY)
 
     assert many < 1.5 * few
+
+
+@pytest.mark.parametrize("how", ["end", "cancels"])
+async def test_hundreds_of_children_end_at_once_on_redis(how: str, redis_url: str, tmp_path: Path) -> None:
+    """So many that they are loaded in pieces, and that a thread makes the command that writes them."""
+    store = Stage("redis", tmp_path, redis_url).store()
+    await store.open()
+    numbers = range(2, HUNDREDS + 2)
+    family = [
+        an_intent(number, type="child", parent_id=an_id(1), parent_location=f"call#{number}", on_close="cancel")
+        for number in numbers
+    ]
+    lease = await held(store)
+    await write(store, checkpoint_for(lease, children=tuple(family)))
+
+    if how == "end":
+        await write(store, checkpoint_for(lease, succeed()))
+    else:
+        await write(store, checkpoint_for(lease, cancels=tuple(map(an_id, numbers))))
+
+    states = Counter(details.run.state for details in await store.list(Query(type="child", limit=1_000)))
+    await store.close()
+    assert states == {RunState.CANCELLED: HUNDREDS}
