@@ -20,8 +20,9 @@ import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from inspect import CORO_CREATED, getcoroutinestate
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar, cast
 
 from holdfast.testing.patience import GUARD_SECONDS
 
@@ -199,6 +200,11 @@ class FaultProxy:
 
     async def _stop_listening(self) -> None:
         if self._listener is not None:
+            for one in self._listener.sockets:
+                self._loop.remove_reader(one.fileno())
+            for _ in range(_LAST_ROUNDS):
+                # asyncio never closes a connection that it has accepted, if its server is closed a moment later.
+                await asyncio.sleep(0)
             self._listener.close()
             self._listener = None
 
@@ -220,8 +226,10 @@ class FaultProxy:
         await self._stop_listening()
         for _ in range(_LAST_ROUNDS):
             await self._cut()
-            # All tasks: also those of asyncio that accept a connection or negotiate its encryption.
-            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            # Also those tasks of asyncio that accept a connection or negotiate its encryption. A task that has not
+            # started could not close its connection: it is cancelled in a later round.
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            tasks = [task for task in others if getcoroutinestate(cast("Any", task.get_coro())) != CORO_CREATED]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

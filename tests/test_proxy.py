@@ -189,6 +189,17 @@ def test_a_closed_proxy_leaves_no_connection_whose_client_does_not_confirm_the_e
     gc.collect()
 
 
+def test_a_closed_proxy_leaves_no_connection_that_it_has_just_accepted() -> None:
+    with _a_server_that_says_goodbye() as address:
+        for _ in range(50):
+            clients = []
+            with FaultProxy(*address) as proxy:
+                clients += [socket.create_connection((proxy.host, proxy.port)) for _ in range(5)]
+            for client in clients:
+                client.close()
+    gc.collect()
+
+
 _START_OF_A_GREETING = bytes([22, 3, 1])
 """The first bytes of a TLS handshake record."""
 
