@@ -13,7 +13,8 @@ import pytest
 
 from holdfast.core.questions import Query
 from holdfast.core.states import RunState
-from holdfast.testing.contract.arrange import an_id, an_intent, checkpoint_for, held, succeed, the_run, write
+from holdfast.testing.contract.arrange import an_id, checkpoint_for, succeed, the_run, write
+from tests.contract.families import children_of, held_with_children
 from tests.stage import Stage
 
 FEW, MANY, HUNDREDS = 50, 400, 700
@@ -44,12 +45,7 @@ async def _lines_per_child(stage: Stage, children: int) -> float:
     """Return the number of lines per child that a store executes to end a run with so many children."""
     store = stage.store()
     await store.open()
-    family = [
-        an_intent(number, type="child", parent_id=an_id(1), parent_location=f"call#{number}", on_close="cancel")
-        for number in range(2, children + 2)
-    ]
-    lease = await held(store)
-    await write(store, checkpoint_for(lease, children=tuple(family)))
+    lease = await held_with_children(store, children)
     with Lines() as lines:
         await write(store, checkpoint_for(lease, succeed()))
     last = await the_run(store, children + 1)
@@ -74,18 +70,12 @@ async def test_hundreds_of_children_end_at_once_on_redis(how: str, redis_url: st
     """So many that they are loaded in pieces, and that a thread makes the command that writes them."""
     store = Stage("redis", tmp_path, redis_url).store()
     await store.open()
-    numbers = range(2, HUNDREDS + 2)
-    family = [
-        an_intent(number, type="child", parent_id=an_id(1), parent_location=f"call#{number}", on_close="cancel")
-        for number in numbers
-    ]
-    lease = await held(store)
-    await write(store, checkpoint_for(lease, children=tuple(family)))
+    lease = await held_with_children(store, HUNDREDS)
 
     if how == "end":
         await write(store, checkpoint_for(lease, succeed()))
     else:
-        await write(store, checkpoint_for(lease, cancels=tuple(map(an_id, numbers))))
+        await write(store, checkpoint_for(lease, cancels=tuple(map(an_id, children_of(HUNDREDS)))))
 
     states = Counter(details.run.state for details in await store.list(Query(type="child", limit=1_000)))
     await store.close()

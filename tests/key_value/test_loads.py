@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.core.checkpoint import Checkpoint
 from holdfast.core.commands import Rewind, SendMessages
-from holdfast.core.model import Event, Lease, MessageToRun
+from holdfast.core.model import Event, MessageToRun
 from holdfast.core.ports import Store
 from holdfast.stores.kv import KeyValueStore, decision
 from holdfast.stores.kv.dictionary import Dictionary, DictionaryDriver
@@ -19,7 +19,6 @@ from holdfast.testing.contract import SettableClock
 from holdfast.testing.contract.arrange import (
     a_step,
     an_id,
-    an_intent,
     checkpoint_for,
     for_event,
     held,
@@ -28,6 +27,7 @@ from holdfast.testing.contract.arrange import (
     the_run,
     write,
 )
+from tests.contract.families import children_of, held_with_children
 from tests.key_value.wrapped_driver import WrappedDriver
 
 FEW, MANY = 3, 30
@@ -60,37 +60,23 @@ class InterruptedDriver(WrappedDriver):
         return answers
 
 
-def _children(count: int) -> tuple[int, ...]:
-    return tuple(range(2, count + 2))
-
-
-async def _with_children(store: Store, count: int) -> Lease:
-    lease = await held(store)
-    family = [
-        an_intent(number, type="child", parent_id=an_id(1), parent_location=f"call#{number}", on_close="cancel")
-        for number in _children(count)
-    ]
-    await write(store, checkpoint_for(lease, children=tuple(family)))
-    return lease
-
-
 async def cancelling(store: Store, count: int) -> Checkpoint:
-    return checkpoint_for(await _with_children(store, count), cancels=tuple(map(an_id, _children(count))))
+    return checkpoint_for(await held_with_children(store, count), cancels=tuple(map(an_id, children_of(count))))
 
 
 async def ending(store: Store, count: int) -> Checkpoint:
-    return checkpoint_for(await _with_children(store, count), succeed())
+    return checkpoint_for(await held_with_children(store, count), succeed())
 
 
 async def sending(store: Store, count: int) -> Checkpoint:
-    for number in _children(count):
+    for number in children_of(count):
         await held(store, number)
-    messages = [MessageToRun(run_id=an_id(one), id=f"m{one}", name="n", payload="1") for one in _children(count)]
+    messages = [MessageToRun(run_id=an_id(one), id=f"m{one}", name="n", payload="1") for one in children_of(count)]
     return checkpoint_for(await held(store), messages=tuple(messages))
 
 
 async def emitting(store: Store, count: int) -> Checkpoint:
-    for number in _children(count):
+    for number in children_of(count):
         await suspended(store, number, for_event("t"))
     return checkpoint_for(await held(store), events=(Event(topic="t", id="e", payload="1"),))
 

@@ -305,16 +305,22 @@ return [x, await child]
         assert (await count(h, type="quick"), await count(h, type="print")) == (1, 1)
 
 
+async def run_with_an_early_failure(h: Harness) -> RunHandle[Any]:
+    """Return a failed run. Its child failed in an earlier turn than the one that awaits it."""
+    await register(h, "h = start('print', label='x')\nm = await receive('m')\nreturn [m, await h]")
+    run: RunHandle[Any] = await h.start("flow")
+    await h.settle()
+    await run.send("m", 1)
+    await failed(run)
+    return run
+
+
 @pytest.mark.every_store
 async def test_recover_reopens_a_child_whose_failure_came_in_an_earlier_turn(
     stage: Stage, app: Registry, press: Press
 ) -> None:
     async with stage.harness(app) as h:
-        await register(h, "h = start('print', label='x')\nm = await receive('m')\nreturn [m, await h]")
-        run = await h.start("flow")
-        await h.settle()
-        await run.send("m", 1)
-        await failed(run)
+        run = await run_with_an_early_failure(h)
         await run.recover()
         await failed(run)
         press.is_broken = False
@@ -331,11 +337,7 @@ async def test_rewind_after_a_recovery_does_not_bring_back_a_failure_that_is_ove
 ) -> None:
     """The snapshot has the child as failed, but it has run again since. Its new end arrives again, as in a workflow."""
     async with stage.harness(app) as h:
-        await register(h, "h = start('print', label='x')\nm = await receive('m')\nreturn [m, await h]")
-        run = await h.start("flow")
-        await h.settle()
-        await run.send("m", 1)
-        await failed(run)
+        run = await run_with_an_early_failure(h)
         before = [entry.location for entry in await run.history() if target in entry.location][-1]
         press.is_broken = False
         await run.recover()
