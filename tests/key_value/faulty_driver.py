@@ -18,7 +18,7 @@ from holdfast.core.checkpoint import ClaimRequest
 from holdfast.core.clock import Micros
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.model import Holding
-from holdfast.stores.kv.driver import Answers, ClaimAnswer, Committed, Driver, Part, Read, Renewed
+from holdfast.stores.kv.driver import Answers, ClaimAnswer, Committed, Driver, Gain, Part, Read, Renewed
 from tests.key_value.wrapped_driver import WrappedDriver
 
 A = TypeVar("A")
@@ -90,7 +90,7 @@ class FaultyDriver(WrappedDriver):
     async def load(self, reads: Sequence[Read]) -> Answers:
         return await self._through("load", lambda _: self.inner.load(reads))
 
-    async def commit(self, parts: Sequence[Part], hint: bytes = b"") -> Committed:
+    async def commit(self, parts: Sequence[Part | Gain], hint: bytes = b"") -> Committed:
         async def call(is_again: bool) -> Committed:
             committed = await self.inner.commit(parts, hint)
             return committed._replace(is_repeat=committed.is_repeat or is_again)

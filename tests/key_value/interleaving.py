@@ -20,7 +20,7 @@ from typing import Any
 from holdfast.core.checkpoint import ClaimRequest
 from holdfast.stores.kv import KeyValueStore
 from holdfast.stores.kv.dictionary import Dictionary, DictionaryDriver
-from holdfast.stores.kv.driver import Answers, ClaimAnswer, Committed, Driver, Part, Read
+from holdfast.stores.kv.driver import Answers, ClaimAnswer, Committed, Driver, Gain, Part, Read
 from holdfast.testing.contract import SettableClock
 from holdfast.testing.patience import guard
 from tests.key_value.wrapped_driver import WrappedDriver
@@ -49,7 +49,7 @@ class TurnDriver(WrappedDriver):
         await turn("load")
         return await super().load(reads)
 
-    async def commit(self, parts: Sequence[Part], hint: bytes = b"") -> Committed:
+    async def commit(self, parts: Sequence[Part | Gain], hint: bytes = b"") -> Committed:
         await turn("commit")
         committed = await super().commit(parts, hint)
         if not self._is_lossy or _gate.get() is None:

@@ -8,7 +8,7 @@ from holdfast.core.checkpoint import ClaimRequest
 from holdfast.core.clock import Micros
 from holdfast.core.model import Holding
 from holdfast.core.ports import Finding
-from holdfast.stores.kv.driver import Answers, ClaimAnswer, Committed, Driver, Part, Read, Renewed
+from holdfast.stores.kv.driver import Answers, ClaimAnswer, Committed, Driver, Gain, Part, Read, Renewed
 
 
 class WrappedDriver:
@@ -33,7 +33,7 @@ class WrappedDriver:
     async def load(self, reads: Sequence[Read]) -> Answers:
         return await self.inner.load(reads)
 
-    async def commit(self, parts: Sequence[Part], hint: bytes = b"") -> Committed:
+    async def commit(self, parts: Sequence[Part | Gain], hint: bytes = b"") -> Committed:
         return await self.inner.commit(parts, hint)
 
     async def claim(self, request: ClaimRequest) -> ClaimAnswer | None:

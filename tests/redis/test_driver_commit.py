@@ -130,14 +130,24 @@ async def test_the_index_entries_of_a_refused_part_are_not_written_with_those_of
     assert await _one(driver, Lowest("j", 9)) == [("a", 1), ("c", 3)]
 
 
+@pytest.mark.parametrize("value", [b"", b"\xff\x00\xc3", b"\xe2\x82\xac", b"x" * 70_000, b"\xff" * 70_000])
+async def test_all_bytes_can_be_written(driver: RedisDriver, value: bytes) -> None:
+    """Values need not be text, and MessagePack has several lengths of strings."""
+    await driver.commit([Part(puts={"p": {"x": value}}, appends={"l": [value]}), Gain("g", 0, "h", 0, {"y": value})])
+
+    assert await _fields(driver, "p") == {"x": value}
+    assert await _fields(driver, "h") == {"y": value}
+    assert await _one(driver, Log("l")) == [value]
+
+
 async def test_a_gain_is_written_if_both_checks_hold(driver: RedisDriver) -> None:
     old = (await driver.commit([Part(puts={"r": {}, "h": {"x": b"1"}, "q": {}})])).version
 
     committed = await driver.commit(
         [
-            Gain(checks={"r": old, "h": old}, puts={"h": {"x": b"2", "\xe4": b"3"}}),
-            Gain(checks={"r": old, "h": old}, puts={"h": {"x": b"4"}}),
-            Gain(checks={"r": old + 1, "q": old}, puts={"q": {"x": b"5"}}),
+            Gain("r", old, "h", old, {"x": b"2", "\xe4": b"3"}),
+            Gain("r", old, "h", old, {"x": b"4"}),
+            Gain("r", old + 1, "q", old, {"x": b"5"}),
             Part(checks={"q": old, "absent": 0}, puts={"q": {"y": b"6"}}, drops={"q": ["x"]}),
         ]
     )
@@ -154,7 +164,7 @@ async def test_a_marked_partition_refuses_a_gain(driver: RedisDriver, redis_url:
         client.set(f"{{{namespace_of(redis_url)}}}:x", "")
         client.set(f"{{{namespace_of(redis_url)}}}:x:h", "me")
 
-    gain = Gain(checks={"r": version, "h": version}, puts={"h": {"x": b"1"}})
+    gain = Gain("r", version, "h", version, {"x": b"1"})
 
     assert (await driver.commit([gain])).refused == ["h"]
 

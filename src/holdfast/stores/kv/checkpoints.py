@@ -33,97 +33,14 @@ from holdfast.stores.operations import checkpoints as model
 encode = msgspec.json.encode
 
 
-class PlainPart:
+class PlainPart(msgspec.Struct, frozen=True, gc=False):
     """A checkpoint that can be written in one trip, and what the store remembers of its run."""
 
-    __slots__ = (
-        *("held", "is_head_written", "is_held", "one", "part", "waits_before"),
-        *("adds", "drops", "puts", "removes", "touches"),
-    )
-
-    def __init__(self, one: Plain, held: HeldVersions, waits_before: tuple[Wait, ...], now: Micros) -> None:
-        self.one = one
-        self.held = held
-        self.waits_before = waits_before
-        self.is_held, self.is_head_written = one.is_held, False
-        checkpoint, run_id = one.checkpoint, one.before.id
-        head, history = f"r:{run_id}", f"h:{run_id}"
-        checks = {head: held.head, history: held.history}
-        entries: dict[str, bytes] = {}
-        has_undo = False
-        for entry in checkpoint.entries:
-            entries[entry.location] = entry_value(entry)
-            has_undo = has_undo or entry.has_undo
-        # The history gets a new version even without entries, so that a late repeat of this checkpoint is refused.
-        self.puts: dict[str, dict[str, bytes]] = {history: entries}
-        is_more = has_undo or checkpoint.consumed or checkpoint.values
-        if self.is_held and not is_more and (one.waits or ()) == waits_before:
-            self.part: Part = Gain(checks, puts=self.puts)  # by far the most common case
-            return
-        ends = one.ends
-        waits = () if ends else one.waits or ()
-        self.drops: dict[str, list[str]] = {}
-        self.adds: dict[str, dict[str, int]] = {}
-        self.removes: dict[str, list[str]] = {}
-        self.touches: list[str] = []
-        appends: dict[str, list[bytes]] = {}
-        if not self.is_held:
-            self._move(head, now, appends)
-        if has_undo:
-            self.adds[names.undo_index(run_id)] = {entry.location: 0 for entry in checkpoint.entries if entry.has_undo}
-        if checkpoint.consumed:
-            self._consume(checkpoint.consumed, now)
-        if checkpoint.values:
-            self.puts[names.values(run_id)] = {name: value.encode() for name, value in checkpoint.values.items()}
-        if waits != waits_before:
-            self._write_waits(head, waits)
-        if ends:
-            # A run whose children live ends by the general way, which closes them.
-            checks[names.children(run_id)] = 0
-        self.is_head_written = head in self.puts or head in self.drops
-        self.part = Part(
-            checks,
-            puts=self.puts,
-            drops=self.drops,
-            touches=self.touches,
-            removes=self.removes,
-            adds=self.adds,
-            appends=appends,
-        )
-
-    def _consume(self, numbers: Iterable[int], now: Micros) -> None:
-        run_id = self.one.before.id
-        taken = [self.held.inbox[number] for number in numbers if number in self.held.inbox]
-        if not taken:
-            return
-        self.drops[names.inbox(run_id)] = [str(arrival.number) for arrival in taken]
-        ids = [arrival.ref for arrival in taken if arrival.kind is WaitKind.MESSAGE and arrival.ref is not None]
-        if ids:
-            known = names.message_ids(run_id)
-            self.drops[known] = [names.unread_field(id) for id in ids]
-            self.puts[known] = {names.receipt_field(id): b"%d" % now for id in ids}
-            self.adds[names.RECEIPTS] = {aged_member(now, run_id, id): 0 for id in ids}
-
-    def _write_waits(self, head: str, waits: Sequence[Wait]) -> None:
-        if waits:
-            self.puts.setdefault(head, {})[names.WAITS] = encode(waits)
-        else:
-            self.drops.setdefault(head, []).append(names.WAITS)
-        run = self.one.before
-        after = set(places_of(run, waits))
-        for place in places_of(run, self.waits_before):
-            if place not in after:
-                self.removes.setdefault(place.index, []).append(place.member)
-                self.touches.append(place.guard)
-
-    def _move(self, head: str, now: Micros, appends: dict[str, list[bytes]]) -> None:
-        before, after = self.one.before, self.one.after
-        self.puts[head], drops = changed_fields(before, after)
-        if drops:
-            self.drops[head] = drops
-        self.removes, self.adds = entry_changes(before, after)
-        if (fact := audit.of_move(before, after, now)) is not None:
-            appends[names.audit(before.id)] = [fact_line(fact)]
+    one: Plain
+    held: HeldVersions
+    waits_before: tuple[Wait, ...]
+    part: Part | Gain
+    is_head_written: bool = False
 
     def remember(self, head: int, history: int) -> None:
         """Keep in mind that the part was written."""
@@ -138,7 +55,7 @@ class PlainPart:
         """Return the verdict, if the part was written."""
         one = self.one
         run = one.before
-        if not self.is_held:
+        if not one.is_held:
             return Verdict(run_id=run.id, is_held=False, state=one.after.state)
         seen, arrivals = one.checkpoint.seen, run.arrivals
         if arrivals <= seen:
@@ -146,6 +63,106 @@ class PlainPart:
         unread = sorted(number for number in self.held.inbox if number > seen)
         newer = tuple(self.held.inbox[number] for number in unread if number not in one.checkpoint.consumed)
         return Verdict(run_id=run.id, arrivals=newer, seen=arrivals)
+
+
+def plain_part(one: Plain, held: HeldVersions, waits_before: tuple[Wait, ...], now: Micros) -> PlainPart:
+    """Return the part that writes a checkpoint."""
+    checkpoint, run_id = one.checkpoint, one.before.id
+    entries: dict[str, bytes] = {}
+    has_undo = False
+    for entry in checkpoint.entries:
+        entries[entry.location] = entry_value(entry)
+        has_undo = has_undo or entry.has_undo
+    is_more = has_undo or checkpoint.consumed or checkpoint.values
+    if one.is_held and not is_more and (one.waits or ()) == waits_before:
+        # By far the most common case. The history gets a new version even without entries, so that a late repeat of
+        # this checkpoint is refused.
+        return PlainPart(one, held, waits_before, Gain(f"r:{run_id}", held.head, f"h:{run_id}", held.history, entries))
+    return _PartBuilder(one, held, waits_before, entries, now).built()
+
+
+class _PartBuilder:
+    """Gathers what a checkpoint writes besides the entries of its run."""
+
+    def __init__(
+        self, one: Plain, held: HeldVersions, waits_before: tuple[Wait, ...], entries: dict[str, bytes], now: Micros
+    ) -> None:
+        self._one = one
+        self._held = held
+        self._waits_before = waits_before
+        self._now = now
+        run_id = one.before.id
+        self._head = names.head(run_id)
+        history = names.history(run_id)
+        self._checks = {self._head: held.head, history: held.history}
+        self._puts: dict[str, dict[str, bytes]] = {history: entries}
+        self._drops: dict[str, list[str]] = {}
+        self._adds: dict[str, dict[str, int]] = {}
+        self._removes: dict[str, Sequence[str]] = {}
+        self._touches: list[str] = []
+        self._appends: dict[str, list[bytes]] = {}
+
+    def built(self) -> PlainPart:
+        one, checkpoint, run_id = self._one, self._one.checkpoint, self._one.before.id
+        if not one.is_held:
+            self._move()
+        if undos := {entry.location: 0 for entry in checkpoint.entries if entry.has_undo}:
+            self._adds[names.undo_index(run_id)] = undos
+        if checkpoint.consumed:
+            self._consume(checkpoint.consumed)
+        if checkpoint.values:
+            self._puts[names.values(run_id)] = {name: value.encode() for name, value in checkpoint.values.items()}
+        waits = () if one.ends else one.waits or ()
+        if waits != self._waits_before:
+            self._write_waits(waits)
+        if one.ends:
+            # A run whose children live ends by the general way, which closes them.
+            self._checks[names.children(run_id)] = 0
+        part = Part(
+            self._checks,
+            puts=self._puts,
+            drops=self._drops,
+            touches=self._touches,
+            removes=self._removes,
+            adds=self._adds,
+            appends=self._appends,
+        )
+        is_head_written = self._head in self._puts or self._head in self._drops
+        return PlainPart(one, self._held, self._waits_before, part, is_head_written)
+
+    def _consume(self, numbers: Iterable[int]) -> None:
+        run_id, inbox, now = self._one.before.id, self._held.inbox, self._now
+        taken = [inbox[number] for number in numbers if number in inbox]
+        if not taken:
+            return
+        self._drops[names.inbox(run_id)] = [str(arrival.number) for arrival in taken]
+        ids = [arrival.ref for arrival in taken if arrival.kind is WaitKind.MESSAGE and arrival.ref is not None]
+        if ids:
+            known = names.message_ids(run_id)
+            self._drops[known] = [names.unread_field(id) for id in ids]
+            self._puts[known] = {names.receipt_field(id): b"%d" % now for id in ids}
+            self._adds[names.RECEIPTS] = {aged_member(now, run_id, id): 0 for id in ids}
+
+    def _write_waits(self, waits: Sequence[Wait]) -> None:
+        if waits:
+            self._puts.setdefault(self._head, {})[names.WAITS] = encode(waits)
+        else:
+            self._drops.setdefault(self._head, []).append(names.WAITS)
+        run = self._one.before
+        after = set(places_of(run, waits))
+        for place in places_of(run, self._waits_before):
+            if place not in after:
+                self._removes[place.index] = (*self._removes.get(place.index, ()), place.member)
+                self._touches.append(place.guard)
+
+    def _move(self) -> None:
+        before, after = self._one.before, self._one.after
+        self._puts[self._head], drops = changed_fields(before, after)
+        if drops:
+            self._drops[self._head] = drops
+        self._removes, self._adds = entry_changes(before, after)
+        if (fact := audit.of_move(before, after, self._now)) is not None:
+            self._appends[names.audit(before.id)] = [fact_line(fact)]
 
 
 class BatchWriter:
@@ -189,7 +206,7 @@ class BatchWriter:
             return None
         if (versions.inbox or checkpoint.consumed) and not self._knows_inbox(one, versions):
             return None
-        return PlainPart(one, versions, waits, self._now)
+        return plain_part(one, versions, waits, self._now)
 
     def _knows_inbox(self, one: Plain, versions: HeldVersions) -> bool:
         """Return True if the arrivals that a checkpoint concerns are known, and none of them is from a queue."""
@@ -214,7 +231,7 @@ class BatchWriter:
                 continue  # the operations tell what happened
             self._verdicts[place] = one.verdict()
             plain = one.one
-            if one.is_held:
+            if plain.is_held:
                 one.remember(version if one.is_head_written else one.held.head, version)
                 if plain.waits is not one.waits_before:
                     self._held.runs.keep(plain.before, plain.waits)
@@ -225,7 +242,7 @@ class BatchWriter:
     def _news_of(self, parts: Sequence[PlainPart]) -> News:
         news = News()
         for one in parts:
-            if not one.is_held:
+            if not one.one.is_held:
                 _tell(news, one.one, self._now)
         return news
 

@@ -20,7 +20,7 @@ from holdfast.core.hint import News
 from holdfast.core.ids import new_id
 from holdfast.stores.kv import names
 from holdfast.stores.kv.descent import Follow, closing
-from holdfast.stores.kv.driver import MARK_MICROS, AllFields, Committed, Driver, Fields, Part, Partition, Read
+from holdfast.stores.kv.driver import MARK_MICROS, AllFields, Committed, Driver, Fields, Gain, Part, Partition, Read
 from holdfast.stores.kv.unit_of_work import KvUnit
 from holdfast.stores.kv.workspace import KnownPartitions, Missing, Stale, Workspace
 
@@ -149,7 +149,7 @@ class Decisions:
         race.is_repeat = race.is_repeat or committed.is_repeat
         return None
 
-    async def commit(self, parts: Sequence[Part], news: News) -> Committed:
+    async def commit(self, parts: Sequence[Part | Gain], news: News) -> Committed:
         """Write parts, and send their news to other processes."""
         try:
             committed = await self._driver.commit(parts, self._encode_hint(news))

@@ -24,6 +24,7 @@ from holdfast.stores.kv.driver import (
     ClaimAnswer,
     Committed,
     Fields,
+    Gain,
     Log,
     Lowest,
     Part,
@@ -156,12 +157,13 @@ class DictionaryDriver:
                     data.counters[read.counter] = last + read.count
                 return range(last + 1, last + 1 + read.count)
 
-    async def commit(self, parts: Sequence[Part], hint: bytes = b"") -> Committed:
+    async def commit(self, parts: Sequence[Part | Gain], hint: bytes = b"") -> Committed:
         with self.data.lock:
             now = self._clock.now()
             self.data.version += 1
             refused: list[str | None] = []
-            for part in parts:
+            for one in parts:
+                part = one.as_part() if isinstance(one, Gain) else one
                 refused.append(self._refused(part, now))
                 if refused[-1] is None:
                     self._write(part, now)

@@ -150,11 +150,21 @@ class Part(msgspec.Struct, frozen=True, gc=False):
     owner: str = ""
 
 
-class Gain(Part, frozen=True, gc=False):
-    """A part that has two checks, and only writes fields of the second partition. Most parts are like this.
+class Gain(msgspec.Struct, frozen=True, gc=False):
+    """A part that has two checks, and only writes fields of the second partition. Almost all parts are like this.
 
-    A driver may write it like every other part, or in a quicker way.
+    A driver may write it like every other part (`as_part`), or in a quicker way.
     """
+
+    guard: str
+    guard_version: int
+    partition: str
+    version: int
+    fields: Mapping[str, bytes]
+
+    def as_part(self) -> Part:
+        checks = {self.guard: self.guard_version, self.partition: self.version}
+        return Part(checks, puts={self.partition: self.fields})
 
 
 TOUCH_MICROS: Micros = 3_600_000_000
@@ -239,7 +249,7 @@ class Driver(Protocol):
         """Answer reads, all from one snapshot."""
         ...
 
-    async def commit(self, parts: Sequence[Part], hint: bytes = b"") -> Committed:
+    async def commit(self, parts: Sequence[Part | Gain], hint: bytes = b"") -> Committed:
         """Write each part whose checks hold. Send the hint to all listeners if at least one part was written."""
         ...
 

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+import msgspec
+
 from holdfast.core.clock import Micros
 from holdfast.stores.kv.driver import Gain, Part
+from holdfast.stores.kv.names import META
 from holdfast.stores.redis.keys import MARKS
-from holdfast.stores.redis.scripts import Argument
 
 PARTS_AT_ONCE = 500
 """Maximum number of parts in one call, so that a call does not stop the server for long."""
@@ -23,7 +25,11 @@ _FIELD_BYTES = 40
 _GAIN_BYTES = 180
 """About the size of a `Gain` in a call, without its fields."""
 
-_flat = chain.from_iterable
+
+ListItem = str | int | list[int] | msgspec.Raw
+"""An item of the list for `commit.lua`."""
+
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class IndexChanges:
@@ -33,39 +39,33 @@ class IndexChanges:
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
-        self.arguments: list[Argument] = []
+        self.arguments: list[ListItem] = []
 
 
 class CommitCall:
     """Parts that one call writes, with its keys and arguments. `commit.lua` describes their order."""
 
     def __init__(self, prefix: str) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[Part | Gain] = []
         self._prefix = prefix
         self._size = 0
         self._keys: list[str] = []
-        self._arguments: list[Argument] = []
+        self._arguments: list[ListItem] = []
         self._removed: dict[str, IndexChanges] = {}
         self._added: dict[str, IndexChanges] = {}
 
-    def add(self, part: Part) -> bool:
+    def add(self, part: Part | Gain) -> bool:
         """Add a part, unless the call becomes too large: then return False. The first part is always added."""
-        is_gain = type(part) is Gain
-        more = _GAIN_BYTES if is_gain else _estimated_bytes(part)
-        for fields in part.puts.values():
-            for value in fields.values():
-                more += len(value) + _FIELD_BYTES
+        more = _estimated_bytes(part)
         if self.parts and (self._size + more > CALL_BYTES or len(self.parts) == PARTS_AT_ONCE):
             return False
         self._size += more
         self.parts.append(part)
-        if is_gain:
-            # The most common part, so there is no call for it.
-            (head, head_version), (history, history_version) = part.checks.items()
-            fields = part.puts[history]
-            self._keys += (self._prefix + head, self._prefix + history)
-            self._arguments += ("+", head_version, history_version, 2 * len(fields))
-            self._arguments += _flat(fields.items())
+        if isinstance(part, Gain):
+            self._keys += (self._prefix + part.guard, self._prefix + part.partition)
+            self._arguments += ("+", part.guard_version, part.version, 2 * len(part.fields))
+            for name, value in part.fields.items():
+                self._arguments += (name, _text(value))
         else:
             _pack(part, self._prefix, self._keys, self._arguments)
             self._pack_entries(part, len(self.parts))
@@ -83,18 +83,26 @@ class CommitCall:
                 changes.numbers.append(number)
                 changes.arguments += (score, member)
 
-    def packed(self) -> tuple[list[str], list[Argument]]:
-        """Return the keys and arguments of all parts and indexes."""
+    def packed(self) -> tuple[list[str], bytes]:
+        """Return the keys and the list of all parts and indexes."""
         keys, arguments = self._keys, self._arguments
         for kind, changed in (("R", self._removed), ("A", self._added)):
             for index, changes in changed.items():
                 keys.append(self._prefix + index)
-                numbers = " ".join(map(str, changes.numbers))
-                arguments += (kind, len(changes.arguments), numbers, *changes.arguments)
-        return keys, arguments
+                arguments += (kind, len(changes.arguments), changes.numbers)
+                arguments += changes.arguments
+        return keys, _encode(arguments)
 
 
-def in_calls(parts: Sequence[Part], prefix: str) -> list[CommitCall]:
+def _text(value: bytes) -> str | msgspec.Raw:
+    """Return bytes as a string of MessagePack, because the scripts cannot read the type for bytes."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return msgspec.Raw(b"\xdb" + len(value).to_bytes(4, "big") + value)
+
+
+def in_calls(parts: Sequence[Part | Gain], prefix: str) -> list[CommitCall]:
     """Return the calls that write parts: at least one. None has too many parts, or probably too large ones."""
     calls = [CommitCall(prefix)]
     for part in parts:
@@ -104,7 +112,7 @@ def in_calls(parts: Sequence[Part], prefix: str) -> list[CommitCall]:
     return calls
 
 
-def _pack(part: Part, prefix: str, keys: list[str], arguments: list[Argument]) -> None:
+def _pack(part: Part, prefix: str, keys: list[str], arguments: list[ListItem]) -> None:
     keys += [prefix + name for name in part.checks]
     arguments += (part.owner, len(part.checks), *part.checks.values())
     if part.clears:
@@ -112,7 +120,8 @@ def _pack(part: Part, prefix: str, keys: list[str], arguments: list[Argument]) -
     for name, fields in part.puts.items():
         keys.append(prefix + name)
         arguments += ("P", 2 * len(fields))
-        arguments += _flat(fields.items())
+        for field, value in fields.items():
+            arguments += (field, _text(value))
     for name, dropped in part.drops.items():
         keys.append(prefix + name)
         # With a put of the same partition, the version is written already.
@@ -129,30 +138,44 @@ def _pack(part: Part, prefix: str, keys: list[str], arguments: list[Argument]) -
     arguments.append(".")
 
 
-def _pack_names(kind: str, written: Sequence[str], prefix: str, keys: list[str], arguments: list[Argument]) -> None:
+def _pack_names(kind: str, written: Sequence[str], prefix: str, keys: list[str], arguments: list[ListItem]) -> None:
     for name in written:
         keys.append(prefix + name)
         arguments += (kind, 0)
 
 
 def _pack_lines(
-    kind: str, written: Mapping[str, Sequence[bytes]], prefix: str, keys: list[str], arguments: list[Argument]
+    kind: str, written: Mapping[str, Sequence[bytes]], prefix: str, keys: list[str], arguments: list[ListItem]
 ) -> None:
     for name, lines in written.items():
         keys.append(prefix + name)
-        arguments += (kind, len(lines), *lines)
+        arguments += (kind, len(lines), *map(_text, lines))
 
 
-def _estimated_bytes(part: Part) -> int:
-    """Return about how many bytes a part takes in a call, without the values of its fields."""
+def _estimated_bytes(part: Part | Gain) -> int:
+    """Return about how many bytes a part takes in a call."""
+    if isinstance(part, Gain):
+        return _GAIN_BYTES + _FIELD_BYTES * len(part.fields) + sum(map(len, part.fields.values()))
     # With the names of members and lines of logs, which are one each for most parts of many.
     others = len(part.drops) + len(part.appends) + len(part.removes) + len(part.adds)
-    return _NAME_BYTES * (len(part.checks) + len(part.puts) + 2 * others)
+    size = _NAME_BYTES * (len(part.checks) + len(part.puts) + 2 * others)
+    for fields in part.puts.values():
+        for value in fields.values():
+            size += len(value) + _FIELD_BYTES
+    return size
 
 
-def written_names(parts: Sequence[Part]) -> set[str]:
+def written_names(parts: Sequence[Part | Gain]) -> set[str]:
     """Return the partitions to which parts give a new version."""
-    return {name for part in parts for name in chain(part.puts, part.drops, part.touches)}
+    written: set[str] = set()
+    for part in parts:
+        written.update((part.partition,) if isinstance(part, Gain) else chain(part.puts, part.drops, part.touches))
+    return written
+
+
+def first_name(part: Part | Gain) -> str:
+    """Return the first partition that a part checks."""
+    return part.guard if isinstance(part, Gain) else next(iter(part.checks), META)
 
 
 class CommitReply(NamedTuple):
@@ -167,12 +190,16 @@ class CommitReply(NamedTuple):
     is_repeat: bool
 
 
-def commit_reply(reply: list[int], parts: Sequence[Part], *, is_repeat: bool) -> CommitReply:
+def commit_reply(reply: list[int], parts: Sequence[Part | Gain], *, is_repeat: bool) -> CommitReply:
     """Read the answer to a call."""
     if len(reply) == 2:
         return CommitReply(reply[0], reply[1], [None] * len(parts), is_repeat)
     refused = [
-        None if failed == 0 else part.marks[0] if failed < 0 else list(part.checks)[failed - 1]
+        None if failed == 0 else _refused_name(part.as_part() if isinstance(part, Gain) else part, failed)
         for part, failed in zip(parts, reply[2:], strict=True)
     ]
     return CommitReply(reply[0], reply[1], refused, is_repeat)
+
+
+def _refused_name(part: Part, failed: int) -> str:
+    return part.marks[0] if failed < 0 else list(part.checks)[failed - 1]

@@ -20,8 +20,7 @@ from holdfast.core.clock import Clock, Micros
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.model import Holding
 from holdfast.core.ports import Finding
-from holdfast.stores.kv import names
-from holdfast.stores.kv.driver import Answers, ClaimAnswer, Committed, Part, Read, Renewed
+from holdfast.stores.kv.driver import Answers, ClaimAnswer, Committed, Gain, Part, Read, Renewed
 from holdfast.stores.redis import checkup
 from holdfast.stores.redis.address import RedisAddress
 from holdfast.stores.redis.administration import field_of
@@ -30,6 +29,7 @@ from holdfast.stores.redis.commits import (
     CommitCall,
     CommitReply,
     commit_reply,
+    first_name,
     in_calls,
     written_names,
 )
@@ -154,7 +154,7 @@ class RedisDriver:
 
     # Writing
 
-    async def commit(self, parts: Sequence[Part], hint: bytes = b"", *, epoch: int | None = None) -> Committed:
+    async def commit(self, parts: Sequence[Part | Gain], hint: bytes = b"", *, epoch: int | None = None) -> Committed:
         """Write each part whose checks hold. Send the hint to all listeners if at least one part was written.
 
         If the epoch is no longer `epoch` (by default, that of this call), all parts are refused. Many or large parts
@@ -165,7 +165,7 @@ class RedisDriver:
         now, version, is_repeat = 0, 0, False
         refused: list[str | None] = []
         written: set[str] = set()
-        if len(parts) == 1 and len(parts[0].checks) > LARGE:
+        if len(parts) == 1 and isinstance(parts[0], Part) and len(parts[0].checks) > LARGE:
             calls = await asyncio.to_thread(in_calls, parts, self._keys.prefix)
         else:
             calls = in_calls(parts, self._keys.prefix)
@@ -183,9 +183,9 @@ class RedisDriver:
     async def _commit(self, call: CommitCall, hint: bytes, epoch: int, version: int) -> CommitReply:
         """Write the parts of one call."""
         parts = call.parts
-        keys, arguments = call.packed()
-        keys[:0] = (self._keys.meta, self._keys.versions)
-        arguments[:0] = (self._keys.prefix, epoch, self._time(), self._keys.channel, hint, version, len(parts))
+        written, packed = call.packed()
+        keys = (self._keys.meta, self._keys.versions, *written)
+        arguments = (self._keys.prefix, epoch, self._time(), self._keys.channel, hint, version, len(parts), packed)
         is_repeat = False
 
         def repeated(is_again: bool) -> Sequence[Argument]:  # noqa: FBT001 - called by `_ask` only
@@ -196,7 +196,7 @@ class RedisDriver:
         reply = await self._ask(self._scripts.commit, keys, repeated)
         if isinstance(reply, int):  # the epoch is another one
             self._leave_epoch(epoch)
-            return CommitReply(reply, 0, [next(iter(part.checks), names.META) for part in parts], is_repeat)
+            return CommitReply(reply, 0, [first_name(part) for part in parts], is_repeat)
         return commit_reply(reply, parts, is_repeat=is_repeat)
 
     async def claim(self, request: ClaimRequest) -> ClaimAnswer:

@@ -1,6 +1,8 @@
 -- Writes each part whose checks hold. KEYS has the partition `meta`, the counter of versions, and one key for each check
--- and each write, in order, then those of the indexes. ARGV has the beginning of all keys, the epoch, the time, the channel of hints, the hint (or
--- nothing), the version to write (0: the next one) and the number of parts. Then, for each part:
+-- and each write, in order, then those of the indexes. ARGV has the beginning of all keys, the epoch, the time, the
+-- channel of hints, the hint (or nothing), the version to write (0: the next one), the number of parts, and a list in
+-- MessagePack, because the server and its clients read one long argument faster than many short ones. The list has, for
+-- each part:
 --
 --     <owner> <number of checks> <version>...
 --     <kind of write> <number of arguments> <argument>...   any number of times, in the order of `Part`
@@ -12,7 +14,7 @@
 --
 -- The entries of indexes follow, so that each index is written once for all parts. For each index, first removals:
 --
---     <R or A> <number of arguments> <number of the part of each entry> <argument>...
+--     <R or A> <number of arguments> <list with the number of the part of each entry> <argument>...
 --
 -- The answer is the time, the version that was written (0 if none), and one number per part: 0 if it was written, else
 -- the place of the first check that failed. The numbers are left out if all are 0. In another epoch the answer is only
@@ -25,6 +27,7 @@ local now = time_of(ARGV[3])
 local version = ARGV[6] ~= '0' and ARGV[6] or nil
 local has_marks = redis.call('EXISTS', prefix .. 'x') == 1
 local chunk = {{chunk}}
+local list = cmsgpack.unpack(ARGV[8])
 local owner
 
 -- The next version, taken late: a part that only frees memory is written even if the server has none left. The server
@@ -36,7 +39,7 @@ end
 
 local function each(command, key, first, last)
     for from = first, last, chunk do
-        redis.call(command, key, unpack(ARGV, from, math.min(from + chunk - 1, last)))
+        redis.call(command, key, unpack(list, from, math.min(from + chunk - 1, last)))
     end
 end
 
@@ -50,7 +53,7 @@ local writes = {
     end,
     P = function(key, first, last)
         if last - first < chunk then
-            redis.call('HSET', key, '', next_version(), unpack(ARGV, first, last))
+            redis.call('HSET', key, '', next_version(), unpack(list, first, last))
         else
             redis.call('HSET', key, '', next_version())
             each('HSET', key, first, last)
@@ -72,7 +75,7 @@ local writes = {
     end,
     X = function(key, first, last)
         for place = first, last do
-            redis.call('LREM', key, 0, ARGV[place])
+            redis.call('LREM', key, 0, list[place])
         end
     end,
     L = function(key, first, last)
@@ -80,15 +83,15 @@ local writes = {
     end,
     -- All marks or none: two writers that each had some of them would keep each other out.
     M = function(key, first, last)
-        local millis = tonumber(ARGV[first])
+        local millis = list[first]
         for place = first + 1, last do
-            local marked_by = redis.call('GET', prefix .. 'x:' .. ARGV[place])
+            local marked_by = redis.call('GET', prefix .. 'x:' .. list[place])
             if marked_by and marked_by ~= owner then
                 return true
             end
         end
         for place = first + 1, last do
-            redis.call('SET', prefix .. 'x:' .. ARGV[place], owner, 'PX', millis)
+            redis.call('SET', prefix .. 'x:' .. list[place], owner, 'PX', millis)
         end
         if redis.call('PTTL', key) < millis then
             redis.call('SET', key, '', 'PX', millis)
@@ -100,7 +103,7 @@ local writes = {
 local function failed_check(key, place, count)
     for number = 0, count - 1 do
         local name = KEYS[key + number]
-        if (redis.call('HGET', name, '') or '0') ~= ARGV[place + number] then
+        if tonumber(redis.call('HGET', name, '') or 0) ~= list[place + number] then
             return number + 1
         end
         if has_marks then
@@ -125,15 +128,15 @@ end
 
 local answer = {now, 0}
 local is_refused, is_written = false, false
-local place, key = 8, 3
+local place, key = 1, 3
 
 -- The arguments of an index that belong to parts that were written. `width` is the number of arguments of an entry.
 local function written_entries(numbers, first, width)
     local values = {}
-    for part in string.gmatch(numbers, '%d+') do
+    for _, part in ipairs(numbers) do
         if answer[part + 2] == 0 then
             for number = first, first + width - 1 do
-                values[#values + 1] = ARGV[number]
+                values[#values + 1] = list[number]
             end
         end
         first = first + width
@@ -143,29 +146,29 @@ end
 
 for part = 1, tonumber(ARGV[7]) do
     local failed
-    if ARGV[place] == '+' then
+    if list[place] == '+' then
         owner = ''
         failed = failed_check(key, place + 1, 2)
         local first = place + 4
-        place = first + ARGV[place + 3]
+        place = first + list[place + 3]
         if failed == 0 then
             writes.P(KEYS[key + 1], first, place - 1)
         end
         key = key + 2
     else
-        owner = ARGV[place]
-        local first_key, count = key, tonumber(ARGV[place + 1])
+        owner = list[place]
+        local first_key, count = key, list[place + 1]
         failed = failed_check(key, place + 2, count)
         place, key = place + 2 + count, key + count
-        local kind = ARGV[place]
+        local kind = list[place]
         while kind ~= '.' do
             local first = place + 2
-            place = first + ARGV[place + 1]
+            place = first + list[place + 1]
             if failed == 0 and writes[kind](KEYS[key], first, place - 1) then
                 failed = -1
             end
             key = key + 1
-            kind = ARGV[place]
+            kind = list[place]
         end
         place = place + 1
         if failed == 0 and has_marks and owner ~= '' then
@@ -180,14 +183,15 @@ for part = 1, tonumber(ARGV[7]) do
     answer[part + 2] = failed
 end
 
-while place < #ARGV do
-    local kind, first = ARGV[place], place + 3
+local last = #list
+while place < last do
+    local kind, first = list[place], place + 3
     local command = kind == 'R' and 'ZREM' or 'ZADD'
-    place = first + ARGV[place + 1]
+    place = first + list[place + 1]
     if not is_refused then
         each(command, KEYS[key], first, place - 1)
     elseif is_written then
-        local values = written_entries(ARGV[first - 1], first, kind == 'R' and 1 or 2)
+        local values = written_entries(list[first - 1], first, kind == 'R' and 1 or 2)
         for from = 1, #values, chunk do
             redis.call(command, KEYS[key], unpack(values, from, math.min(from + chunk - 1, #values)))
         end
