@@ -6,7 +6,9 @@ the ready time. The body of an ended run has everything, because an ended run is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -185,47 +187,74 @@ def state_name(run: Run) -> str:
     return run.state.value if run.deleted_at is None else DELETED
 
 
-def entries_of(run: Run) -> Iterator[tuple[str, str, int]]:
-    """Yield the index entries of a run that change with its state: index, member and score."""
-    entries, catalogued = _entries(run)
-    for index, (member, score) in entries.items():
-        yield index, member, score
-    for index, name in catalogued:
-        yield index, name, 0
+def entries_of(run: Run) -> list[tuple[str, str, int]]:
+    """Return the index entries of a run that change with its state: index, member and score."""
+    places = _places_of(run)
+    entries = [entry for entry in _entries(run, places) if entry is not None]
+    entries += [(index, name, 0) for index, name in places.catalogued]
+    return entries
 
 
-def _entries(run: Run) -> tuple[dict[str, tuple[str, int]], list[tuple[str, str]]]:
-    """Return the entries of a run itself (index to member and score), and its names in catalogues."""
-    id, type, state, worker = run.id, run.type, state_name(run), run.worker
-    member = names.created_member(run)
-    entries = {names.by_state(state, type): (member, 0)}
+class _Places(NamedTuple):
+    """The indexes that runs of one type, state and holder are in, and their names in catalogues."""
+
+    by_state: str
+    held_by: str | None
+    lane: str | None
+    catalogued: tuple[tuple[str, str], ...]
+
+
+@lru_cache(maxsize=4_096)
+def _places(state: str, type: str, worker: str | None, kind: str | None, priority: int) -> _Places:
+    """Return the names for all runs of one kind. They are kept, because making them costs more than all the rest."""
     catalogued = [(names.STATES, f"{state}:{type}")]
     if worker is not None:
-        entries[names.held_by(worker)] = id, 0
         catalogued.append((names.HOLDERS, worker))
-    kind = names.lane_kind(run)
     if kind is not None:
-        entries[names.lane(kind, run.priority, type)] = id, run.ready_at or 0
-        catalogued += ((names.lanes(type), f"{kind}:{run.priority}"), (names.LANED_TYPES, type))
+        catalogued += ((names.lanes(type), f"{kind}:{priority}"), (names.LANED_TYPES, type))
+    return _Places(
+        by_state=names.by_state(state, type),
+        held_by=None if worker is None else names.held_by(worker),
+        lane=None if kind is None else names.lane(kind, priority, type),
+        catalogued=tuple(catalogued),
+    )
+
+
+def _places_of(run: Run) -> _Places:
+    return _places(state_name(run), run.type, run.worker, names.lane_kind(run), run.priority)
+
+
+_Entry = tuple[str, str, int] | None
+"""An entry of an index: index, member and score."""
+
+
+def _entries(run: Run, places: _Places) -> tuple[_Entry, ...]:
+    """Return the entries of a run by state, holder, lane, end, slots and parent, with None for those it has not."""
+    id, member = run.id, names.created_member(run)
+    end: _Entry = None
     if run.purge_at is not None:
-        entries[names.PURGE] = f"{names.time_text(run.purge_at)}{id}", 0
+        end = (names.PURGE, f"{names.time_text(run.purge_at)}{id}", 0)
     elif run.finished_at is not None:
-        entries[names.ended(type)] = f"{names.time_text(run.finished_at)}{id}", 0
-    if run.slots:
-        entries[names.slotted(type)] = id, 0
-    if run.parent_id is not None and not run.state.is_end:
-        entries[names.children_index(run.parent_id)] = member, 0
-    return entries, catalogued
+        end = (names.ended(run.type), f"{names.time_text(run.finished_at)}{id}", 0)
+    is_live_child = run.parent_id is not None and not run.state.is_end
+    return (
+        (places.by_state, member, 0),
+        None if places.held_by is None else (places.held_by, id, 0),
+        None if places.lane is None else (places.lane, id, run.ready_at or 0),
+        end,
+        (names.slotted(run.type), id, 0) if run.slots else None,
+        (names.children_index(run.parent_id or ""), member, 0) if is_live_child else None,
+    )
 
 
-def lasting_entries_of(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield the index entries that a run has from its creation to its removal."""
+def lasting_entries_of(run: Run) -> list[tuple[str, str, int]]:
+    """Return the index entries that a run has from its creation to its removal."""
     member = names.created_member(run)
-    yield names.ALL, member
+    entries = [(names.ALL, member, 0)]
     if run.parent_id is not None:
-        yield names.kids_index(run.parent_id), member
-    for name, value in run.tags.items():
-        yield names.tagged(name, value), member
+        entries.append((names.kids_index(run.parent_id), member, 0))
+    entries += [(names.tagged(name, value), member, 0) for name, value in run.tags.items()]
+    return entries
 
 
 CATALOGUES = frozenset({names.STATES, names.HOLDERS, names.LANED_TYPES})
@@ -236,13 +265,20 @@ def is_catalogue(index: str) -> bool:
     return index in CATALOGUES or index[:2] == "L:"
 
 
-def entry_changes(before: Run, after: Run) -> tuple[dict[str, list[str]], dict[str, dict[str, int]]]:
+def entry_changes(before: Run, after: Run) -> tuple[dict[str, Sequence[str]], dict[str, dict[str, int]]]:
     """Return the index entries that a change of a run removes, and those that it adds."""
-    old, old_names = _entries(before)
-    new, new_names = _entries(after)
-    removes = {index: [entry[0]] for index, entry in old.items() if index not in new or new[index][0] != entry[0]}
-    adds = {index: {entry[0]: entry[1]} for index, entry in new.items() if old.get(index) != entry}
-    for index, name in new_names:
-        if (index, name) not in old_names:
-            adds[index] = {name: 0}
+    removes: dict[str, Sequence[str]] = {}
+    adds: dict[str, dict[str, int]] = {}
+    old, new = _places_of(before), _places_of(after)
+    for was, now in zip(_entries(before, old), _entries(after, new), strict=True):
+        if was == now:
+            continue
+        if was is not None and (now is None or was[:2] != now[:2]):
+            removes[was[0]] = (was[1],)
+        if now is not None:
+            adds[now[0]] = {now[1]: now[2]}
+    if new is not old:
+        for index, name in new.catalogued:
+            if (index, name) not in old.catalogued:
+                adds[index] = {name: 0}
     return removes, adds

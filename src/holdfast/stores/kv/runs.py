@@ -175,7 +175,7 @@ class KvRuns:
         for index, member, _ in entries_of(origin):
             if not is_catalogue(index):
                 space.remove(index, member)
-        for index, member in lasting_entries_of(origin):
+        for index, member, _ in lasting_entries_of(origin):
             space.remove(index, member)
         if origin.key is not None:
             self._keys[origin.key] = None
@@ -210,10 +210,8 @@ class KvRuns:
     def _write_new(self, run: Run) -> None:
         space = self._space
         space.put(names.head(run.id), fields_of(run))
-        for index, member in lasting_entries_of(run):
-            space.add(index, member)
-        for index, member, score in entries_of(run):
-            space.add(index, member, score)
+        space.add_all(lasting_entries_of(run))
+        space.add_all(entries_of(run))
         if run.parent_id is not None:
             space.put(names.children(run.parent_id), {})
         self._note_lease(run)
@@ -243,9 +241,7 @@ def _write_entries(space: Workspace, before: Run, after: Run) -> None:
     for index, members in removes.items():
         for member in members:
             space.remove(index, member)
-    for index, scores in adds.items():
-        for member, score in scores.items():
-            space.add(index, member, score)
+    space.add_all((index, member, score) for index, scores in adds.items() for member, score in scores.items())
 
 
 def payload_of(run_id: str) -> Fields:

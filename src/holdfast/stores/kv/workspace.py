@@ -142,16 +142,13 @@ class Workspace:
         self.known = known
         self._clears: list[str] = []
         self._puts: dict[str, dict[str, bytes]] = {}
-        self._drops: dict[str, list[str]] = {}
+        self._drops: dict[str, dict[str, None]] = {}
         self._touches: list[str] = []
-        self._removes: dict[str, list[str]] = {}
+        self._removes: dict[str, dict[str, None]] = {}
         self._adds: dict[str, dict[str, int]] = {}
         self._cuts: dict[str, list[bytes]] = {}
         self._appends: dict[str, list[bytes]] = {}
-        self._fields: dict[str, dict[str, bytes | None]] = {}
         self._cleared: set[str] = set()
-        self._removed: dict[str, set[str]] = {}
-        self._appended: dict[str, list[bytes]] = {}
         self._last_numbers: dict[str, int] = {}
 
     @property
@@ -176,10 +173,10 @@ class Workspace:
         self.expect([Fields(partition, ())])
 
     def field(self, partition: str, name: str) -> bytes | None:
-        changed = self._fields.get(partition)
-        if changed is not None and name in changed:
-            return changed[name]
-        if partition in self._cleared:
+        put = self._puts.get(partition)
+        if put is not None and name in put:
+            return put[name]
+        if partition in self._cleared or name in self._drops.get(partition, ()):
             return None
         if not self.known.has(read := Fields(partition, (name,))):
             raise Missing([read])
@@ -193,11 +190,9 @@ class Workspace:
         else:
             self.expect([read])
             found = self.known.whole(partition)
-        for name, value in self._fields.get(partition, {}).items():
-            if value is None:
-                found.pop(name, None)
-            else:
-                found[name] = value
+        for name in self._drops.get(partition, ()):
+            found.pop(name, None)
+        found.update(self._puts.get(partition, {}))
         return {name: value for name, value in found.items() if not read.leaves_out(name)} if without else found
 
     def range(self, read: Range, guard: str | None = None) -> list[str]:
@@ -209,7 +204,7 @@ class Workspace:
         else:
             self.expect(reads)
             members, is_complete = self.known.range(read)
-        removed, added = self._removed.get(read.index, ()), self._adds.get(read.index, {})
+        removed, added = self._removes.get(read.index, ()), self._adds.get(read.index, {})
         if not removed and not added:
             return members[: read.limit]
         kept = {member for member in members if member not in removed}
@@ -230,7 +225,7 @@ class Workspace:
 
     def log(self, log: str) -> list[bytes]:
         lines = [] if log in self._cleared else cast("list[bytes]", self.ask(Log(log)))
-        return [*lines, *self._appended.get(log, ())]
+        return [*lines, *self._appends.get(log, ())]
 
     def next_number(self, counter: str) -> int:
         """Return a number of a counter that no other operation gets, higher than those returned before."""
@@ -257,19 +252,21 @@ class Workspace:
 
     def put(self, partition: str, fields: Mapping[str, bytes]) -> None:
         """Write fields, and give the partition a new version."""
-        self._puts.setdefault(partition, {}).update(fields)
-        self._fields.setdefault(partition, {}).update(fields)
+        put = self._puts.get(partition)
+        if put is None:
+            self._puts[partition] = dict(fields)
+        else:
+            put.update(fields)
         if dropped := self._drops.get(partition):
-            self._drops[partition] = [name for name in dropped if name not in fields]
+            for name in fields:
+                dropped.pop(name, None)
 
     def drop(self, partition: str, fields: Collection[str]) -> None:
         """Remove fields, and give the partition a new version."""
         put = self._puts.setdefault(partition, {})
         for name in fields:
             put.pop(name, None)
-        dropped = self._drops.setdefault(partition, [])
-        dropped += [name for name in fields if name not in dropped]
-        self._fields.setdefault(partition, {}).update(dict.fromkeys(fields))
+        self._drops.setdefault(partition, {}).update(dict.fromkeys(fields))
 
     def touch(self, partition: str) -> None:
         """Give a partition without fields a new version."""
@@ -283,29 +280,28 @@ class Workspace:
             self._clears.append(name)
         for writes in (self._puts, self._drops, self._adds, self._removes, self._appends):
             cast("dict[str, object]", writes).pop(name, None)
-        for changes in (self._fields, self._removed, self._appended):
-            cast("dict[str, object]", changes).pop(name, None)
 
     def add(self, index: str, member: str, score: int = 0) -> None:
-        added = self._adds.get(index)
-        if added is None:
-            self._adds[index] = {member: score}
-        else:
-            added[member] = score
-        if (removed := self._removed.get(index)) is not None:
-            removed.discard(member)
-            self._removes[index] = [one for one in self._removes.get(index, ()) if one != member]
+        self.add_all(((index, member, score),))
+
+    def add_all(self, entries: Iterable[tuple[str, str, int]]) -> None:
+        """Add entries to indexes: index, member and score of each."""
+        adds, removes = self._adds, self._removes
+        for index, member, score in entries:
+            added = adds.get(index)
+            if added is None:
+                adds[index] = {member: score}
+            else:
+                added[member] = score
+            if (removed := removes.get(index)) is not None:
+                removed.pop(member, None)
 
     def remove(self, index: str, member: str) -> None:
         self._adds.get(index, {}).pop(member, None)
-        removed = self._removed.setdefault(index, set())
-        if member not in removed:
-            removed.add(member)
-            self._removes.setdefault(index, []).append(member)
+        self._removes.setdefault(index, {})[member] = None
 
     def append(self, log: str, line: bytes) -> None:
         self._appends.setdefault(log, []).append(line)
-        self._appended.setdefault(log, []).append(line)
 
     def cut(self, log: str, line: bytes) -> None:
         self._cuts.setdefault(log, []).append(line)
@@ -330,9 +326,9 @@ class Workspace:
             checks=self.known.versions,
             clears=self._clears,
             puts=self._puts,
-            drops={name: fields for name, fields in self._drops.items() if fields},
+            drops={name: list(fields) for name, fields in self._drops.items() if fields},
             touches=self._touches,
-            removes={name: members for name, members in self._removes.items() if members},
+            removes={name: list(members) for name, members in self._removes.items() if members},
             adds={name: members for name, members in self._adds.items() if members},
             cuts=self._cuts,
             appends=self._appends,

@@ -11,7 +11,7 @@ from holdfast.core.commands import Cancel, SendMessages
 from holdfast.core.states import RunState
 from holdfast.stores.kv import KeyValueStore, names
 from holdfast.stores.kv.dictionary import Dictionary, DictionaryDriver
-from holdfast.stores.kv.driver import Answers, Committed, Part, Read
+from holdfast.stores.kv.driver import Answers, Committed, Gain, Part, Read
 from holdfast.stores.kv.run_fields import entries_of, is_catalogue, lasting_entries_of
 from holdfast.testing.contract import SettableClock
 from holdfast.testing.contract.arrange import (
@@ -52,7 +52,7 @@ class WatchedDriver(WrappedDriver):
         self.loads += 1
         return await super().load(reads)
 
-    async def commit(self, parts: Sequence[Part], hint: bytes = b"") -> Committed:
+    async def commit(self, parts: Sequence[Part | Gain], hint: bytes = b"") -> Committed:
         deed, self.deed = self.deed, None
         if deed is not None:
             await deed()
@@ -148,7 +148,7 @@ async def test_a_run_that_changes_its_state_leaves_no_index_entry(place: Place) 
     await write(place.store, checkpoint_for(lease, succeed()))
 
     run = await the_run(place.store)
-    expected = {(index, member) for index, member, _ in entries_of(run)} | set(lasting_entries_of(run))
+    expected = {(index, member) for index, member, _ in (*entries_of(run), *lasting_entries_of(run))}
     found = {(name, member) for name, index in place.data.indexes.items() for member, _ in index.lowest(None)}
     assert {entry for entry in found if not is_catalogue(entry[0]) and an_id(1) in entry[1]} == {
         entry for entry in expected if not is_catalogue(entry[0])
