@@ -190,7 +190,7 @@ def state_name(run: Run) -> str:
 def entries_of(run: Run) -> list[tuple[str, str, int]]:
     """Return the index entries of a run that change with its state: index, member and score."""
     places = _places_of(run)
-    entries = [entry for entry in _entries(run, places) if entry is not None]
+    entries = [entry for entry in _entries(run, places, names.created_member(run)) if entry is not None]
     entries += [(index, name, 0) for index, name in places.catalogued]
     return entries
 
@@ -228,10 +228,9 @@ _Entry = tuple[str, str, int] | None
 """An entry of an index: index, member and score."""
 
 
-def _entries(run: Run, places: _Places) -> tuple[_Entry, ...]:
+def _entries(run: Run, places: _Places, member: str) -> tuple[_Entry, ...]:
     """Return the entries of a run by state, holder, lane, end, slots and parent, with None for those it has not."""
-    id, member = run.id, names.created_member(run)
-    end: _Entry = None
+    id, end = run.id, None
     if run.purge_at is not None:
         end = (names.PURGE, f"{names.time_text(run.purge_at)}{id}", 0)
     elif run.finished_at is not None:
@@ -270,10 +269,11 @@ def entry_changes(before: Run, after: Run) -> tuple[dict[str, Sequence[str]], di
     removes: dict[str, Sequence[str]] = {}
     adds: dict[str, dict[str, int]] = {}
     old, new = _places_of(before), _places_of(after)
-    for was, now in zip(_entries(before, old), _entries(after, new), strict=True):
+    member = names.created_member(after)
+    for was, now in zip(_entries(before, old, member), _entries(after, new, member), strict=True):
         if was == now:
             continue
-        if was is not None and (now is None or was[:2] != now[:2]):
+        if was is not None and (now is None or was[0] != now[0] or was[1] != now[1]):
             removes[was[0]] = (was[1],)
         if now is not None:
             adds[now[0]] = {now[1]: now[2]}
