@@ -194,7 +194,7 @@ def wakes_nobody(
 ) -> None:
     right(unit, run, arrival, now, **by)
     record = unit.state.records[run.id]
-    record.run = replace(record.run, ready_at=run.ready_at)
+    unit.state.put_run(record, replace(record.run, ready_at=run.ready_at))
 
 
 def leaves_children_alone(

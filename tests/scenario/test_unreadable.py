@@ -73,7 +73,7 @@ class Damage:
             assert isinstance(store, MemoryStore)
             assert self.memory is not None
             record = store._state.records[run_id]
-            record.run = replace(record.run, **self.memory)
+            store._state.put_run(record, replace(record.run, **self.memory))
         elif stage.kind == "sqlite":
             connection = apsw.Connection(str(stage.database))
             connection.set_busy_timeout(30_000)

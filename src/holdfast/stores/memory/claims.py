@@ -1,31 +1,27 @@
-"""Claims: find the runs that a worker gets by scanning all runs."""
+"""Claims: find the runs that a worker gets by the index of runs."""
 
 from __future__ import annotations
 
-from holdfast.core import rules
 from holdfast.core.checkpoint import Claimed, ClaimRequest
 from holdfast.core.clock import Micros
 from holdfast.core.model import Run, TypeRule
+from holdfast.stores.memory.run_index import RunIndex
 from holdfast.stores.memory.state import State
 from holdfast.stores.memory.unit_of_work import StateUnit
 from holdfast.stores.operations import claims
 
 
-def claim(unit: StateUnit, request: ClaimRequest, now: Micros) -> Claimed:
+def claim(unit: StateUnit, index: RunIndex, request: ClaimRequest, now: Micros) -> Claimed:
     """Lease due runs to a worker, as many as it asks for."""
     if request.is_repeat and (won := _won_before(unit.state, request)):
         return Claimed(leases=tuple(claims.lease_of(unit, run) for run in won), next_ready_at=now, now=now)
-    chosen, has_more = choose(unit, request, now)
+    types = _enabled(unit.state, request)
+    limited = {type for type in types if unit.limits.rule(type) is not None}
+    due = index.due(types, limited, now)
+    chosen, has_more = claims.choose_within_limits(unit, due, request, now)
     leases = tuple(claims.lease(unit, run, request, now) for run in chosen)
-    others = [run.ready_at for run in _queued(unit.state, request) if run.worker != request.worker]
-    next_ready_at = min((at for at in others if at is not None), default=None)
+    next_ready_at = index.next_ready_at(types, request.worker)
     return Claimed(leases=leases, next_ready_at=next_ready_at, now=now, has_more=has_more)
-
-
-def choose(unit: StateUnit, request: ClaimRequest, now: Micros) -> tuple[list[Run], bool]:
-    """Return the runs that a worker gets, and True if there is more to claim at once."""
-    due = [run for run in _queued(unit.state, request) if rules.is_due(run, now)]
-    return claims.choose_within_limits(unit, claims.queue_of(due), request, now)
 
 
 def _won_before(state: State, request: ClaimRequest) -> list[Run]:
@@ -34,9 +30,7 @@ def _won_before(state: State, request: ClaimRequest) -> list[Run]:
     return [run for run in asked if run.claim_id == request.id and run.worker == request.worker]
 
 
-def _queued(state: State, request: ClaimRequest) -> list[Run]:
-    """Return the runs of enabled types that may be claimed, now or later."""
-    rules_of = [state.types.get(type) or TypeRule(name=type) for type in request.types]
-    types = {rule.name for rule in rules_of if rule.is_enabled}
-    runs = (record.run for record in state.records.values())
-    return [run for run in runs if run.ready_at is not None and run.type in types]
+def _enabled(state: State, request: ClaimRequest) -> list[str]:
+    """Return the types of a request that are enabled."""
+    rules_of = [state.types.get(type) or TypeRule(name=type) for type in dict.fromkeys(request.types)]
+    return [rule.name for rule in rules_of if rule.is_enabled]

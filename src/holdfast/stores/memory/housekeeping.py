@@ -80,7 +80,7 @@ class StateHousekeeping:
         return kinship.is_kept_for_parent(recorded, run)
 
     def defer(self, run: Run) -> None:
-        self._state.records[run.id].run = run
+        self._state.put_run(self._state.records[run.id], run)
 
     def remove(self, runs: Sequence[Run]) -> None:
         for run in runs:

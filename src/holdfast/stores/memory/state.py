@@ -30,6 +30,7 @@ from holdfast.core.model import (
 from holdfast.core.questions import Details
 from holdfast.core.topics import EventState
 from holdfast.core.transfer import Origin
+from holdfast.stores.memory.run_index import RunIndex
 
 
 @dataclass
@@ -151,7 +152,7 @@ class State:
     """All data: runs by id, run ids by key, parent and slot, events by topic, and the rest by name or number.
 
     `parked` has the runs that wait for a slot, by queue, and also runs that no longer wait: only the waits of a run
-    are reliable. `slots` has the runs that have each slot.
+    are reliable. `slots` has the runs that have each slot. Only a state with all runs of a store has an `index`.
     """
 
     records: dict[str, Record] = field(default_factory=dict)
@@ -171,6 +172,13 @@ class State:
     workers: dict[str, WorkerRecord] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
     news: News = field(default_factory=News)
+    index: RunIndex | None = None
+
+    def put_run(self, record: Record, run: Run) -> None:
+        """Change the run of a record."""
+        before, record.run = record.run, run
+        if self.index is not None:
+            self.index.note(before, run)
 
     def siblings(self, parent_id: str) -> Sequence[str]:
         """Return all children of a run that still exist, ended ones too."""
@@ -199,7 +207,8 @@ class State:
         """End every wait that the limits of a type have caused. A database may do this in one statement."""
         for record in self.records.values():
             if record.run.type == type and (wait := limits.parked_at(record.waits)) is not None:
-                record.run, record.waits = limits.let_go(record.run, wait.since, now), limits.without(record.waits)
+                self.put_run(record, limits.let_go(record.run, wait.since, now))
+                record.waits = limits.without(record.waits)
 
     def whole_flow(self, definition: FlowDefinition) -> FlowDefinition:
         """Return a registration with its texts. A working set may have loaded it without them."""

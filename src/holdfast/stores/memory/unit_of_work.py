@@ -80,11 +80,13 @@ class StateRuns:
         return self._state.records[run.id].run.options
 
     def put(self, run: Run) -> None:
-        self._state.records[run.id].run = run
+        self._state.put_run(self._state.records[run.id], run)
 
     def add(self, runs: Sequence[Run]) -> None:
         for run in runs:
             self._state.records[run.id] = Record(run)
+            if self._state.index is not None:
+                self._state.index.note(None, run)
             if run.key is not None:
                 self._state.keys[run.key] = run.id
             if run.parent_id is not None:
@@ -109,7 +111,7 @@ class StateRuns:
             self._state.keys[key] = run.id
         elif record.run.key is not None:
             self._state.keys.pop(record.run.key, None)
-        record.run = replace(record.run, key=key)
+        self._state.put_run(record, replace(record.run, key=key))
 
     def fences(self, run_ids: Sequence[str]) -> Mapping[str, Run | Fence]:
         found = ((run_id, self._state.records.get(run_id)) for run_id in run_ids)
@@ -118,7 +120,7 @@ class StateRuns:
     def prolong(self, run_ids: Sequence[str], until: Micros) -> None:
         for run_id in run_ids:
             record = self._state.records[run_id]
-            record.run = replace(record.run, ready_at=until)
+            self._state.put_run(record, replace(record.run, ready_at=until))
 
     def publish(self, run_id: str, values: Mapping[str, str]) -> None:
         self._state.records[run_id].values |= values
@@ -139,7 +141,7 @@ class StateFamilies:
     def detach(self, parent_id: str) -> None:
         for child in self._children(parent_id):
             if not child.run.state.is_end:
-                child.run = replace(child.run, parent_location=None)
+                self._state.put_run(child, replace(child.run, parent_location=None))
 
     def parked(self, parent_id: str) -> Sequence[str]:
         return [child.run.id for child in self._children(parent_id) if rules.is_parked(child.waits)]
@@ -213,7 +215,10 @@ class StateWaits:
         return self._state.records[run_id].waits
 
     def put(self, run_id: str, waits: Sequence[Wait]) -> None:
-        self._state.records[run_id].waits = tuple(waits)
+        record = self._state.records[run_id]
+        if self._state.index is not None:
+            self._state.index.note_waits(run_id, record.waits, waits)
+        record.waits = tuple(waits)
         for wait in waits:
             if wait.kind is WaitKind.SLOT:
                 heapq.heappush(self._state.parked[wait.names[0]], (wait.after, wait.since, run_id))
@@ -245,8 +250,9 @@ class StateWaits:
         )
 
     def for_event(self, topic: str) -> Iterable[tuple[str, Sequence[Wait]]]:
-        for run_id, record in self._state.records.items():
-            waits = [wait for wait in record.waits if wait.kind is WaitKind.EVENT and wait.names == (topic,)]
+        records, index = self._state.records, self._state.index
+        for run_id in list(records) if index is None else index.waiting(topic):
+            waits = [wait for wait in records[run_id].waits if wait.kind is WaitKind.EVENT and wait.names == (topic,)]
             if waits:
                 yield run_id, waits
 
@@ -379,7 +385,7 @@ class StateLimits:
             self._state.slots[slot].discard(run.id)
         for slot in run.slots:
             self._state.slots[slot].add(run.id)
-        record.run = run
+        self._state.put_run(record, run)
 
 
 class StateSchedules:
