@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.flows.cursors import Cursor, cursor_of
 from holdfast.flows.faults import exceeded, fault
-from holdfast.flows.meter import SCALARS, Meter
+from holdfast.flows.meter import SCALARS, WIDEST, Meter, width_of
 from holdfast.flows.operators import finite, multiply, set_key, type_name
 
 Builtin = Callable[[list[Any], dict[str, Any], Meter], Any]
@@ -145,14 +145,14 @@ def text_of(value: Any, meter: Meter) -> str:
     if type(value) is str:
         return value
     if type(value) in (list, dict):
-        meter.characters(meter.measure(value))
+        meter.characters(meter.measure(value), WIDEST)
     return str(value)
 
 
 def repr_of(value: Any, meter: Meter) -> str:
     """Return `repr(value)`."""
     if type(value) in (list, dict, str):
-        meter.characters(meter.measure(value))
+        meter.characters(meter.measure(value), WIDEST)
     return repr(value)
 
 
@@ -166,7 +166,7 @@ def formatted(value: Any, conversion: str, specification: str, meter: Meter) -> 
         kind = "NoneType" if value is None else type(value).__name__
         raise TypeError(f"unsupported format string passed to {kind}.__format__")
     if type(value) is str:
-        meter.characters(len(value) + 1000)
+        meter.characters(len(value) + 1000, width_of(value, specification))
     return format(value, specification)
 
 

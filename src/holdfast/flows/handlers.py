@@ -15,6 +15,7 @@ from holdfast.flows.faults import ErrorValue, FlowFault, fault
 from holdfast.flows.frames import UNSET_SLOT, Frame, Path
 from holdfast.flows.handle import Handle
 from holdfast.flows.handles import NO_HANDLE
+from holdfast.flows.meter import width_of
 from holdfast.flows.methods import call_method, check_method
 from holdfast.flows.operations import DONE, OPEN, copy_of
 from holdfast.flows.operators import UNARY, change_in_place, delete_index, set_key, store_index, take_slice
@@ -173,7 +174,7 @@ def _format(machine: Machine, path: Path, frame: Frame, a: Any, b: Any) -> None:
 
 def _build_string(machine: Machine, path: Path, frame: Frame, a: Any, b: Any) -> None:
     parts = _take(frame.stack, a)
-    machine.meter.characters(sum(map(len, parts)))
+    machine.meter.characters(sum(map(len, parts)), width_of(*parts))
     frame.stack.append("".join(parts))
 
 

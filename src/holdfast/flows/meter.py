@@ -28,13 +28,13 @@ class Meter:
         self.cost += count >> 3
         self.created += 8 * count
 
-    def characters(self, count: int) -> None:
-        """Charge an operation on a string. Refuse it if its result is too long."""
+    def characters(self, count: int, width: int = 1) -> None:
+        """Charge an operation on a string. Refuse it if its result is too long. `width` is the bytes of a character."""
         if count > self.limits.string_characters:
             maximum = self.limits.string_characters
             raise exceeded("string_characters", maximum, f"the string would have {count:,} characters")
-        self.cost += count >> 9
-        self.created += count
+        self.cost += count * width >> 9
+        self.created += count * width
 
     def bits(self, count: int) -> None:
         """Refuse an integer that is too large."""
@@ -74,6 +74,15 @@ class Meter:
     def _check_nodes(self, nodes: int) -> None:
         if nodes > self.limits.value_nodes:
             raise exceeded("value_nodes", self.limits.value_nodes, "the value has too many parts")
+
+
+WIDEST = 4
+"""Maximum number of bytes of a character, in memory and in UTF-8."""
+
+
+def width_of(*texts: str) -> int:
+    """Return an upper bound of the bytes that each character of these texts takes in memory."""
+    return 1 if all(map(str.isascii, texts)) else WIDEST
 
 
 def _length(value: Any) -> int:

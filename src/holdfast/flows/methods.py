@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.flows.builtins import items_of, ordered, update
 from holdfast.flows.faults import fault
 from holdfast.flows.grammar import METHODS, Shape
-from holdfast.flows.meter import SCALARS, Meter
+from holdfast.flows.meter import SCALARS, Meter, width_of
 from holdfast.flows.operators import set_key, type_name
 
 Method = Callable[[Any, list[Any], dict[str, Any], Meter], Any]
@@ -42,7 +42,7 @@ def check_method(target: Any, name: str) -> Shape:
 
 
 def _call_text(text: str, name: str, arguments: list[Any], meter: Meter) -> Any:
-    meter.characters(len(text) * (_CHARACTERS_GROW if name in _EXPANDING else 1))
+    meter.characters(len(text) * (_CHARACTERS_GROW if name in _EXPANDING else 1), width_of(text))
     for argument in arguments:
         if type(argument) is str:
             meter.characters(len(argument))
@@ -52,8 +52,8 @@ def _call_text(text: str, name: str, arguments: list[Any], meter: Meter) -> Any:
 
 def _join(text: str, arguments: list[Any], meter: Meter) -> Any:
     items = items_of(arguments[0], meter)
-    lengths = [len(item) for item in items if type(item) is str]
-    meter.characters(sum(lengths) + len(text) * len(items))
+    texts = [item for item in items if type(item) is str]
+    meter.characters(sum(map(len, texts)) + len(text) * len(items), width_of(text, *texts))
     return text.join(items)
 
 
@@ -62,14 +62,16 @@ def _replace(text: str, arguments: list[Any], meter: Meter) -> Any:
         times = text.count(arguments[0])
         if len(arguments) > 2 and isinstance(arguments[2], int) and 0 <= arguments[2] < times:
             times = arguments[2]
-        meter.characters(len(text) + times * (len(arguments[1]) - len(arguments[0])))
+        count = len(text) + times * (len(arguments[1]) - len(arguments[0]))
+        meter.characters(count, width_of(text, arguments[1]))
     return text.replace(*arguments)
 
 
 def _padded(name: str) -> Callable[[str, list[Any], Meter], Any]:
     def padded(text: str, arguments: list[Any], meter: Meter) -> Any:
         if isinstance(arguments[0], int):
-            meter.characters(max(arguments[0], 0))
+            filling = (one for one in arguments[1:] if type(one) is str)
+            meter.characters(max(arguments[0], 0), width_of(text, *filling))
         return _PLAIN_TEXT[name](text, *arguments)
 
     return padded

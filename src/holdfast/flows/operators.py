@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.flows.cursors import Cursor
 from holdfast.flows.faults import fault
 from holdfast.flows.instructions import BINARY_OPERATORS, COMPARISONS
-from holdfast.flows.meter import SCALARS, Meter
+from holdfast.flows.meter import SCALARS, Meter, width_of
 
 SMALL = 1 << 62
 """Integers below this size need no measuring."""
@@ -33,7 +33,7 @@ def add(left: Any, right: Any, meter: Meter) -> Any:
     kind = type(left)
     if kind is type(right):
         if kind is str:
-            meter.characters(len(left) + len(right))
+            meter.characters(len(left) + len(right), width_of(left, right))
         elif kind is list:
             meter.items(len(left) + len(right))
         elif kind is int:
@@ -57,7 +57,7 @@ def multiply(left: Any, right: Any, meter: Meter) -> Any:
         left, right = (right, left) if isinstance(right, str | list) else (left, right)
     if isinstance(right, int):
         if type(left) is str:
-            meter.characters(len(left) * max(right, 0))
+            meter.characters(len(left) * max(right, 0), width_of(left))
         elif type(left) is list:
             meter.items(len(left) * max(right, 0))
     return finite(left * right)
@@ -205,7 +205,7 @@ def take_slice(container: Any, start: Any, stop: Any, step: Any, meter: Meter) -
     bounds = slice(start, stop, step)
     count = len(range(*bounds.indices(len(container))))
     if type(container) is str:
-        meter.characters(count)
+        meter.characters(count, width_of(container))
     else:
         meter.items(count)
     return container[bounds]
