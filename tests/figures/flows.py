@@ -22,6 +22,12 @@ AWAITS = [10, 1_000, 100_000]
 HOSTILE = {
     "endless loop": "while True:\n    pass",
     "huge texts": "while True:\n    s = 'a' * 900000\n    t = s + 'b'\n    u = t.upper()",
+    "huge wide texts": "while True:\n    s = '\U0001f600' * 900000\n    t = s + 'b'\n    u = t.upper()",
+    "states of wide texts": """
+x = ['\U0001f600' * 120000, '\\x01' * 80000]
+while True:
+    await receive_batch('m', 9, timeout=0)
+""",
     "text of large lists": "x = list(range(29000))\nwhile True:\n    s = str(x)",
     "sorting": "x = [str(i) for i in range(29000)]\nwhile True:\n    y = sorted(x)",
     "large state": "x = [list(range(1000)) for i in range(100)]\nwhile True:\n    x[0] = list(range(1000))",

@@ -15,7 +15,7 @@ from holdfast.flows.grammar import BINARY_NODES
 from holdfast.flows.limits import INSTRUCTION_LIMIT
 from holdfast.flows.mistakes import Mistakes
 from holdfast.flows.program import FlowFunction, FlowParameter, Program
-from holdfast.flows.scopes import Helper, ProgramNames, local_names
+from holdfast.flows.scopes import Helper, ProgramNames
 from holdfast.flows.source_text import parse, version_of
 
 
@@ -106,7 +106,7 @@ class FunctionCompiler:
 
     def __init__(self, helper: Helper, names: ProgramNames, constants: Constants, limit: int) -> None:
         self._helper = helper
-        local = local_names(helper.node)
+        local = names.locals_of(helper.node)
         self._out = Assembler(constants, local)
         self._expressions = ExpressionCompiler(self._out, names, set(local))
         self._limit = limit

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from holdfast.flows.scopes import FunctionNode, ProgramNames, local_names
+from holdfast.flows.scopes import FunctionNode, ProgramNames
 
 
 class FunctionScope:
@@ -16,7 +16,7 @@ class FunctionScope:
         self.names = names
         self.is_async = isinstance(node, ast.AsyncFunctionDef)
         self.function = node.name
-        self.locals = set(local_names(node))
+        self.locals = set(names.locals_of(node))
         self._inner: list[set[str]] = []
 
     @contextmanager

@@ -43,6 +43,14 @@ class ProgramNames:
                 for target in statement.targets:
                     if isinstance(target, ast.Name):
                         self.constants[target.id] = literal(statement.value)
+        self._locals: dict[FunctionNode, list[str]] = {}
+
+    def locals_of(self, function: FunctionNode) -> list[str]:
+        """Return the parameters and assigned variables of a function, without those of comprehensions."""
+        found = self._locals.get(function)
+        if found is None:
+            found = self._locals[function] = _local_names(function)
+        return found
 
 
 def is_literal(node: ast.expr) -> bool:
@@ -60,21 +68,37 @@ def literal(node: ast.expr) -> Any:
     return node.value
 
 
-def local_names(function: FunctionNode) -> list[str]:
-    """Return the parameters and assigned variables of a function, without those of comprehensions."""
+_OWN_SCOPES = (ast.ListComp, ast.DictComp, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+def _local_names(function: FunctionNode) -> list[str]:
     found = dict.fromkeys(argument.arg for argument in function.args.args)
     pending: list[ast.AST] = [*function.body[::-1]]
     while pending:
         node = pending.pop()
-        if isinstance(node, ast.ListComp | ast.DictComp | FunctionNode | ast.ClassDef | ast.Lambda):
+        if isinstance(node, _OWN_SCOPES):
             # Targets inside a comprehension are its own. Its parts cannot assign anything else.
             continue
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.setdefault(node.id)
+        if isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Store):
+                found.setdefault(node.id)
+            continue
         if isinstance(node, ast.ExceptHandler) and node.name:
             found.setdefault(node.name)
-        pending.extend(list(ast.iter_child_nodes(node))[::-1])
+        pending += child_nodes(node)[::-1]
     return list(found)
+
+
+def child_nodes(node: ast.AST) -> list[ast.AST]:
+    """Return the parts of a node. It is much faster than `ast.iter_child_nodes`, which took a third of compiling."""
+    found: list[ast.AST] = []
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if isinstance(value, ast.AST):
+            found.append(value)
+        elif type(value) is list:
+            found += [item for item in value if isinstance(item, ast.AST)]
+    return found
 
 
 def target_names(target: ast.expr) -> list[str]:

@@ -9,6 +9,7 @@ import warnings
 from holdfast.core.errors import FlowRefused
 from holdfast.flows.limits import NESTING_LIMIT, NODE_LIMIT, SOURCE_LIMIT_CHARACTERS
 from holdfast.flows.mistakes import Mistakes
+from holdfast.flows.scopes import child_nodes
 
 
 def parse(source: str) -> ast.Module:
@@ -59,7 +60,7 @@ def _check_size(tree: ast.Module, source: str) -> None:
             place = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
             advice = "split the program into several flows" if count > NODE_LIMIT else "use helper functions"
             raise _refusal(source, *place, f"the program has {what}", advice)
-        for child in ast.iter_child_nodes(node):
+        for child in child_nodes(node):
             is_elif = isinstance(node, ast.If) and isinstance(child, ast.If) and node.orelse == [child]
             pending.append((child, depth if is_elif else depth + 1))
 
@@ -73,14 +74,14 @@ _IGNORED_FIELDS = {"ctx", "kind", "type_comment", "type_ignores", "type_params"}
 
 
 def _dump(node: object) -> str:
+    if isinstance(node, ast.Constant):
+        return f"Constant({type(node.value).__name__}:{node.value!r})"
     if isinstance(node, ast.AST):
-        fields = [
-            f"{name}={_dump(value)}"
-            for name, value in ast.iter_fields(node)
-            if name not in _IGNORED_FIELDS and value is not None and value != []
-        ]
-        if isinstance(node, ast.Constant):
-            fields = [f"{type(node.value).__name__}:{node.value!r}"]
+        fields: list[str] = []
+        for name in node._fields:
+            value = None if name in _IGNORED_FIELDS else getattr(node, name, None)
+            if value is not None and value != []:
+                fields.append(f"{name}={_dump(value)}")
         return f"{type(node).__name__}({','.join(fields)})"
     if isinstance(node, list):
         return f"[{','.join(_dump(item) for item in node)}]"
