@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.postgres import Databases, PostgresServer
     from tests.redis import Namespaces, RedisServer
 
-pytest_plugins = ("tests.plugin.environment", "tests.plugin.tiers", "tests.plugin.summary")
+pytest_plugins = ("tests.plugin.environment", "tests.plugin.tiers", "tests.plugin.order", "tests.plugin.summary")
 
 # No deadline: a slow machine is not a bug, and the guard ends a test that hangs.
 settings.register_profile("short", deadline=None, print_blob=True, max_examples=40)

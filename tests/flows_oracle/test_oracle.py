@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.duration import lasting
 from tests.flows_oracle.generator import Generator
 from tests.flows_oracle.performer import Performance
 from tests.flows_oracle.reference import GaveUp, Reference
@@ -26,6 +27,7 @@ NOT_COMPARED = [("raised", "LimitExceeded"), ("raised", "RecursionError")]
 PARTS = 4
 
 
+@lasting(40)
 @pytest.mark.both_tiers
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_programs_behave_as_in_cpython(part: int) -> None:
@@ -34,6 +36,7 @@ def test_random_programs_behave_as_in_cpython(part: int) -> None:
     assert compared > amount(short=160, long=6_000) // PARTS // 2
 
 
+@lasting(40)
 @pytest.mark.both_tiers
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_programs_behave_the_same_when_saved_at_every_instruction(part: int) -> None:

@@ -154,6 +154,7 @@ CATCHERS: Mapping[str, Catcher] = {
     ),
     "rounds": Catcher(layer="scenarios", command=_tests("tests/scenario/test_rounds.py"), words="memory"),
     "frozen worker": Catcher(layer="crash tests", command=_tests("tests/crash/test_frozen_worker.py")),
+    "index of runs": Catcher(layer="unit tests", command=_tests("tests/unit/stores/test_memory_run_index.py")),
     "commits of SQLite": Catcher(layer="unit tests", command=_tests("tests/unit/stores/test_sqlite_commit.py")),
     "log of SQLite": Catcher(layer="unit tests", command=_tests("tests/unit/stores/test_sqlite_wal.py")),
     "privacy of SQLite": Catcher(layer="unit tests", command=_tests("tests/unit/stores/test_sqlite_privacy.py")),

@@ -54,7 +54,11 @@ STORE = (
         name="kv-end-ignores-children",
         breaks="the end of a run reaches its children by their close policy",
         edits=(
-            Edit("stores/kv/checkpoints.py", "            checks[names.children(run_id)] = 0\n", "            pass\n"),
+            Edit(
+                "stores/kv/checkpoints.py",
+                "            self._checks[names.children(run_id)] = 0\n",
+                "            pass\n",
+            ),
         ),
         caught_by=(
             Catch("contract on dictionaries", "test_the_end_of_a_parent_cancels_children_by_their_close_policy"),
@@ -116,8 +120,8 @@ STORE = (
         edits=(
             Edit(
                 "stores/kv/run_fields.py",
-                "if index not in new or new[index][0] != entry[0]}",
-                "if index[:3] != 'by:' and (index not in new or new[index][0] != entry[0])}",
+                "(now is None or was[0] != now[0] or was[1] != now[1])",
+                "was[0][:3] != 'by:' and (now is None or was[0] != now[0] or was[1] != now[1])",
             ),
         ),
         caught_by=(Catch("key-value store", "test_a_run_that_changes_its_state_leaves_no_index_entry"),),
@@ -143,8 +147,8 @@ COMMITS = (
         edits=(
             Edit(
                 _COMMIT_LUA,
-                "(redis.call('HGET', name, '') or '0') ~= ARGV[place + number]",
-                "(redis.call('HGET', name, '') or ARGV[place + number]) < '0'",
+                "tonumber(redis.call('HGET', name, '') or 0) ~= list[place + number]",
+                "tonumber(redis.call('HGET', name, '') or 0) < 0",
             ),
         ),
         caught_by=_redis("test_a_part_is_refused_by_the_name_of_its_first_failed_check"),
@@ -155,8 +159,8 @@ COMMITS = (
         edits=(
             Edit(
                 _COMMIT_LUA,
-                "(redis.call('HGET', name, '') or '0') ~= ARGV[place + number]",
-                "ARGV[place + number] ~= '0' and (redis.call('HGET', name, '') or '0') ~= ARGV[place + number]",
+                "tonumber(redis.call('HGET', name, '') or 0) ~= list[place + number]",
+                "list[place + number] ~= 0 and tonumber(redis.call('HGET', name, '') or 0) ~= list[place + number]",
             ),
         ),
         caught_by=_redis("test_a_part_is_refused_by_the_name_of_its_first_failed_check"),
@@ -427,8 +431,8 @@ SERVERS = (
         edits=(
             Edit(
                 _COMMIT_LUA,
-                "local chunk = {{chunk}}\nlocal owner\n",
-                "local chunk = {{chunk}}\nlocal owner\nversion = version or string.format('%.0f', redis.call('INCR', KEYS[2]))\n",
+                "local list = cmsgpack.unpack(ARGV[8])\nlocal owner\n",
+                "local list = cmsgpack.unpack(ARGV[8])\nlocal owner\nversion = version or string.format('%.0f', redis.call('INCR', KEYS[2]))\n",
             ),
         ),
         caught_by=_redis("test_a_server_without_memory_can_be_cleaned_up"),
