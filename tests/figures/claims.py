@@ -8,12 +8,13 @@ import time
 
 from holdfast.core.checkpoint import Suspend
 from holdfast.core.ports import Store
+from holdfast.stores.kv.store import CLAIMED_AT_ONCE
 from holdfast.stores.redis import redis_store
 from holdfast.testing.contract.arrange import an_intent, checkpoint_for, claim, claim_one, for_time, succeed
 from tests.redis import RedisServer
 
 SLEEPING = 20_000
-AT_ONCE = 500
+AT_ONCE = CLAIMED_AT_ONCE
 CLAIMS = 500
 FAR_AWAY = 4_000_000_000_000_000
 """A time in the year 2096, in microseconds."""
