@@ -32,8 +32,7 @@ def a_state(count: int, records: dict[str, Record] | None = None) -> State:
     state.index = RunIndex(state.records)
     for number in range(1, count + 1):
         run = rules.new_run(an_intent(number), NOW)
-        state.records[run.id] = Record(run)
-        state.index.note(None, run)
+        state.add(run)
     return state
 
 
@@ -84,11 +83,14 @@ def test_a_run_that_came_back_to_its_place_is_due_once() -> None:
     assert due_ids(index_of(state), limited=[TYPE]) == [an_id(1)]
 
 
-def test_a_run_that_is_gone_is_not_due() -> None:
+def test_a_run_that_is_gone_is_neither_due_nor_waiting() -> None:
     state = a_state(2)
-    del state.records[an_id(1)]
+    state.put_waits(state.records[an_id(1)], [for_event("paid")])
+
+    state.remove(an_id(1))
 
     assert due_ids(index_of(state)) == [an_id(2)]
+    assert index_of(state).waiting("paid") == []
 
 
 def test_the_next_ready_run_is_none_that_the_worker_holds() -> None:

@@ -150,10 +150,12 @@ class _PartBuilder:
             self._drops.setdefault(self._head, []).append(names.WAITS)
         run = self._one.before
         after = set(places_of(run, waits))
+        removed: dict[str, list[str]] = {}
         for place in places_of(run, self._waits_before):
             if place not in after:
-                self._removes[place.index] = (*self._removes.get(place.index, ()), place.member)
+                removed.setdefault(place.index, []).append(place.member)
                 self._touches.append(place.guard)
+        self._removes |= removed  # these indexes have waits only
 
     def _move(self) -> None:
         before, after = self._one.before, self._one.after

@@ -41,7 +41,7 @@ LONGEST_MARK_MICROS: Micros = 2 * SECOND
 """Maximum length of a mark, because its owner may have died."""
 CONFLICTS_LIMIT = 200
 """Number of conflicts after which an operation gives up."""
-LARGE = 1000
+LARGE = 1_000
 """Number of partitions from which an operation runs in a thread."""
 READS_AT_ONCE = 1_000
 """Maximum number of reads in one load, because the event loop is busy with each of them for some microseconds."""

@@ -84,7 +84,7 @@ class StateHousekeeping:
 
     def remove(self, runs: Sequence[Run]) -> None:
         for run in runs:
-            del self._state.records[run.id]
+            self._state.remove(run.id)
             if run.key is not None:
                 del self._state.keys[run.key]
             if run.parent_id is not None:

@@ -174,11 +174,29 @@ class State:
     news: News = field(default_factory=News)
     index: RunIndex | None = None
 
+    def add(self, run: Run) -> None:
+        """Add a new run."""
+        self.records[run.id] = Record(run)
+        if self.index is not None:
+            self.index.note(None, run)
+
     def put_run(self, record: Record, run: Run) -> None:
         """Change the run of a record."""
         before, record.run = record.run, run
         if self.index is not None:
             self.index.note(before, run)
+
+    def put_waits(self, record: Record, waits: Sequence[Wait]) -> None:
+        """Change the waits of a run."""
+        before, record.waits = record.waits, tuple(waits)
+        if self.index is not None:
+            self.index.note_waits(record.run.id, before, waits)
+
+    def remove(self, run_id: str) -> None:
+        """Remove a run with everything that belongs to it."""
+        record = self.records.pop(run_id)
+        if self.index is not None:
+            self.index.note_waits(run_id, record.waits, ())
 
     def siblings(self, parent_id: str) -> Sequence[str]:
         """Return all children of a run that still exist, ended ones too."""
@@ -208,7 +226,7 @@ class State:
         for record in self.records.values():
             if record.run.type == type and (wait := limits.parked_at(record.waits)) is not None:
                 self.put_run(record, limits.let_go(record.run, wait.since, now))
-                record.waits = limits.without(record.waits)
+                self.put_waits(record, limits.without(record.waits))
 
     def whole_flow(self, definition: FlowDefinition) -> FlowDefinition:
         """Return a registration with its texts. A working set may have loaded it without them."""

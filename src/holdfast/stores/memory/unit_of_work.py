@@ -84,9 +84,7 @@ class StateRuns:
 
     def add(self, runs: Sequence[Run]) -> None:
         for run in runs:
-            self._state.records[run.id] = Record(run)
-            if self._state.index is not None:
-                self._state.index.note(None, run)
+            self._state.add(run)
             if run.key is not None:
                 self._state.keys[run.key] = run.id
             if run.parent_id is not None:
@@ -215,10 +213,7 @@ class StateWaits:
         return self._state.records[run_id].waits
 
     def put(self, run_id: str, waits: Sequence[Wait]) -> None:
-        record = self._state.records[run_id]
-        if self._state.index is not None:
-            self._state.index.note_waits(run_id, record.waits, waits)
-        record.waits = tuple(waits)
+        self._state.put_waits(self._state.records[run_id], waits)
         for wait in waits:
             if wait.kind is WaitKind.SLOT:
                 heapq.heappush(self._state.parked[wait.names[0]], (wait.after, wait.since, run_id))
