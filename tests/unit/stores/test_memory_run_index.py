@@ -29,16 +29,11 @@ class CountedRecords(dict[str, Record]):
 
 def a_state(count: int, records: dict[str, Record] | None = None) -> State:
     state = State(records={} if records is None else records)
-    state.index = RunIndex(state.records)
+    state.indexed()
     for number in range(1, count + 1):
         run = rules.new_run(an_intent(number), NOW)
         state.add(run)
     return state
-
-
-def index_of(state: State) -> RunIndex:
-    assert state.index is not None
-    return state.index
 
 
 def due_ids(index: RunIndex, *, limited: Iterable[str] = (), now: Micros = NOW) -> list[str]:
@@ -53,9 +48,9 @@ async def test_a_claim_reads_about_as_many_runs_as_it_leases() -> None:
     store = MemoryStore()
     records = CountedRecords()
     store._state.records = records
-    store._state.index = store._index = RunIndex(records)
     await store.create([an_intent(number) for number in range(1, 5_001)])
 
+    await claim(store, limit=10)  # makes the index
     for _ in range(3):
         records.looked_up = 0
         assert len((await claim(store, limit=10)).leases) == 10
@@ -67,8 +62,8 @@ def test_runs_are_due_in_the_order_of_their_ready_times() -> None:
     record = state.records[an_id(1)]
     state.put_run(record, replace(record.run, ready_at=NOW + 1))
 
-    assert due_ids(index_of(state)) == [an_id(2), an_id(3)]
-    assert due_ids(index_of(state), now=NOW + 1) == [an_id(2), an_id(3), an_id(1)]
+    assert due_ids(state.indexed()) == [an_id(2), an_id(3)]
+    assert due_ids(state.indexed(), now=NOW + 1) == [an_id(2), an_id(3), an_id(1)]
 
 
 def test_a_run_that_came_back_to_its_place_is_due_once() -> None:
@@ -79,8 +74,8 @@ def test_a_run_that_came_back_to_its_place_is_due_once() -> None:
     state.put_run(record, replace(first, ready_at=NOW + SECOND))
     state.put_run(record, first)
 
-    assert due_ids(index_of(state)) == [an_id(1)]
-    assert due_ids(index_of(state), limited=[TYPE]) == [an_id(1)]
+    assert due_ids(state.indexed()) == [an_id(1)]
+    assert due_ids(state.indexed(), limited=[TYPE]) == [an_id(1)]
 
 
 def test_a_run_that_is_gone_is_neither_due_nor_waiting() -> None:
@@ -89,13 +84,13 @@ def test_a_run_that_is_gone_is_neither_due_nor_waiting() -> None:
 
     state.remove(an_id(1))
 
-    assert due_ids(index_of(state)) == [an_id(2)]
-    assert index_of(state).waiting("paid") == []
+    assert due_ids(state.indexed()) == [an_id(2)]
+    assert state.indexed().waiting("paid") == []
 
 
 def test_the_next_ready_run_is_none_that_the_worker_holds() -> None:
     state = a_state(2)
-    index = index_of(state)
+    index = state.indexed()
     for number, holder, ready_at in ((1, WORKER, NOW + 1), (2, "other", NOW + 2)):
         record = state.records[an_id(number)]
         state.put_run(record, replace(record.run, worker=holder, ready_at=ready_at))
@@ -112,8 +107,8 @@ def test_a_run_that_moves_a_thousand_times_leaves_few_places() -> None:
     for later in range(1, 1_001):
         state.put_run(record, replace(record.run, ready_at=NOW + later))
 
-    assert places(index_of(state)) <= SMALL + OUTDATED + 1
-    assert due_ids(index_of(state), now=NOW + 1_000) == [an_id(1)]
+    assert places(state.indexed()) <= SMALL + OUTDATED + 1
+    assert due_ids(state.indexed(), now=NOW + 1_000) == [an_id(1)]
 
 
 def test_a_run_without_a_ready_time_is_not_claimable() -> None:
@@ -122,9 +117,9 @@ def test_a_run_without_a_ready_time_is_not_claimable() -> None:
 
     state.put_run(record, replace(record.run, ready_at=None))
 
-    assert due_ids(index_of(state), now=NOW + SECOND) == []
-    assert index_of(state).next_ready_at([TYPE], WORKER) is None
-    assert places(index_of(state)) == 0
+    assert due_ids(state.indexed(), now=NOW + SECOND) == []
+    assert state.indexed().next_ready_at([TYPE], WORKER) is None
+    assert places(state.indexed()) == 0
 
 
 def test_waits_for_events_are_indexed_by_topic() -> None:
@@ -142,3 +137,13 @@ def test_waits_for_events_are_indexed_by_topic() -> None:
     index.note_waits("a", (sent,), ())
     index.note_waits("b", (paid,), ())
     assert not index._waiting
+
+
+def test_a_state_with_runs_gets_its_index_when_it_is_needed() -> None:
+    state = State()
+    run = rules.new_run(an_intent(1), NOW)
+    state.records[run.id] = Record(run, waits=(for_event("paid"),))
+
+    assert due_ids(state.indexed()) == [an_id(1)]
+    assert state.indexed().waiting("paid") == [an_id(1)]
+    assert state.indexed() is state.indexed()

@@ -5,16 +5,16 @@ from __future__ import annotations
 from holdfast.core.checkpoint import Claimed, ClaimRequest
 from holdfast.core.clock import Micros
 from holdfast.core.model import Run, TypeRule
-from holdfast.stores.memory.run_index import RunIndex
 from holdfast.stores.memory.state import State
 from holdfast.stores.memory.unit_of_work import StateUnit
 from holdfast.stores.operations import claims
 
 
-def claim(unit: StateUnit, index: RunIndex, request: ClaimRequest, now: Micros) -> Claimed:
+def claim(unit: StateUnit, request: ClaimRequest, now: Micros) -> Claimed:
     """Lease due runs to a worker, as many as it asks for."""
     if request.is_repeat and (won := _won_before(unit.state, request)):
         return Claimed(leases=tuple(claims.lease_of(unit, run) for run in won), next_ready_at=now, now=now)
+    index = unit.state.indexed()
     types = _enabled(unit.state, request)
     limited = {type for type in types if unit.limits.rule(type) is not None}
     due = index.due(types, limited, now)

@@ -119,5 +119,14 @@ class RunIndex:
         return run if run.ready_at == place[0] and lane_of(run) == name else None
 
 
+def index_of(records: Mapping[str, Record]) -> RunIndex:
+    """Return the index of runs that have none yet."""
+    index = RunIndex(records)
+    for run_id, record in records.items():
+        index.note(None, record.run)
+        index.note_waits(run_id, (), record.waits)
+    return index
+
+
 def _topics(waits: Iterable[Wait]) -> set[str]:
     return {wait.names[0] for wait in waits if wait.kind is WaitKind.EVENT}

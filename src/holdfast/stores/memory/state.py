@@ -30,7 +30,7 @@ from holdfast.core.model import (
 from holdfast.core.questions import Details
 from holdfast.core.topics import EventState
 from holdfast.core.transfer import Origin
-from holdfast.stores.memory.run_index import RunIndex
+from holdfast.stores.memory.run_index import RunIndex, index_of
 
 
 @dataclass
@@ -152,7 +152,8 @@ class State:
     """All data: runs by id, run ids by key, parent and slot, events by topic, and the rest by name or number.
 
     `parked` has the runs that wait for a slot, by queue, and also runs that no longer wait: only the waits of a run
-    are reliable. `slots` has the runs that have each slot. Only a state with all runs of a store has an `index`.
+    are reliable. `slots` has the runs that have each slot. Only a state with all runs of a store has an `index`: it
+    is made by the first claim.
     """
 
     records: dict[str, Record] = field(default_factory=dict)
@@ -173,6 +174,12 @@ class State:
     origins: dict[str, Origin] = field(default_factory=dict)
     news: News = field(default_factory=News)
     index: RunIndex | None = None
+
+    def indexed(self) -> RunIndex:
+        """Return the index, and keep it from now on."""
+        if self.index is None:
+            self.index = index_of(self.records)
+        return self.index
 
     def add(self, run: Run) -> None:
         """Add a new run."""

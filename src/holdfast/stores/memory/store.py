@@ -22,7 +22,6 @@ from holdfast.core.questions import Awaited, Details, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.stores.loops import call_on
 from holdfast.stores.memory import claims, pruning, reads
-from holdfast.stores.memory.run_index import RunIndex
 from holdfast.stores.memory.state import State
 from holdfast.stores.memory.transfers import MemoryTransfer
 from holdfast.stores.memory.unit_of_work import StateUnit
@@ -41,7 +40,6 @@ class MemoryStore:
         self._clock: Clock = clock or SystemClock()
         self._lock = threading.RLock()
         self._state = State()
-        self._state.index = self._index = RunIndex(self._state.records)
         self._unit = StateUnit(self._state)
         self._listeners: list[tuple[asyncio.AbstractEventLoop, Callable[[Hint], None]]] = []
 
@@ -85,7 +83,7 @@ class MemoryStore:
 
     async def claim(self, request: ClaimRequest) -> Claimed:
         with self._locked() as unit:
-            return claims.claim(unit, self._index, request, self._clock.now())
+            return claims.claim(unit, request, self._clock.now())
 
     async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> Verdicts:
         with self._locked() as unit:
