@@ -14,14 +14,18 @@ def claim(unit: StateUnit, request: ClaimRequest, now: Micros) -> Claimed:
     """Lease due runs to a worker, as many as it asks for."""
     if request.is_repeat and (won := _won_before(unit.state, request)):
         return Claimed(leases=tuple(claims.lease_of(unit, run) for run in won), next_ready_at=now, now=now)
-    index = unit.state.indexed()
+    chosen, has_more = choose(unit, request, now)
+    leases = tuple(claims.lease(unit, run, request, now) for run in chosen)
+    next_ready_at = unit.state.indexed().next_ready_at(_enabled(unit.state, request), request.worker)
+    return Claimed(leases=leases, next_ready_at=next_ready_at, now=now, has_more=has_more)
+
+
+def choose(unit: StateUnit, request: ClaimRequest, now: Micros) -> tuple[list[Run], bool]:
+    """Return the runs that a worker gets, and True if there is more to claim at once."""
     types = _enabled(unit.state, request)
     limited = {type for type in types if unit.limits.rule(type) is not None}
-    due = index.due(types, limited, now)
-    chosen, has_more = claims.choose_within_limits(unit, due, request, now)
-    leases = tuple(claims.lease(unit, run, request, now) for run in chosen)
-    next_ready_at = index.next_ready_at(types, request.worker)
-    return Claimed(leases=leases, next_ready_at=next_ready_at, now=now, has_more=has_more)
+    due = unit.state.indexed().due(types, limited, now)
+    return claims.choose_within_limits(unit, due, request, now)
 
 
 def _won_before(state: State, request: ClaimRequest) -> list[Run]:
