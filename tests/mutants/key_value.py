@@ -1,7 +1,5 @@
 """Bugs in the key-value store, in its driver on dictionaries, and in the Redis driver with its Lua scripts."""
 
-# ruff: noqa: E501 - what is replaced stands here as it stands in the code
-
 from __future__ import annotations
 
 from tests.mutants.mutant import Catch, Edit, Mutant
@@ -431,8 +429,8 @@ SERVERS = (
         edits=(
             Edit(
                 _COMMIT_LUA,
-                "local list = cmsgpack.unpack(ARGV[8])\nlocal owner\n",
-                "local list = cmsgpack.unpack(ARGV[8])\nlocal owner\nversion = version or string.format('%.0f', redis.call('INCR', KEYS[2]))\n",
+                "local owner\n",
+                "local owner\nversion = version or string.format('%.0f', redis.call('INCR', KEYS[2]))\n",
             ),
         ),
         caught_by=_redis("test_a_server_without_memory_can_be_cleaned_up"),

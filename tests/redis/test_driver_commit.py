@@ -23,7 +23,7 @@ from holdfast.stores.kv.driver import (
     Read,
     Size,
 )
-from holdfast.stores.redis import RedisDriver
+from holdfast.stores.redis import RedisDriver, commits
 from holdfast.stores.redis.commits import CALL_BYTES, PARTS_AT_ONCE
 from holdfast.stores.redis.scripts import CHUNK
 from holdfast.testing.patience import until
@@ -138,6 +138,44 @@ async def test_all_bytes_can_be_written(driver: RedisDriver, value: bytes) -> No
     assert await _fields(driver, "p") == {"x": value}
     assert await _fields(driver, "h") == {"y": value}
     assert await _one(driver, Log("l")) == [value]
+
+
+class Name(str):
+    """A name that a user's code has made."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "something else"
+
+
+async def test_names_may_be_of_a_subclass_of_str(driver: RedisDriver) -> None:
+    await driver.commit([Part(puts={"p": {Name("x"): b"1"}}, adds={"i": {Name("m"): 1}})])
+
+    assert await _fields(driver, "p") == {"x": b"1"}
+    assert await _one(driver, Lowest("i", 9)) == [("m", 1)]
+
+
+@pytest.mark.parametrize("piece", [1, 7, 100])
+async def test_a_very_large_commit_is_sent_in_pieces(
+    driver: RedisDriver, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr(commits, "PIECE_BYTES", piece)
+    old = (await driver.commit([Part(puts={"r": {}, "h": {}})])).version
+
+    committed = await driver.commit(
+        [
+            Part(puts={"p": {"x": b"1" * 100, "y": b"2"}}, adds={"i": {"a": 1, "b": 2}}, appends={"l": [b"one"]}),
+            Part(checks={"p": old}, adds={"i": {"c": 3}}),
+            Gain("r", old, "h", old, {"z": b"3"}),
+        ]
+    )
+
+    assert committed.refused == [None, "p", None]
+    assert await _fields(driver, "p") == {"x": b"1" * 100, "y": b"2"}
+    assert await _fields(driver, "h") == {"z": b"3"}
+    assert await _one(driver, Lowest("i", 9)) == [("a", 1), ("b", 2)]
+    assert await _one(driver, Log("l")) == [b"one"]
 
 
 async def test_a_gain_is_written_if_both_checks_hold(driver: RedisDriver) -> None:

@@ -29,7 +29,19 @@ _GAIN_BYTES = 180
 ListItem = str | int | list[int] | msgspec.Raw
 """An item of the list for `commit.lua`."""
 
-_encode = msgspec.msgpack.Encoder().encode
+PIECE_BYTES = 64 * 1024 * 1024
+"""Maximum size of one argument with a part of the list. A server refuses arguments of 512 MB."""
+
+
+def _plain(value: object) -> str | int:
+    """Return a value of a subclass of `str` or `int` as one of these. Names may come from users."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    assert isinstance(value, int), value
+    return int.__int__(value)
+
+
+_encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
 
 
 class IndexChanges:
@@ -83,15 +95,23 @@ class CommitCall:
                 changes.numbers.append(number)
                 changes.arguments += (score, member)
 
-    def packed(self) -> tuple[list[str], bytes]:
-        """Return the keys and the list of all parts and indexes."""
+    def packed(self) -> tuple[list[str], list[bytes]]:
+        """Return the keys, and the list of all parts and indexes, in one piece unless it is very large."""
         keys, arguments = self._keys, self._arguments
         for kind, changed in (("R", self._removed), ("A", self._added)):
             for index, changes in changed.items():
                 keys.append(self._prefix + index)
                 arguments += (kind, len(changes.arguments), changes.numbers)
                 arguments += changes.arguments
-        return keys, _encode(arguments)
+        return keys, _in_pieces(arguments)
+
+
+def _in_pieces(items: list[ListItem]) -> list[bytes]:
+    piece = _encode(items)
+    if len(piece) <= PIECE_BYTES or len(items) == 1:
+        return [piece]
+    middle = len(items) // 2
+    return [*_in_pieces(items[:middle]), *_in_pieces(items[middle:])]
 
 
 def _text(value: bytes) -> str | msgspec.Raw:

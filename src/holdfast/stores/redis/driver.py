@@ -183,9 +183,9 @@ class RedisDriver:
     async def _commit(self, call: CommitCall, hint: bytes, epoch: int, version: int) -> CommitReply:
         """Write the parts of one call."""
         parts = call.parts
-        written, packed = call.packed()
+        written, pieces = call.packed()
         keys = (self._keys.meta, self._keys.versions, *written)
-        arguments = (self._keys.prefix, epoch, self._time(), self._keys.channel, hint, version, len(parts), packed)
+        arguments = (self._keys.prefix, epoch, self._time(), self._keys.channel, hint, version, len(parts), *pieces)
         is_repeat = False
 
         def repeated(is_again: bool) -> Sequence[Argument]:  # noqa: FBT001 - called by `_ask` only

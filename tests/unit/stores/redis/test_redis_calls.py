@@ -29,7 +29,7 @@ def test_a_part_is_packed_in_the_order_of_its_fields_and_its_index_entries_at_th
     )
 
     (call,) = in_calls([part, Part()], "{ns}:")
-    keys, packed = call.packed()
+    keys, (packed,) = call.packed()
 
     assert keys == [f"{{ns}}:{name}" for name in ("a", "b", "c", "p", "q", "d", "q", "t", "l", "l", "x", "i", "i")]
     assert msgspec.msgpack.decode(packed) == [
@@ -60,7 +60,7 @@ def test_parts_share_the_entries_of_an_index_and_a_gain_is_packed_short() -> Non
     ]
 
     (call,) = in_calls(parts, "{ns}:")
-    keys, packed = call.packed()
+    keys, (packed,) = call.packed()
 
     assert keys == [f"{{ns}}:{name}" for name in ("r", "h", "i", "j")]
     assert msgspec.msgpack.decode(packed) == [
@@ -111,7 +111,7 @@ def test_the_estimated_size_of_a_call_is_about_right(part: Part | Gain) -> None:
     """The estimate is above the size of typical parts, but not far."""
     calls = in_calls([part] * PARTS_AT_ONCE, "{holdfast}:")
 
-    commands = [lua_scripts().commit.call(keys, [packed]) for keys, packed in (call.packed() for call in calls)]
+    commands = [lua_scripts().commit.call(*call.packed()) for call in calls]
     assert len(commands) > 1
     assert max(map(len, commands)) <= CALL_BYTES
     assert max(map(len, commands)) > CALL_BYTES // 2

@@ -1,8 +1,8 @@
 -- Writes each part whose checks hold. KEYS has the partition `meta`, the counter of versions, and one key for each check
 -- and each write, in order, then those of the indexes. ARGV has the beginning of all keys, the epoch, the time, the
 -- channel of hints, the hint (or nothing), the version to write (0: the next one), the number of parts, and a list in
--- MessagePack, because the server and its clients read one long argument faster than many short ones. The list has, for
--- each part:
+-- MessagePack, because the server and its clients read one long argument faster than many short ones. A very large
+-- list comes in several pieces. It has, for each part:
 --
 --     <owner> <number of checks> <version>...
 --     <kind of write> <number of arguments> <argument>...   any number of times, in the order of `Part`
@@ -28,6 +28,11 @@ local version = ARGV[6] ~= '0' and ARGV[6] or nil
 local has_marks = redis.call('EXISTS', prefix .. 'x') == 1
 local chunk = {{chunk}}
 local list = cmsgpack.unpack(ARGV[8])
+for number = 9, #ARGV do
+    for _, item in ipairs(cmsgpack.unpack(ARGV[number])) do
+        list[#list + 1] = item
+    end
+end
 local owner
 
 -- The next version, taken late: a part that only frees memory is written even if the server has none left. The server
