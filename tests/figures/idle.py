@@ -16,8 +16,7 @@ from tests.redis import RedisProxy
 
 IDLE_SECONDS = 120.0
 """Long enough for events that come once a minute."""
-LIMIT_PER_SECOND = 2.0
-"""Once a second a worker looks for new flows, because it has to find them within that time also without hints."""
+LIMIT_PER_SECOND = 1.0
 
 
 async def test_an_idle_worker_on_postgres_queries_rarely(postgres_url: str) -> None:
