@@ -27,12 +27,11 @@ class CountedRecords(dict[str, Record]):
         return super().get(key, default)
 
 
-def a_state(count: int, records: dict[str, Record] | None = None) -> State:
-    state = State(records={} if records is None else records)
+def a_state(count: int) -> State:
+    state = State()
     state.indexed()
     for number in range(1, count + 1):
-        run = rules.new_run(an_intent(number), NOW)
-        state.add(run)
+        state.add(rules.new_run(an_intent(number), NOW))
     return state
 
 

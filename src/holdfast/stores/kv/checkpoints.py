@@ -77,7 +77,8 @@ def plain_part(one: Plain, held: HeldVersions, waits_before: tuple[Wait, ...], n
     if one.is_held and not is_more and (one.waits or ()) == waits_before:
         # By far the most common case. The history gets a new version even without entries, so that a late repeat of
         # this checkpoint is refused.
-        return PlainPart(one, held, waits_before, Gain(f"r:{run_id}", held.head, f"h:{run_id}", held.history, entries))
+        gain = Gain(names.head(run_id), held.head, names.history(run_id), held.history, entries)
+        return PlainPart(one, held, waits_before, gain)
     return _PartBuilder(one, held, waits_before, entries, now).built()
 
 

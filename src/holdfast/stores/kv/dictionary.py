@@ -162,8 +162,7 @@ class DictionaryDriver:
             now = self._clock.now()
             self.data.version += 1
             refused: list[str | None] = []
-            for one in parts:
-                part = one.as_part() if isinstance(one, Gain) else one
+            for part in (one.as_part() for one in parts):
                 refused.append(self._refused(part, now))
                 if refused[-1] is None:
                     self._write(part, now)

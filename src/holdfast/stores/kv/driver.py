@@ -149,6 +149,9 @@ class Part(msgspec.Struct, frozen=True, gc=False):
     mark_micros: Micros = MARK_MICROS
     owner: str = ""
 
+    def as_part(self) -> Part:
+        return self
+
 
 class Gain(msgspec.Struct, frozen=True, gc=False):
     """A part that has two checks, and only writes fields of the second partition. Almost all parts are like this.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.core.checkpoint import Claimed, ClaimRequest
 from holdfast.core.clock import Micros
-from holdfast.core.model import Run, TypeRule
+from holdfast.core.model import Run
 from holdfast.stores.memory.state import State
 from holdfast.stores.memory.unit_of_work import StateUnit
 from holdfast.stores.operations import claims
@@ -36,5 +36,5 @@ def _won_before(state: State, request: ClaimRequest) -> list[Run]:
 
 def _enabled(state: State, request: ClaimRequest) -> list[str]:
     """Return the types of a request that are enabled."""
-    rules_of = [state.types.get(type) or TypeRule(name=type) for type in dict.fromkeys(request.types)]
-    return [rule.name for rule in rules_of if rule.is_enabled]
+    known = state.types
+    return [type for type in dict.fromkeys(request.types) if type not in known or known[type].is_enabled]

@@ -187,15 +187,13 @@ def _estimated_bytes(part: Part | Gain) -> int:
 
 def written_names(parts: Sequence[Part | Gain]) -> set[str]:
     """Return the partitions to which parts give a new version."""
-    written: set[str] = set()
-    for part in parts:
-        written.update((part.partition,) if isinstance(part, Gain) else chain(part.puts, part.drops, part.touches))
-    return written
+    whole = (part.as_part() for part in parts)
+    return {name for part in whole for name in chain(part.puts, part.drops, part.touches)}
 
 
 def first_name(part: Part | Gain) -> str:
     """Return the first partition that a part checks."""
-    return part.guard if isinstance(part, Gain) else next(iter(part.checks), META)
+    return next(iter(part.as_part().checks), META)
 
 
 class CommitReply(NamedTuple):
@@ -215,7 +213,7 @@ def commit_reply(reply: list[int], parts: Sequence[Part | Gain], *, is_repeat: b
     if len(reply) == 2:
         return CommitReply(reply[0], reply[1], [None] * len(parts), is_repeat)
     refused = [
-        None if failed == 0 else _refused_name(part.as_part() if isinstance(part, Gain) else part, failed)
+        None if failed == 0 else _refused_name(part.as_part(), failed)
         for part, failed in zip(parts, reply[2:], strict=True)
     ]
     return CommitReply(reply[0], reply[1], refused, is_repeat)
