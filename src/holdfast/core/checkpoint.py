@@ -6,52 +6,69 @@ generation), blocks, or is released.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from holdfast.core.claim_order import Shares
 from holdfast.core.clock import Micros
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import Arrival, Entry, Event, Intent, Lease, MessageToRun, Reply, Value, Wait
 from holdfast.core.states import RunState
+from holdfast.core.wire import Tagged
+
+if TYPE_CHECKING:
+    EndState = Literal[RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED]
+    UndoneState = Literal[RunState.FAILED, RunState.CANCELLED]
+else:  # msgspec decodes no literals of an enum; `__post_init__` refuses the other states
+    EndState = UndoneState = RunState
+
+_ENDS = (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED)
 
 
-class Hold(Value, frozen=True, kw_only=True, tag=True):
+class Hold(Tagged, frozen=True, kw_only=True):
     """The holder keeps the run and continues."""
 
 
-class Suspend(Value, frozen=True, kw_only=True, tag=True):
+class Suspend(Tagged, frozen=True, kw_only=True):
     """The run can only wait. Takes effect only if no arrival is newer than the checkpoint's `seen`."""
 
 
-class Finish(Value, frozen=True, kw_only=True, tag=True):
+class Finish(Tagged, frozen=True, kw_only=True):
     """The one end of the run."""
 
-    state: Literal[RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED]
+    state: EndState
     result: str | None = None
     error: ErrorRecord | None = None
 
+    def __post_init__(self) -> None:
+        if self.state not in _ENDS:  # a tuple compares by identity first, which is faster than the hash of an enum
+            raise ValueError(f"a run cannot end as {self.state}; the ends are {', '.join(_ENDS)}")
 
-class StartRollback(Value, frozen=True, kw_only=True, tag=True):
+
+class StartRollback(Tagged, frozen=True, kw_only=True):
     """The workflow code is over. The run undoes its steps, then ends as `end` because of `error`."""
 
-    end: Literal[RunState.FAILED, RunState.CANCELLED]
+    end: UndoneState
     error: ErrorRecord
 
+    def __post_init__(self) -> None:
+        if self.end not in _ENDS[1:]:
+            raise ValueError(f"a rollback cannot end as {self.end}; it ends as {' or '.join(_ENDS[1:])}")
 
-class ContinueAsNew(Value, frozen=True, kw_only=True, tag=True):
+
+class ContinueAsNew(Tagged, frozen=True, kw_only=True):
     """The run starts its next generation with this payload. Its history is dropped."""
 
     payload: str
 
 
-class Block(Value, frozen=True, kw_only=True, tag=True):
+class Block(Tagged, frozen=True, kw_only=True):
     """The run cannot continue. It is tried again at `retry_at`; if that is None, only after a recover."""
 
     error: ErrorRecord
     retry_at: Micros | None = None
 
 
-class Release(Value, frozen=True, kw_only=True, tag=True):
+class Release(Tagged, frozen=True, kw_only=True):
     """The holder shuts down and gives the run back immediately."""
 
 

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 from holdfast.core.clock import Micros
 from holdfast.core.flow_definitions import FlowDefinition, RegisteredFlow
 from holdfast.core.model import Event, Firing, MessageToRun, Schedule, Topic, TypeChange, TypeOffer, Value
+from holdfast.core.wire import Tagged
 
 REOPENED_AT_ONCE = 1_000
 """Maximum number of children that one transaction reopens, so that no transaction takes too long."""
@@ -19,7 +20,7 @@ REOPENED_AT_ONCE = 1_000
 A_co = TypeVar("A_co", covariant=True)
 
 
-class Command(Value, Generic[A_co], frozen=True, kw_only=True):
+class Command(Tagged, Generic[A_co], frozen=True, kw_only=True):
     """A request to change something. The type parameter is the type of the answer. `by` names the actor who asked."""
 
     by: str = ""

@@ -15,6 +15,7 @@ from holdfast.core.flow_definitions import FlowDefinition
 from holdfast.core.intent import matches_type
 from holdfast.core.model import Arrival, Backlog, DeadLetter, Holding, Run, Schedule, Topic, TypeRule, Value, Wait
 from holdfast.core.states import RunState
+from holdfast.core.wire import Tagged
 
 PAGE_LIMIT = 1_000
 
@@ -70,7 +71,7 @@ class Details(Value, frozen=True, kw_only=True):
 # Stats: numbers about runs
 
 
-class Stat(Value, Generic[A_co], frozen=True, kw_only=True):
+class Stat(Tagged, Generic[A_co], frozen=True, kw_only=True):
     """A question about numbers. The type parameter is the type of the answer."""
 
 
@@ -115,7 +116,7 @@ AnyStat = CountRuns | CountReady | CountLeases | CountSlots | FindOrphans
 # Catalog: things other than runs
 
 
-class Listing(Value, Generic[A_co], frozen=True, kw_only=True):
+class Listing(Tagged, Generic[A_co], frozen=True, kw_only=True):
     """A question about one kind of thing other than runs. The type parameter is the type of the answer."""
 
 
@@ -204,7 +205,7 @@ AnyListing = ListTopics | ListTypes | ListMessages | ListDeadLetters | ListSched
 # Changes: news that a process waits for
 
 
-class Awaited(Value, Generic[A_co], frozen=True, kw_only=True):
+class Awaited(Tagged, Generic[A_co], frozen=True, kw_only=True):
     """A question about something that a process waits for. The type parameter is the type of the answer."""
 
     @property
