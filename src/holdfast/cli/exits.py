@@ -30,24 +30,9 @@ class Refusal(Exception):
 
 def exit_code_of(error: Exception) -> ExitCode | None:
     """Return the exit code of an expected error, or None if the error is a bug."""
-    from holdfast.core import errors
+    from holdfast.core.error_codes import error_code_of
 
-    match error:
-        case Refusal():
-            return error.code
-        case errors.RunNotFound() | errors.ScheduleNotFound():
-            return ExitCode.NOT_FOUND
-        case errors.StoreUnavailable() | errors.SchemaOutOfDate():
-            return ExitCode.UNREACHABLE
-        case errors.KeyConflict() | errors.RunFinished() | errors.RunBusy():
-            return ExitCode.CONFLICT
-        case errors.RunFailed():
-            return ExitCode.RUN_FAILED
-        case errors.RunCancelled():
-            return ExitCode.RUN_CANCELLED
-        case errors.InvalidRequest():
-            return ExitCode.USAGE
-        case errors.HoldfastError():
-            return ExitCode.FAILED
-        case _:
-            return None
+    if isinstance(error, Refusal):
+        return error.code
+    found = error_code_of(error)
+    return None if found is None else ExitCode(found.exit)
