@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 from holdfast.core.clock import Micros
 from holdfast.core.flow_definitions import FlowDefinition, RegisteredFlow
 from holdfast.core.model import Event, Firing, MessageToRun, Schedule, Topic, TypeChange, TypeOffer, Value
+from holdfast.core.needs import Needs
 from holdfast.core.wire import Tagged
 
 REOPENED_AT_ONCE = 1_000
@@ -24,6 +25,14 @@ class Command(Tagged, Generic[A_co], frozen=True, kw_only=True):
     """A request to change something. The type parameter is the type of the answer. `by` names the actor who asked."""
 
     by: str = ""
+
+    def needs(self) -> Needs:
+        """Return what the command reads first."""
+        return Needs()
+
+    def size(self) -> int | None:
+        """Return the number of things that the command changes; None if it may reach any number of runs."""
+        return None
 
 
 # Controls: requests about one run
@@ -38,12 +47,18 @@ class Control(Command[A_co], Generic[A_co], frozen=True, kw_only=True):
     run_id: str
     id: str
 
+    def needs(self) -> Needs:
+        return Needs(runs=(self.run_id,), audits=(self.run_id,))
+
 
 class Cancel(Control[bool], frozen=True, kw_only=True):
     """End the run as cancelled. The finished steps are undone first, unless `force`."""
 
     reason: str = ""
     force: bool = False
+
+    def needs(self) -> Needs:
+        return Needs(endings=(self.run_id,), audits=(self.run_id,))
 
 
 class Pause(Control[bool], frozen=True, kw_only=True):
@@ -66,6 +81,10 @@ class Rewind(Control[bool], frozen=True, kw_only=True):
     location: str
     force: bool = False
 
+    def needs(self) -> Needs:
+        run = (self.run_id,)
+        return Needs(histories=run, audits=run, inboxes=run)
+
 
 class Recover(Control[bool | None], frozen=True, kw_only=True):
     """Retry a failed, cancelled or blocked run from the operations that failed.
@@ -77,6 +96,11 @@ class Recover(Control[bool | None], frozen=True, kw_only=True):
     force: bool = False
     limit: int = REOPENED_AT_ONCE
 
+    def needs(self) -> Needs:
+        run = (self.run_id,)
+        # Twice as many as are reopened, because some of them may be skipped.
+        return Needs(histories=run, audits=run, inboxes=run, reopenings={self.run_id: 2 * self.limit})
+
 
 class Fork(Control[bool], frozen=True, kw_only=True):
     """Create a new run, `new_run_id`, with the history before a location. `patch` replaces results by location."""
@@ -86,11 +110,17 @@ class Fork(Control[bool], frozen=True, kw_only=True):
     patch: dict[str, str] = {}
     force: bool = False
 
+    def needs(self) -> Needs:
+        return Needs(runs=(self.new_run_id,), histories=(self.run_id,), audits=(self.run_id,))
+
 
 class Delete(Control[bool], frozen=True, kw_only=True):
     """Hide the run for good. A live run is cancelled without undo. `force` as in `Rewind`."""
 
     force: bool = False
+
+    def needs(self) -> Needs:
+        return Needs(endings=(self.run_id,), audits=(self.run_id,))
 
 
 class DropMessage(Control[bool], frozen=True, kw_only=True):
@@ -100,6 +130,10 @@ class DropMessage(Control[bool], frozen=True, kw_only=True):
     """
 
     message_id: str
+
+    def needs(self) -> Needs:
+        run = (self.run_id,)
+        return Needs(runs=run, audits=run, inboxes=run)
 
 
 class Cancellation(Value, frozen=True, kw_only=True):
@@ -133,17 +167,29 @@ class SendMessages(Command[Sequence[Sent]], frozen=True, kw_only=True):
 
     messages: Sequence[MessageToRun]
 
+    def needs(self) -> Needs:
+        return Needs(messages=self.messages)
+
+    def size(self) -> int:
+        return len(self.messages)
+
 
 class EmitEvents(Command[Sequence[int]], frozen=True, kw_only=True):
     """Publish events. The answer is the number of waiting runs that each reached: at most one on a queue topic."""
 
     events: Sequence[Event]
 
+    def needs(self) -> Needs:
+        return Needs(events=self.events)
+
 
 class SetTopics(Command[None], frozen=True, kw_only=True):
     """Set the rules of topics. The mode applies to events emitted from now on, the limits to all events."""
 
     topics: Sequence[Topic]
+
+    def size(self) -> int:
+        return len(self.topics)
 
 
 class ReplayDeadLetters(Command[int], frozen=True, kw_only=True):
@@ -154,11 +200,23 @@ class ReplayDeadLetters(Command[int], frozen=True, kw_only=True):
 
     numbers: Sequence[int]
 
+    def needs(self) -> Needs:
+        return Needs(letters=self.numbers)
+
+    def size(self) -> int:
+        return len(self.numbers)
+
 
 class PurgeDeadLetters(Command[int], frozen=True, kw_only=True):
     """Remove dead letters. The answer is the number removed."""
 
     numbers: Sequence[int]
+
+    def needs(self) -> Needs:
+        return Needs(letters=self.numbers)
+
+    def size(self) -> int:
+        return len(self.numbers)
 
 
 # Types and workers
@@ -172,6 +230,9 @@ class ChangeTypes(Command[None], frozen=True, kw_only=True):
 
     changes: Sequence[TypeChange]
 
+    def needs(self) -> Needs:
+        return Needs(types=[change.name for change in self.changes], is_ruling=True)
+
 
 class OfferTypes(Command[None], frozen=True, kw_only=True):
     """Record the types that a worker, identified by its name, can execute.
@@ -182,6 +243,13 @@ class OfferTypes(Command[None], frozen=True, kw_only=True):
 
     worker: str
     offers: Sequence[TypeOffer]
+
+    def needs(self) -> Needs:
+        types = [offer.name for offer in self.offers]
+        return Needs(types=types, flows=types)
+
+    def size(self) -> int:
+        return 1
 
 
 class RegisterFlow(Command[RegisteredFlow], frozen=True, kw_only=True):
@@ -194,11 +262,20 @@ class RegisterFlow(Command[RegisteredFlow], frozen=True, kw_only=True):
 
     definition: FlowDefinition
 
+    def needs(self) -> Needs:
+        return Needs(types=(self.definition.type,), flows=(self.definition.type,))
+
+    def size(self) -> int:
+        return 1
+
 
 class RetireWorker(Command[None], frozen=True, kw_only=True):
     """Remove the record of a stopped worker."""
 
     worker_id: str
+
+    def size(self) -> int:
+        return 1
 
 
 # Schedules
@@ -220,6 +297,12 @@ class PutSchedules(Command[Sequence[Schedule]], frozen=True, kw_only=True):
 
     schedules: Sequence[Schedule]
 
+    def needs(self) -> Needs:
+        return Needs(schedules=[schedule.name for schedule in self.schedules])
+
+    def size(self) -> int:
+        return len(self.schedules)
+
 
 class PauseSchedules(Command[Sequence[bool]], frozen=True, kw_only=True):
     """Pause schedules, or let them fire again from the next slot on. The answer says for each if it changed."""
@@ -227,11 +310,23 @@ class PauseSchedules(Command[Sequence[bool]], frozen=True, kw_only=True):
     names: Sequence[str]
     is_paused: bool
 
+    def needs(self) -> Needs:
+        return Needs(schedules=self.names)
+
+    def size(self) -> int:
+        return len(self.names)
+
 
 class RemoveSchedules(Command[Sequence[bool]], frozen=True, kw_only=True):
     """Remove schedules, but not their runs. The answer says for each if it existed."""
 
     names: Sequence[str]
+
+    def needs(self) -> Needs:
+        return Needs(schedules=self.names)
+
+    def size(self) -> int:
+        return len(self.names)
 
 
 class TriggerSchedule(Command[bool], frozen=True, kw_only=True):
@@ -240,11 +335,26 @@ class TriggerSchedule(Command[bool], frozen=True, kw_only=True):
     name: str
     run_id: str
 
+    def needs(self) -> Needs:
+        return Needs(schedules=(self.name,), runs=(self.run_id,))
+
+    def size(self) -> int:
+        return 1
+
 
 class FireSchedules(Command[Sequence[Fired]], frozen=True, kw_only=True):
     """Create the runs of due slots and advance to the next slots, if a schedule has not changed since it was read."""
 
     firings: Sequence[Firing]
+
+    def needs(self) -> Needs:
+        return Needs(
+            schedules=[firing.schedule.name for firing in self.firings],
+            runs=[run_id for firing in self.firings for run_id in (*firing.schedule.open_run_ids, *firing.run_ids)],
+        )
+
+    def size(self) -> int:
+        return len(self.firings)
 
 
 AnyCommand = (

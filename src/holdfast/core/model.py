@@ -6,6 +6,7 @@ only `codec` reads and writes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Literal
 
@@ -13,6 +14,7 @@ import msgspec
 
 from holdfast.core.clock import Micros
 from holdfast.core.errors import ErrorRecord
+from holdfast.core.ids import derived_id
 from holdfast.core.states import RunState
 
 DEFAULT_PRIORITY = 100
@@ -442,6 +444,10 @@ class Schedule(Value, frozen=True, kw_only=True):
     skipped: int = 0
     last_skipped_slot: Micros | None = None
 
+    def run_id_of(self, slot: Micros) -> str:
+        """Return the id of the run of a slot, the same in every process and each time."""
+        return derived_id(f"schedule {self.name}@{slot}", slot)
+
 
 class Firing(Value, frozen=True, kw_only=True):
     """A scheduler's request to fire a schedule: the due slots, and the next one. Void if the schedule has changed."""
@@ -449,6 +455,11 @@ class Firing(Value, frozen=True, kw_only=True):
     schedule: Schedule
     slots: tuple[Micros, ...]
     next_at: Micros | None
+
+    @property
+    def run_ids(self) -> Sequence[str]:
+        """The ids of the runs of its slots."""
+        return [self.schedule.run_id_of(slot) for slot in self.slots]
 
 
 class Lease(Value, frozen=True, kw_only=True):

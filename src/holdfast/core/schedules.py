@@ -18,7 +18,6 @@ from holdfast.core.codec import same_json
 from holdfast.core.commands import Fired
 from holdfast.core.cron import check_cron, check_zone, next_fire
 from holdfast.core.errors import InvalidRequest
-from holdfast.core.ids import derived_id
 from holdfast.core.intent import check_priority, check_tags, check_text, described, refuse_options, run_options
 from holdfast.core.model import DEFAULT_PRIORITY, CatchUp, Firing, Intent, Overlap, Schedule, Undelivered
 
@@ -145,15 +144,10 @@ def intent_of(schedule: Schedule, slot: Micros) -> Intent:
     """Return the intent of a slot, the same each time."""
     return replace(
         _intent(schedule),
-        id=run_id_of(schedule, slot),
+        id=schedule.run_id_of(slot),
         start_at=slot + jitter_of(schedule, slot),
         tags={**schedule.tags, NAME_TAG: schedule.name, SLOT_TAG: slot_text(slot)},
     )
-
-
-def run_id_of(schedule: Schedule, slot: Micros) -> str:
-    """Return the id of the run of a slot, the same in every process and each time."""
-    return derived_id(f"schedule {schedule.name}@{slot}", slot)
 
 
 def jitter_of(schedule: Schedule, slot: Micros) -> Micros:

@@ -3,28 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
-from holdfast.core import schedules
-from holdfast.core.commands import (
-    AnyCommand,
-    Command,
-    Control,
-    EmitEvents,
-    FireSchedules,
-    Fork,
-    OfferTypes,
-    PauseSchedules,
-    PurgeDeadLetters,
-    PutSchedules,
-    Recover,
-    RegisterFlow,
-    RemoveSchedules,
-    ReplayDeadLetters,
-    Rewind,
-    SendMessages,
-    TriggerSchedule,
-)
+from holdfast.core.commands import Command
 from holdfast.core.model import Event, Intent, MessageToRun
 from holdfast.stores.kv import names
 from holdfast.stores.kv.catalogue import VALUE
@@ -33,54 +14,27 @@ from holdfast.stores.kv.inboxes import known_fields
 from holdfast.stores.kv.runs import head_of, payload_of, reads_to_close
 
 
-def reads_for(command: Command[Any]) -> list[Read]:  # noqa: C901, PLR0912 - one case for each kind of command
+def reads_for(command: Command[Any]) -> list[Read]:
     """Return the reads that a command needs at first."""
-    match cast("AnyCommand", command):
-        case Recover() | Rewind() | Fork() as control:
-            run_id = control.run_id
-            history = AllFields(names.history(run_id))
-            return [
-                head_of(run_id),
-                payload_of(run_id),
-                history,
-                Log(names.audit(run_id)),
-                AllFields(names.inbox(run_id)),
-            ]
-        case Control() as control:
-            return [*reads_to_close(control.run_id), Log(names.audit(control.run_id))]
-        case SendMessages(messages=messages):
-            return [read for message in messages for read in for_message(message)]
-        case EmitEvents(events=events):
-            return [*for_events(events), Reserve(names.EVENT_NUMBERS, len(events))] if events else []
-        case OfferTypes(offers=offers):
-            known: list[Read] = [AllFields(names.RULED)]
-            for one in offers:
-                known += [Fields(names.type_rule(one.name), ("rule",)), AllFields(names.flows(one.name))]
-            return known
-        case RegisterFlow(definition=definition):
-            type = definition.type
-            return [AllFields(names.RULED), Fields(names.type_rule(type), ("rule",)), AllFields(names.flows(type))]
-        case ReplayDeadLetters(numbers=numbers) | PurgeDeadLetters(numbers=numbers):
-            return [Fields(names.letter(number), (VALUE,)) for number in numbers]
-        case PutSchedules(schedules=some):
-            return [_schedule(one.name) for one in some]
-        case PauseSchedules(names=some) | RemoveSchedules(names=some):
-            return [_schedule(name) for name in some]
-        case TriggerSchedule() as trigger:
-            return [_schedule(trigger.name), head_of(trigger.run_id)]
-        case FireSchedules(firings=firings):
-            reads: list[Read] = []
-            for firing in firings:
-                reads.append(_schedule(firing.schedule.name))
-                reads += [head_of(run_id) for run_id in firing.schedule.open_run_ids]
-                reads += [head_of(schedules.run_id_of(firing.schedule, slot)) for slot in firing.slots]
-            return reads
-        case _:
-            return []
-
-
-def _schedule(name: str) -> Fields:
-    return Fields(names.schedule(name), (VALUE,))
+    needs = command.needs()
+    reads: list[Read] = [head_of(run_id) for run_id in needs.runs]
+    for run_id in needs.endings:
+        reads += reads_to_close(run_id)
+    for run_id in needs.histories:
+        reads += (head_of(run_id), payload_of(run_id), AllFields(names.history(run_id)))
+    reads += [AllFields(names.inbox(run_id)) for run_id in needs.inboxes]
+    reads += [Log(names.audit(run_id)) for run_id in needs.audits]
+    for message in needs.messages:
+        reads += for_message(message)
+    if needs.events:
+        reads += (*for_events(needs.events), Reserve(names.EVENT_NUMBERS, len(needs.events)))
+    if needs.types:
+        reads.append(AllFields(names.RULED))
+    reads += [Fields(names.type_rule(type), ("rule",)) for type in needs.types]
+    reads += [AllFields(names.flows(type)) for type in needs.flows]
+    reads += [Fields(names.letter(number), (VALUE,)) for number in needs.letters]
+    reads += [Fields(names.schedule(name), (VALUE,)) for name in needs.schedules]
+    return reads
 
 
 def for_message(message: MessageToRun) -> list[Read]:

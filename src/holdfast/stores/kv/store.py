@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Created, LeaseRequest, Verdict, Verdicts
 from holdfast.core.clock import Clock, FollowingClock, Micros
-from holdfast.core.commands import Command, Recover
+from holdfast.core.commands import Command
 from holdfast.core.errors import SchemaOutOfDate, Unreadable
 from holdfast.core.hint import Hint
 from holdfast.core.model import AuditFact, Entry, Holding, Intent, WorkerRecord
@@ -226,7 +226,8 @@ class KeyValueStore:
         def operation(unit: Any, now: Micros) -> A:
             return commands.apply(unit, command, now)
 
-        follow = descent.reopening(2 * command.limit) if isinstance(command, Recover) else descent.closing
+        reopened = sum(command.needs().reopenings.values())
+        follow = descent.reopening(reopened) if reopened else descent.closing
         return await self._apply(operation, foresight.reads_for(command), follow)
 
     async def _apply(

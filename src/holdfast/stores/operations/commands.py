@@ -7,30 +7,22 @@ from typing import TypeVar, assert_never, cast
 from holdfast.core.clock import Micros
 from holdfast.core.commands import (
     AnyCommand,
-    Cancel,
     ChangeTypes,
     Command,
-    Delete,
-    DropMessage,
+    Control,
     EmitEvents,
     FireSchedules,
-    Fork,
     OfferTypes,
-    Pause,
     PauseSchedules,
     PurgeDeadLetters,
     PutSchedules,
-    Recover,
     RegisterFlow,
     RemoveSchedules,
     ReplayDeadLetters,
-    Resume,
     RetireWorker,
-    Rewind,
     SendMessages,
     SetTopics,
     TriggerSchedule,
-    Wake,
 )
 from holdfast.stores.operations import arrivals, controls, dead_letters, flows, schedules, types
 from holdfast.stores.operations.unit_of_work import UnitOfWork
@@ -46,7 +38,7 @@ def apply(unit: UnitOfWork, command: Command[A], now: Micros) -> A:
 
 def _apply(unit: UnitOfWork, command: AnyCommand, now: Micros) -> object:  # noqa: C901, PLR0912 - one line for each command
     match command:
-        case Cancel() | Pause() | Resume() | Wake() | Rewind() | Recover() | Fork() | Delete() | DropMessage():
+        case Control():
             return controls.control(unit, command, now)
         case SendMessages():
             return arrivals.send(unit, command.messages, now, by=command.by)

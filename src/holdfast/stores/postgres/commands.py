@@ -7,23 +7,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from holdfast.core.clock import Micros
-from holdfast.core.commands import (
-    AnyCommand,
-    Command,
-    FireSchedules,
-    OfferTypes,
-    PauseSchedules,
-    PurgeDeadLetters,
-    PutSchedules,
-    Recover,
-    RegisterFlow,
-    RemoveSchedules,
-    ReplayDeadLetters,
-    RetireWorker,
-    SendMessages,
-    SetTopics,
-    TriggerSchedule,
-)
+from holdfast.core.commands import Command, RetireWorker, SetTopics
 from holdfast.core.hint import News
 from holdfast.stores.operations import commands
 from holdfast.stores.postgres import schedules, topics
@@ -44,40 +28,32 @@ def is_small(command: Command[Any]) -> bool:
 
     Others are not: an event may reach many runs, a control a whole family, a change of limits all runs of a type.
     """
-    match command:
-        case SendMessages(messages=some) | PutSchedules(schedules=some) | FireSchedules(firings=some):
-            return len(some) <= SMALL
-        case PauseSchedules(names=some) | RemoveSchedules(names=some):
-            return len(some) <= SMALL
-        case TriggerSchedule() | OfferTypes() | RegisterFlow() | ReplayDeadLetters() | PurgeDeadLetters():
-            return True
-        case _:
-            return False
+    size = command.size()
+    return size is not None and size <= SMALL
 
 
 def apply(calls: Calls, command: Command[A], at: Micros | None) -> Script[tuple[A, News]]:
     """Apply a command. Return its answer and the news to announce."""
-    answer, news = yield from _apply(calls, cast("AnyCommand", command), at)
+    answer, news = yield from _apply(calls, command, at)
     return cast("A", answer), news
 
 
-def _apply(calls: Calls, command: AnyCommand, at: Micros | None) -> Script[tuple[object, News]]:
-    match command:
-        case PutSchedules() | PauseSchedules() | RemoveSchedules() | TriggerSchedule() | FireSchedules():
-            return (yield from schedules.apply(calls, command, at))
-        case SetTopics():
-            yield from TRANSACTION.around(topics.put(calls.schema, command.topics))
-            return None, News()
-        case RetireWorker():
-            yield calls.retire, (command.worker_id,)
-            return None, News()
-        case _:
-            to_load = LoadRequest.of(command)
-            if isinstance(command, Recover):
-                # Load its descendants too. Twice as many as are reopened, because some of them may be skipped.
-                found = yield calls.lost, (command.run_id, 2 * command.limit)
-                to_load.reopened(msgspec.json.decode(found, type=list[str]))
-            return (yield from on_working_set(calls, to_load, command, at))
+def _apply(calls: Calls, command: Command[Any], at: Micros | None) -> Script[tuple[object, News]]:
+    # Topics and workers are not part of a working set: nothing is decided about them.
+    if isinstance(command, SetTopics):
+        yield from TRANSACTION.around(topics.put(calls.schema, command.topics))
+        return None, News()
+    if isinstance(command, RetireWorker):
+        yield calls.retire, (command.worker_id,)
+        return None, News()
+    needs = command.needs()
+    if needs.schedules:
+        return (yield from schedules.apply(calls, command, at))
+    to_load = LoadRequest.of(command)
+    for run_id, limit in needs.reopenings.items():
+        found = yield calls.lost, (run_id, limit)
+        to_load.reopened(msgspec.json.decode(found, type=list[str]))
+    return (yield from on_working_set(calls, to_load, command, at))
 
 
 def on_working_set(

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.core.clock import Micros
-from holdfast.core.commands import FireSchedules, PauseSchedules, PutSchedules, RemoveSchedules, TriggerSchedule
+from holdfast.core.commands import Command, FireSchedules
 from holdfast.core.hint import News
 from holdfast.core.model import Schedule
 from holdfast.core.questions import Due, ListSchedules
@@ -58,8 +58,6 @@ _DUE = "select {schema}.due_schedules_v1(%s, %s, %s, %s)"
 
 T = TypeVar("T")
 
-ScheduleCommand = PutSchedules | PauseSchedules | RemoveSchedules | TriggerSchedule | FireSchedules
-
 _decode = msgspec.json.Decoder(Schedule).decode
 _decode_all = msgspec.json.Decoder(list[Schedule]).decode
 _decode_due = msgspec.json.Decoder(Due).decode
@@ -76,7 +74,7 @@ class _Row(msgspec.Struct, frozen=True):
         return cls(schedule.name, schedule.type, schedule.next_at, _json(schedule))
 
 
-def apply(calls: Calls, command: ScheduleCommand, at: Micros | None) -> Script[tuple[Any, News]]:
+def apply(calls: Calls, command: Command[Any], at: Micros | None) -> Script[tuple[Any, News]]:
     """Apply a command about schedules."""
 
     def operation(working: WorkingSet, now: Micros) -> Any:
@@ -84,19 +82,7 @@ def apply(calls: Calls, command: ScheduleCommand, at: Micros | None) -> Script[t
 
     # A firing skips schedules that another process is changing. The other commands wait for their turn.
     is_patient = not isinstance(command, FireSchedules)
-    return _changing(calls, _names(command), LoadRequest.of(command), operation, at, is_patient=is_patient)
-
-
-def _names(command: ScheduleCommand) -> Sequence[str]:
-    match command:
-        case PutSchedules():
-            return [schedule.name for schedule in command.schedules]
-        case PauseSchedules() | RemoveSchedules():
-            return command.names
-        case TriggerSchedule():
-            return [command.name]
-        case FireSchedules():
-            return [firing.schedule.name for firing in command.firings]
+    return _changing(calls, command.needs().schedules, LoadRequest.of(command), operation, at, is_patient=is_patient)
 
 
 def restore(calls: Calls, wanted: Sequence[Schedule], at: Micros | None) -> Script[tuple[int, News]]:

@@ -5,39 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, assert_never
+from typing import Any
 
 import msgspec
 
-from holdfast.core import limits, schedules
+from holdfast.core import limits
 from holdfast.core.checkpoint import Checkpoint, ContinueAsNew, Finish, StartRollback
-from holdfast.core.commands import (
-    AnyCommand,
-    Cancel,
-    ChangeTypes,
-    Delete,
-    DropMessage,
-    EmitEvents,
-    FireSchedules,
-    Fork,
-    OfferTypes,
-    Pause,
-    PauseSchedules,
-    PurgeDeadLetters,
-    PutSchedules,
-    Recover,
-    RegisterFlow,
-    RemoveSchedules,
-    ReplayDeadLetters,
-    Resume,
-    RetireWorker,
-    Rewind,
-    RunControl,
-    SendMessages,
-    SetTopics,
-    TriggerSchedule,
-    Wake,
-)
+from holdfast.core.commands import Command
 from holdfast.core.model import Event, Intent, MessageToRun, Run, WaitKind
 
 
@@ -105,7 +79,7 @@ class LoadRequest:
     due: set[DueRuns] = field(default_factory=set)
 
     @classmethod
-    def of(cls, *commands: AnyCommand) -> LoadRequest:
+    def of(cls, *commands: Command[Any]) -> LoadRequest:
         """Return the rows that commands need at first. Schedules are not included: the store loads them itself."""
         request = cls()
         for command in commands:
@@ -114,35 +88,19 @@ class LoadRequest:
 
     # Adding rows
 
-    def command(self, command: AnyCommand) -> None:  # noqa: C901 - one case for each command
-        match command:
-            case Cancel() | Pause() | Resume() | Wake() | Rewind() | Recover() | Fork() | Delete() | DropMessage():
-                self.control(command)
-            case SendMessages():
-                self.send(command.messages)
-            case EmitEvents():
-                self.emit(command.events)
-            case ReplayDeadLetters() | PurgeDeadLetters():
-                self.letters.update(command.numbers)
-            case ChangeTypes():
-                self.types.update(change.name for change in command.changes)
-                self.is_ruling = True
-            case OfferTypes():
-                self.types.update(offer.name for offer in command.offers)
-                self.flows.update(offer.name for offer in command.offers)
-            case RegisterFlow():
-                self.types.add(command.definition.type)
-                self.flows.add(command.definition.type)
-            case TriggerSchedule():
-                self.runs.add(command.run_id)
-            case FireSchedules():
-                for firing in command.firings:
-                    self.runs.update(firing.schedule.open_run_ids)
-                    self.runs.update(schedules.run_id_of(firing.schedule, slot) for slot in firing.slots)
-            case SetTopics() | RetireWorker() | PutSchedules() | PauseSchedules() | RemoveSchedules():
-                pass
-            case _:
-                assert_never(command)
+    def command(self, command: Command[Any]) -> None:
+        needs = command.needs()
+        self.runs.update(needs.runs, needs.endings, needs.histories)
+        self.endings.update(needs.endings)
+        self.histories.update(needs.histories)
+        self.audits.update(needs.audits)
+        self.inboxes.update(dict.fromkeys(needs.inboxes, 0))
+        self.send(needs.messages)
+        self.emit(needs.events)
+        self.types.update(needs.types)
+        self.flows.update(needs.flows)
+        self.letters.update(needs.letters)
+        self.is_ruling |= needs.is_ruling
 
     def add(self, missing: NotLoaded) -> None:
         """Add what an operation found to be missing."""
@@ -195,24 +153,6 @@ class LoadRequest:
         self.events.update((event.topic, event.id) for event in events)
         self.new_events += len(events)
         self.waiting.update(event.topic for event in events)
-
-    def control(self, request: RunControl) -> None:
-        run_id = request.run_id
-        self.runs.add(run_id)
-        self.audits.add(run_id)
-        match request:
-            case Cancel() | Delete():
-                self.endings.add(run_id)
-            case Rewind() | Recover():
-                self.histories.add(run_id)
-                self.inboxes[run_id] = 0
-            case DropMessage():
-                self.inboxes[run_id] = 0
-            case Fork():
-                self.runs.add(request.new_run_id)
-                self.histories.add(run_id)
-            case _:
-                pass
 
     def reopened(self, run_ids: Iterable[str]) -> None:
         """Load runs that may be reopened, with their histories and the requests made on them."""

@@ -492,7 +492,7 @@ class ScheduleContract(Contract):
         self, store: Store, clock: SettableClock
     ) -> None:
         schedule = await put(store, a_schedule())
-        await start(store, replace(an_intent(1, payload='"mine"'), id=rules.run_id_of(schedule, START + HOUR)))
+        await start(store, replace(an_intent(1, payload='"mine"'), id=schedule.run_id_of(START + HOUR)))
         clock.advance(HOUR)
 
         (fired,) = await fire_due(store)
