@@ -10,7 +10,7 @@ from pathlib import Path
 PROJECT = Path(__file__).parents[2]
 SOURCE = PROJECT / "src" / "holdfast"
 
-LINE_LIMIT = 500
+LINE_LIMIT = 800
 VAGUE_NAMES = {"common", "helper", "helpers", "util", "utils"}
 
 
