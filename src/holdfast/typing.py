@@ -15,15 +15,15 @@ from holdfast.engine.check import RunCheck
 from holdfast.engine.dead_letters import DeadLetters
 from holdfast.engine.export import Export, LeftRun
 from holdfast.engine.flows import FlowInfo, Flows, RegisteredFlowInfo
+from holdfast.engine.handle import SyncRunHandle
 from holdfast.engine.importing import ImportReport, RefusedRun
 from holdfast.engine.info import AuditInfo, EntryInfo, MessageInfo, WaitInfo
 from holdfast.engine.queries import Filter
 from holdfast.engine.schedules import Schedules
-from holdfast.engine.selection import SelectedRun, Selection, SelectionReport
+from holdfast.engine.selection import SelectedRun, Selection, SelectionReport, SyncSelection
 from holdfast.engine.starting import StartOptions
 from holdfast.engine.store_info import DeadLetterInfo, ScheduleInfo, TopicInfo, TypeInfo, WorkerInfo
 from holdfast.engine.sync import Sync, SyncExport
-from holdfast.engine.sync_handle import SyncRunHandle, SyncSelection
 from holdfast.engine.sync_namespaces import (
     SyncDeadLetters,
     SyncFlows,

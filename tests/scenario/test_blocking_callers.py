@@ -31,9 +31,8 @@ from holdfast import (
 from holdfast.engine.dead_letters import DeadLetters
 from holdfast.engine.facade import PAGE
 from holdfast.engine.schedules import Schedules
-from holdfast.engine.selection import Selection
+from holdfast.engine.selection import Selection, SyncSelection
 from holdfast.engine.sync import Sync
-from holdfast.engine.sync_handle import SyncSelection
 from holdfast.engine.sync_namespaces import SyncDeadLetters, SyncSchedules, SyncTopics, SyncTypes, SyncWorkers
 from holdfast.engine.topics import Topics
 from holdfast.engine.types import Types

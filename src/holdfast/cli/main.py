@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.option import global_options
 from holdfast.cli.streams import OutputLost, secure_streams
+from holdfast.core.verbs import VERBS
 
 SECTIONS: dict[str, dict[str, str]] = {
     "First steps": {
@@ -40,14 +41,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "emit": "Publish an event to all runs that wait for it.",
         "topics": "Set delivery rules of topics; replay dead letters.",
         "schedules": "Start runs on a schedule: by cron, or at an interval.",
-        "cancel": "Cancel runs, and undo what they did.",
-        "pause": "Pause runs until they are resumed.",
-        "resume": "Resume paused runs.",
-        "wake": "Wake waiting runs now, and retry blocked ones.",
-        "recover": "Retry failed, cancelled or blocked runs.",
-        "rewind": "Take runs back to a location, and continue from there.",
+        **{name: verb.summary for name, verb in VERBS.items()},
         "fork": "Create a run from the recorded beginning of another.",
-        "delete": "Delete runs.",
     },
     "Operate": {
         "flows": "Check, register, read and try out flows.",
@@ -87,6 +82,10 @@ class Commands(click.Group):
         del ctx
         if cmd_name not in SUMMARIES:
             return None
+        if cmd_name in VERBS and cmd_name != "rewind":  # it previews a single run
+            from holdfast.cli.run_action import command_of
+
+            return command_of(VERBS[cmd_name])
         module = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
         command: click.Command = importlib.import_module(f"holdfast.cli.commands.{module}").command
         return command

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 import click
+import msgspec
 
 from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.actor import actor
+from holdfast.cli.command import HoldfastCommand, pass_output
+from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.filters import RunFilter, parse_filter
 from holdfast.cli.lookup import find_run, store_now
@@ -20,42 +23,14 @@ from holdfast.cli.render import state_json
 from holdfast.cli.session import in_session
 from holdfast.cli.summary import age_word, state_cell, state_word, type_word
 from holdfast.cli.table import Column, Table
-from holdfast.core.states import LIVE, RunState
-from holdfast.engine.selection import Progress, SelectedRun, Selection, SelectionReport
+from holdfast.core.states import RunState
+from holdfast.core.verbs import Verb
+from holdfast.engine.selection import SelectedRun, Selection, SelectionReport
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class How(TypedDict):
-    """The keywords that every verb of a selection takes."""
-
-    by: str
-    dry_run: bool
-    progress: Progress | None
-
-
-Act = Callable[[Selection, How], Awaitable[SelectionReport]]
-"""The action on the runs of a selection."""
-
 _SHOWN = 10
-
-
-@dataclass(frozen=True)
-class RunAction:
-    """The words of a command, and the states of the runs that a filter selects for it.
-
-    A destructive action always asks for confirmation, any other only if a filter selects the runs. With
-    `reaches_others`, the action on one run may include another named run (a parent and its child). Then it is no
-    conflict if nothing is left to do for that other run.
-    """
-
-    name: str
-    doing: str
-    done: str
-    states: frozenset[RunState] = LIVE
-    of: str = "live "
-    is_destructive: bool = False
-    reaches_others: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,7 +43,7 @@ class RunChoice:
     yes: bool
 
 
-def choosing(verb: RunAction, *, has_runs: bool = True) -> Callable[[F], F]:
+def choosing(verb: Verb, *, has_runs: bool = True) -> Callable[[F], F]:
     """Add the arguments and options that select runs to a command."""
     which = f"all {verb.of}runs that match, as in `ls`"
     options = [
@@ -87,8 +62,30 @@ def choosing(verb: RunAction, *, has_runs: bool = True) -> Callable[[F], F]:
     return decorate
 
 
-def do_to_runs(out: Output, verb: RunAction, choice: RunChoice, act: Act) -> ExitCode:
-    """Apply an action to each selected run. The exit code is 6 if a named run did not change."""
+def command_of(verb: Verb) -> HoldfastCommand:
+    """Return the command that applies a verb of `core.verbs` to runs."""
+    flags = [_flag(name, help, verb) for name, help in verb.parameters.items()]
+
+    @pass_output
+    def apply(
+        out: Output, runs: Sequence[str], words: Sequence[str], *, dry_run: bool, yes: bool, **parameters: Any
+    ) -> ExitCode:
+        return do_to_runs(out, verb, RunChoice(runs, words, dry_run, yes), **parameters)
+
+    apply.__doc__ = f"{verb.summary}\n\n{verb.help}"
+    for flag in reversed(flags):
+        apply = flag(apply)
+    examples = (f"holdfast {verb.name} {example}" for example in verb.examples)
+    return holdfast_command(verb.name, *examples)(choosing(verb)(apply))
+
+
+def _flag(name: str, help: str, verb: Verb) -> Callable[[F], F]:
+    is_flag = any(field.name == name and field.type is bool for field in msgspec.structs.fields(verb.command))
+    return click.option(f"--{name}", help=help, **({"is_flag": True} if is_flag else {"default": ""}))
+
+
+def do_to_runs(out: Output, verb: Verb, choice: RunChoice, **parameters: Any) -> ExitCode:
+    """Apply a verb to each selected run. The exit code is 6 if a named run did not change."""
     if bool(choice.runs) == bool(choice.words):
         raise Refusal(f"name the runs to {verb.name}, or select them with --filter")
     must_ask = (verb.is_destructive or bool(choice.words)) and not choice.yes
@@ -103,11 +100,15 @@ def do_to_runs(out: Output, verb: RunAction, choice: RunChoice, act: Act) -> Exi
             f"an empty filter would {verb.name} every run; give at least one condition, such as state:suspended"
         )
 
+    async def applied(selection: Selection, **how: Any) -> SelectionReport:
+        report: SelectionReport = await getattr(selection, verb.name)(**parameters, by=actor(), **how)
+        return report
+
     async def work(hf: Holdfast) -> ExitCode:
         selection = await (_named(hf, choice.runs) if choice.runs else _matching(hf, chosen, verb.states))
         total = len(choice.runs)
         if choice.dry_run or choice.words or must_ask:
-            planned = await act(selection, How(by=actor(), dry_run=True, progress=None))
+            planned = await applied(selection, dry_run=True)
             if choice.dry_run:
                 await _preview(out, hf, verb, planned)
                 return ExitCode.OK
@@ -119,7 +120,7 @@ def do_to_runs(out: Output, verb: RunAction, choice: RunChoice, act: Act) -> Exi
             # Exactly the runs that were shown, even if others match by now.
             selection, total = hf.runs(ids=[run.id for run in planned.runs]), len(planned.runs)
         with out.counted(verb.doing, total) as count:
-            report = await act(selection, How(by=actor(), dry_run=False, progress=lambda _done, _total: count(1)))
+            report = await applied(selection, progress=lambda _done, _total: count(1))
         _tell(out, verb, report)
         may_be_done = verb.reaches_others and len(report.runs) > 1
         is_conflict = any(run.is_refused or (run.why and not may_be_done) for run in report.runs)
@@ -128,7 +129,7 @@ def do_to_runs(out: Output, verb: RunAction, choice: RunChoice, act: Act) -> Exi
     return in_session(out.settings, work)
 
 
-def _tell(out: Output, verb: RunAction, report: SelectionReport) -> None:
+def _tell(out: Output, verb: Verb, report: SelectionReport) -> None:
     """Write the changed runs, and the reason for each run that did not change."""
     if out.is_json:
         out.items([{"id": run.id, verb.done: not run.why} for run in report.runs])
@@ -155,7 +156,7 @@ def _expected(report: SelectionReport) -> list[SelectedRun]:
     return [run for run in report.runs if not run.why]
 
 
-async def _is_agreed(out: Output, hf: Holdfast, verb: RunAction, planned: SelectionReport) -> bool:
+async def _is_agreed(out: Output, hf: Holdfast, verb: Verb, planned: SelectionReport) -> bool:
     now, runs = await store_now(hf), _expected(planned)
     for run in runs[:_SHOWN]:
         age = age_word(run.created_at, now)
@@ -166,7 +167,7 @@ async def _is_agreed(out: Output, hf: Holdfast, verb: RunAction, planned: Select
     return click.confirm(f"{verb.name.capitalize()} {what}?", err=True)
 
 
-async def _preview(out: Output, hf: Holdfast, verb: RunAction, planned: SelectionReport) -> None:
+async def _preview(out: Output, hf: Holdfast, verb: Verb, planned: SelectionReport) -> None:
     runs = _expected(planned)
     if out.is_json:
         out.items([{"id": run.id, "type": run.type, "state": state_json(run.state)} for run in runs])

@@ -6,13 +6,14 @@ A store writes each fact in the transaction that makes it true.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import assert_never
+from typing import Any
 
 from holdfast.core.checkpoint import Checkpoint
 from holdfast.core.clock import Micros
-from holdfast.core.commands import Cancellation, Fork, Pause, Resume, RunControl, Wake
+from holdfast.core.commands import Cancellation, Control, Fork
 from holdfast.core.model import Arrival, AuditFact, Entry, EntryState, MessageToRun, Run
 from holdfast.core.states import RunState
+from holdfast.core.verbs import Verb
 
 KEPT = 100
 """Maximum number of routine facts kept per run: the newest ones."""
@@ -75,7 +76,7 @@ def of_cancel(after: Run, why: Cancellation, now: Micros) -> AuditFact:
     return AuditFact(run_id=after.id, event=after.state.value, at=now, data=data)
 
 
-def of_control(run_id: str, event: str, request: RunControl, now: Micros, **data: str | int) -> AuditFact:
+def of_control(run_id: str, event: str, request: Control[Any], now: Micros, **data: str | int) -> AuditFact:
     """The fact of a change that a person or program asked for. The request id identifies a repeated request."""
     return AuditFact(run_id=run_id, event=event, at=now, data=_asked(data, request.id, request.by))
 
@@ -84,18 +85,11 @@ def _asked(data: Mapping[str, str | int], request_id: str, by: str) -> dict[str,
     return {**data, **({BY: by} if by else {}), REQUEST: request_id}
 
 
-def of_change(after: Run, request: Pause | Resume | Wake, now: Micros) -> AuditFact:
-    """The fact that a run was paused, resumed or woken on request."""
-    match request:
-        case Pause():
-            event = "pausing" if after.is_pausing else "paused"
-            return of_control(after.id, event, request, now, reason=request.reason)
-        case Resume():
-            return of_control(after.id, "resumed", request, now)
-        case Wake():
-            return of_control(after.id, "woken", request, now, cause="wake")
-        case _:
-            assert_never(request)
+def of_change(after: Run, request: Control[Any], verb: Verb, now: Micros) -> AuditFact:
+    """The fact that a run was changed on request, or that its holder is asked to change it."""
+    event = verb.asking if verb.asking and after.is_held else verb.event
+    said = {name: value for name in verb.parameters if isinstance(value := getattr(request, name), str)}
+    return of_control(after.id, event, request, now, **verb.details, **said)
 
 
 def of_key_reuse(run_id: str, key: str, new_run_id: str, now: Micros) -> AuditFact:

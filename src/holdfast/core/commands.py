@@ -47,6 +47,11 @@ class Control(Command[A_co], Generic[A_co], frozen=True, kw_only=True):
     run_id: str
     id: str
 
+    @property
+    def verb(self) -> str:
+        """The name of the verb (`core.verbs`)."""
+        return type(self).__name__.lower()
+
     def needs(self) -> Needs:
         return Needs(runs=(self.run_id,), audits=(self.run_id,))
 

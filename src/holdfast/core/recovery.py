@@ -32,8 +32,9 @@ from holdfast.core.flow_revision import FlowPoint
 from holdfast.core.model import Arrival, AuditFact, Entry, EntryKind, EntryState, Run
 from holdfast.core.revision import Revision, restamped, rewound, with_rounds
 from holdfast.core.states import RunState
+from holdfast.core.verbs import VERBS
 
-RECOVERABLE = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.BLOCKED})
+RECOVERABLE = VERBS["recover"].states
 
 
 def is_willed(facts: Iterable[AuditFact]) -> bool:

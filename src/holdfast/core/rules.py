@@ -431,7 +431,7 @@ def cancel_by_undoing(run: Run, reason: str, now: Micros) -> tuple[Run, StartRol
     return rolling_back(freed, start, now), start
 
 
-def paused(run: Run, now: Micros) -> Run | None:
+def paused(run: Run, _waits: Iterable[Wait], now: Micros) -> Run | None:
     """Return the run, paused, or marked for its holder to pause; None if nothing changes."""
     if run.state.is_end or run.state is RunState.PAUSED or run.is_pausing:
         return None

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.states import RunState
+from holdfast.core.verbs import VERBS
 
 SIGNALS = {
     "run.started": "a run was created",
@@ -28,14 +29,8 @@ SIGNALS = {
     "run.rolling_back": "a run begins to undo its steps",
     "run.succeeded": "a run returned",
     "run.failed": "a run raised",
-    "run.cancelled": "a run was cancelled, or exceeded max_run or max_suspend",
-    "run.paused": "a run was paused",
-    "run.resumed": "a paused run continues",
-    "run.woken": "a run was made to check its waits now",
-    "run.recovered": "a run retries what it failed at",
-    "run.rewound": "a run continues from an earlier location",
+    **{f"run.{verb.event}": verb.signal for verb in VERBS.values()},
     "run.forked": "a new run was started with the history of this one",
-    "run.deleted": "a run was deleted",
     "step.started": "an attempt at a step begins",
     "step.succeeded": "the result of a step is recorded",
     "step.failed": "the failure of a step is recorded, and it is not tried again",

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from holdfast.core.audit import REQUEST
 from holdfast.core.clock import Micros, moment
 from holdfast.core.codec import decode_any, encode_any
-from holdfast.core.commands import Cancel, Delete, DropMessage, Fork, Pause, Recover, Resume, Rewind, RunControl, Wake
+from holdfast.core.commands import Control, DropMessage, Fork, Recover, Rewind
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.ids import new_id
 from holdfast.core.intent import check_id, check_string
 from holdfast.core.questions import EndsOf
 from holdfast.core.signals import Signal
 from holdfast.core.states import RunState
+from holdfast.core.verbs import VERBS
 from holdfast.engine.flow_patch import ForkPoint, fork_point
 from holdfast.engine.session import Session
 
@@ -30,40 +33,12 @@ class Controls:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def cancel(self, run_id: str, reason: str = "", *, force: bool = False, by: str = "") -> bool:
-        """End a run as cancelled. Its steps are undone first, unless `force`. False if it had ended already."""
-        request = Cancel(run_id=run_id, id=new_id(), reason=check_reason(reason), force=force, by=check_actor(by))
-        return await self._control(request)
-
-    async def pause(self, run_id: str, reason: str = "", *, by: str = "") -> bool:
-        """Stop a run until it is resumed. Steps that execute right now are not interrupted."""
-        request = Pause(run_id=run_id, id=new_id(), reason=check_reason(reason), by=check_actor(by))
-        return await self._control(request)
-
-    async def resume(self, run_id: str, *, by: str = "") -> bool:
-        """Let a paused run continue."""
-        return await self._control(Resume(run_id=run_id, id=new_id(), by=check_actor(by)))
-
-    async def wake(self, run_id: str, *, by: str = "") -> bool:
-        """Make a suspended run check its waits now, and retry a blocked run now. It shortens no sleep."""
-        return await self._control(Wake(run_id=run_id, id=new_id(), by=check_actor(by)))
-
-    async def rewind(self, run_id: str, location: str, *, force: bool = False, by: str = "") -> bool:
-        """Drop the history of a run from a location on, and continue from there, even if the run had ended.
-
-        Raises `RunBusy` while a worker holds it, unless `force`, which takes it away from that worker.
-        """
-        check_string(location, "location")
-        request = Rewind(run_id=run_id, id=new_id(), location=location, force=force, by=check_actor(by))
-        return await self._reopen(request)
-
-    async def recover(self, run_id: str, *, force: bool = False, by: str = "") -> bool:
-        """Retry what a failed, cancelled or blocked run failed at. False if the run is in another state.
-
-        Its failed children, and those cancelled with it, are reopened first. Raises `KeyConflict` if another run has
-        its key by now. If a call raised, a repeated call continues it.
-        """
-        return await self._reopen(Recover(run_id=run_id, id=new_id(), force=force, by=check_actor(by)))
+    @staticmethod
+    def request(verb: str, run_id: str, *, by: str = "", **parameters: Any) -> Control[Any]:
+        """Return the command of a verb (`core.verbs`), if its parameters are valid."""
+        command = VERBS[verb].command
+        checked = {name: _checked(command, name, value) for name, value in parameters.items()}
+        return command(run_id=check_string(run_id, "run_id"), id=new_id(), by=check_actor(by), **checked)
 
     async def fork(
         self,
@@ -97,42 +72,31 @@ class Controls:
             force=force,
             by=check_actor(by),
         )
-        return made, await self._control(request)
-
-    async def delete(self, run_id: str, *, force: bool = False, by: str = "") -> bool:
-        """Hide a run at once and remove it a day later. A live run is cancelled, and nothing is undone.
-
-        Raises `RunBusy` while a worker holds it, unless `force`, which takes it away from that worker. Returns True, or
-        raises `RunNotFound`.
-        """
-        return await self._control(Delete(run_id=run_id, id=new_id(), force=force, by=check_actor(by)))
+        return made, await self.apply(request)
 
     async def drop_message(self, run_id: str, message_id: str, *, by: str = "") -> bool:
         """Remove a message that a run has not received yet. False if there is no such message."""
         check_string(message_id, "id")
         request = DropMessage(run_id=run_id, id=new_id(), message_id=message_id, by=check_actor(by))
-        return await self._control(request)
+        return await self.apply(request)
 
-    async def _reopen(self, request: Rewind | Recover) -> bool:
-        await self._session.open()
-        try:
-            return await self._control(request)
-        finally:
-            # Even after an error: the answer may be lost although the run was reopened.
-            self._session.results.forget(request.run_id)
-
-    async def _control(self, request: RunControl) -> bool:
-        check_string(request.run_id, "run_id")
+    async def apply(self, request: Control[Any]) -> bool:
+        """Apply a request. Returns True if it changed the run."""
         await self._session.open()
         is_begun = False
-        while (is_changed := await self._session.store.apply(request)) is None:
-            is_begun = True  # None: one transaction of children is reopened, and more children are left
+        try:
+            while (is_changed := await self._session.store.apply(request)) is None:
+                is_begun = True  # None: one transaction of children is reopened, and more children are left
+        finally:
+            if isinstance(request, (Rewind, Recover)):
+                # Even after an error: the answer may be lost although the run was reopened.
+                self._session.results.forget(request.run_id)
         is_changed = is_changed or is_begun
         if is_changed and self._session.signals.is_used:
             await self._tell(request)
-        return is_changed
+        return bool(is_changed)
 
-    async def _tell(self, request: RunControl) -> None:
+    async def _tell(self, request: Control[Any]) -> None:
         """Send the signals of a request. They follow from the run's audit, even if the run has changed since."""
         run_id = request.run_id
         try:
@@ -164,20 +128,24 @@ _STATES = {
 }
 
 
-def check_reason(reason: str) -> str:
-    """Return a reason, if it is a string that every store can keep."""
-    return _check_told("reason", reason)
+def _checked(command: type[Control[Any]], name: str, value: Any) -> Any:
+    """Return a parameter of a command, if it is valid. A text with a default is for readers of the audit."""
+    field = next(field for field in msgspec.structs.fields(command) if field.name == name)
+    if field.type is not str:
+        return value
+    return check_string(value, name) if field.required else check_note(name, value)
 
 
 def check_actor(by: str) -> str:
     """Return the name of an actor, if it is a string that every store can keep. An empty string means no name."""
-    actor = _check_told("by", by)
+    actor = check_note("by", by)
     if len(actor) > ACTOR_LIMIT:
         raise InvalidRequest(f"by= has {len(actor)} characters; the name of an actor has at most {ACTOR_LIMIT}")
     return actor
 
 
-def _check_told(name: str, text: str) -> str:
+def check_note(name: str, text: str) -> str:
+    """Return a text for the readers of an audit, if it is a string that every store can keep."""
     if not isinstance(text, str):
         raise InvalidRequest(f"{name}={text!r}: expected a string, for the readers of the run's audit")
     if "\0" in text:

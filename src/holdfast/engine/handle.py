@@ -31,7 +31,9 @@ from holdfast.core.states import RunState
 from holdfast.engine.capabilities import database_of
 from holdfast.engine.controls import Controls, check_actor
 from holdfast.engine.explain import explanation
+from holdfast.engine.facade import Facade, blocking
 from holdfast.engine.info import AuditInfo, EntryInfo, MessageInfo, RunInfo, entry_infos
+from holdfast.engine.private_loop import PrivateLoop
 from holdfast.engine.results import End
 from holdfast.engine.session import Session
 
@@ -146,7 +148,7 @@ class RunHandle(Generic[R]):
 
         `reason` is part of `RunCancelled`, which `result()` raises.
         """
-        return await self._controls.cancel(await self._resolve(), reason, force=force, by=by)
+        return await self._control("cancel", reason=reason, force=force, by=by)
 
     async def pause(self, reason: str = "", *, by: str = "") -> bool:
         """Stop the run until it is resumed. Returns False if it is paused already or has ended.
@@ -154,18 +156,18 @@ class RunHandle(Generic[R]):
         Steps that execute right now are not interrupted. Sleeps and timeouts continue to count. `explain` shows the
         `reason`.
         """
-        return await self._controls.pause(await self._resolve(), reason, by=by)
+        return await self._control("pause", reason=reason, by=by)
 
     async def resume(self, *, by: str = "") -> bool:
         """Let a paused run continue. Returns False if it is not paused."""
-        return await self._controls.resume(await self._resolve(), by=by)
+        return await self._control("resume", by=by)
 
     async def wake(self, *, by: str = "") -> bool:
         """Make a suspended run check its waits now, and retry a blocked run now.
 
         It shortens no sleep and no timeout. Returns False if there is nothing to wake.
         """
-        return await self._controls.wake(await self._resolve(), by=by)
+        return await self._control("wake", by=by)
 
     async def rewind(self, location: str, *, force: bool = False, by: str = "") -> bool:
         """Drop the history of the run from a location on, and continue from there, even if the run had ended.
@@ -173,7 +175,7 @@ class RunHandle(Generic[R]):
         The locations are those of `history`. Raises `RunBusy` while a worker holds the run, unless `force`, which takes
         the run away from that worker.
         """
-        return await self._controls.rewind(await self._resolve(), location, force=force, by=by)
+        return await self._control("rewind", location=location, force=force, by=by)
 
     async def recover(self, *, force: bool = False, by: str = "") -> bool:
         """Retry what a failed, cancelled or blocked run failed at. What succeeded is kept and not executed again.
@@ -182,7 +184,7 @@ class RunHandle(Generic[R]):
         state. Raises `KeyConflict` if another run has its key by now. If a call raised, repeat it to continue. `force`
         also takes the run from a worker that holds it.
         """
-        return await self._controls.recover(await self._resolve(), force=force, by=by)
+        return await self._control("recover", force=force, by=by)
 
     async def fork(
         self,
@@ -208,7 +210,7 @@ class RunHandle(Generic[R]):
         Raises `RunBusy` while a worker holds the run, unless `force`, which takes the run away from that worker. Its
         key is free at once. Waiting for the result of a run that was live raises `RunCancelled`.
         """
-        return await self._controls.delete(await self._resolve(), force=force, by=by)
+        return await self._control("delete", force=force, by=by)
 
     async def send(self, name: str, payload: Any = None, *, id: str | None = None, by: str = "") -> None:
         """Send the run a message. It is kept until the run receives it with `ctx.receive`.
@@ -291,6 +293,9 @@ class RunHandle(Generic[R]):
         text = (await self._details()).values.get(check_string(name, "name"))
         return default if text is None else decode_any(text, f"value {name!r}")
 
+    async def _control(self, verb: str, **parameters: Any) -> bool:
+        return await self._controls.apply(Controls.request(verb, await self._resolve(), **parameters))
+
     async def _details(self) -> Details:
         await self._session.open()
         details = await self._session.store.get(self._id, key=self._key if self._id is None else None)
@@ -312,6 +317,69 @@ class RunHandle(Generic[R]):
 
     def __repr__(self) -> str:
         return f"<run {self._id or f'with key {self._key!r}'}>"
+
+
+class SyncRunHandle(Facade, Generic[R]):
+    """A handle on one run, for code that blocks. `hf.sync.start` and `hf.sync.run` return it."""
+
+    _target: RunHandle[R]
+
+    def __init__(self, run: RunHandle[R], loop: PrivateLoop) -> None:
+        super().__init__("run", run, loop)
+
+    @property
+    def id(self) -> str:
+        """The id of the run. A handle by key knows it only after its first call; before, this raises `RunNotFound`."""
+        return self._target.id
+
+    @property
+    def created(self) -> bool:
+        """True if the `start` that returned this handle created the run. False if it found the run by key or id."""
+        return self._target.created
+
+    def result(self, timeout: float | timedelta | None = None) -> R:
+        """Wait until the run ends and return its result. Raises `RunFailed` or `RunCancelled` if it did not succeed.
+
+        Raises `TimeoutError` after `timeout` seconds; the run continues.
+        """
+        result: R = self._call("result", timeout)
+        return result
+
+    def fork(
+        self,
+        location: str,
+        *,
+        patch: Mapping[str, Any] | None = None,
+        force: bool = False,
+        id: str | None = None,
+        by: str = "",
+    ) -> SyncRunHandle[R]:
+        """Start a new run with the history of this one before a location. `patch` replaces recorded results.
+
+        The patch of a flow sets variables, by name.
+        """
+        return SyncRunHandle(self._call("fork", location, patch=patch, force=force, id=id, by=by), self._loop)
+
+    info = blocking(RunHandle.info)
+    history = blocking(RunHandle.history)
+    audit = blocking(RunHandle.audit)
+    explain = blocking(RunHandle.explain)
+    cancel = blocking(RunHandle.cancel)
+    pause = blocking(RunHandle.pause)
+    resume = blocking(RunHandle.resume)
+    wake = blocking(RunHandle.wake)
+    rewind = blocking(RunHandle.rewind)
+    recover = blocking(RunHandle.recover)
+    delete = blocking(RunHandle.delete)
+    messages = blocking(RunHandle.messages)
+    drop_message = blocking(RunHandle.drop_message)
+    send = blocking(RunHandle.send)
+    send_in = blocking(RunHandle.send_in)
+    request = blocking(RunHandle.request)
+    value = blocking(RunHandle.value)
+
+    def __repr__(self) -> str:
+        return repr(self._target)
 
 
 def handle_on(session: Session, run_id: str | None, key: str | None) -> RunHandle[Any]:

@@ -7,26 +7,30 @@ the other runs are changed all the same.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from datetime import datetime
-from functools import partial
+from inspect import Parameter, Signature
+from typing import Any, Generic, Protocol, TypedDict, TypeVar, Unpack
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import recovery, revision, rules
+from holdfast.core import recovery, revision
 from holdfast.core.clock import Micros
+from holdfast.core.commands import Cancel, Control, Delete, Recover, Rewind
 from holdfast.core.errors import InvalidRequest, KeyConflict, RunBusy, RunNotFound
+from holdfast.core.ids import new_id
 from holdfast.core.intent import check_string
-from holdfast.core.model import Run
 from holdfast.core.questions import Details
 from holdfast.core.states import RunState
-from holdfast.engine.controls import Controls, check_actor, check_reason
+from holdfast.core.verbs import VERBS, Verb
+from holdfast.engine.controls import Controls
+from holdfast.engine.facade import Facade, blocking
 from holdfast.engine.flaws import Flaws
 from holdfast.engine.info import RunInfo
 from holdfast.engine.paging import run_pages
 from holdfast.engine.planned_rewind import planned_rewind
+from holdfast.engine.private_loop import PrivateLoop
 from holdfast.engine.queries import Filter, checked_filter, query_of
 from holdfast.engine.session import Session
 
@@ -69,36 +73,51 @@ class SelectionReport(msgspec.Struct, frozen=True, kw_only=True):
     """True if this is the report of a dry run, which changed nothing."""
 
 
-async def _nothing(_run_id: str) -> None:
-    """Do nothing, for a verb whose dry run needs only the run itself."""
+class How(TypedDict, total=False):
+    """The keywords that every verb of a selection takes."""
+
+    by: str
+    dry_run: bool
+    progress: Progress | None
 
 
-@dataclass(frozen=True)
-class _Verb:
-    """A verb of a selection with its arguments.
-
-    `expect` returns True if a run, as it was read, would change. It raises `RunBusy` if the run must not change. For a
-    dry run, `rehearse` raises other errors of the change. `unchanged` returns the reason why a run does not change.
-    """
-
-    name: str
-    act: Callable[[str], Awaitable[bool]]
-    expect: Callable[[Details, Micros], bool]
-    unchanged: Callable[[Run], str]
-    rehearse: Callable[[str], Awaitable[None]] = _nothing
+A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)
 
 
-def _unless_held(*, force: bool) -> Callable[[Details, Micros], bool]:
-    """Return the expectation of a verb that changes every run, but refuses runs that a worker holds unless `force`."""
-
-    def expect(details: Details, _now: Micros) -> bool:
-        revision.check_free(details.run, is_forced=force)
-        return True
-
-    return expect
+class _Plain(Protocol[A_co]):
+    def __call__(self, **how: Unpack[How]) -> A_co: ...
 
 
-class Selection:
+class _WithReason(Protocol[A_co]):
+    def __call__(self, reason: str = "", **how: Unpack[How]) -> A_co: ...
+
+
+class _WithForce(Protocol[A_co]):
+    def __call__(self, *, force: bool = False, **how: Unpack[How]) -> A_co: ...
+
+
+class _WithReasonAndForce(Protocol[A_co]):
+    def __call__(self, reason: str = "", *, force: bool = False, **how: Unpack[How]) -> A_co: ...
+
+
+class _WithLocationAndForce(Protocol[A_co]):
+    def __call__(self, location: str, *, force: bool = False, **how: Unpack[How]) -> A_co: ...
+
+
+class BulkVerbs(Generic[A]):
+    """The types of the verbs of a selection. The verbs themselves are made from `core.verbs`."""
+
+    cancel: _WithReasonAndForce[A]
+    pause: _WithReason[A]
+    resume: _Plain[A]
+    wake: _Plain[A]
+    recover: _WithForce[A]
+    rewind: _WithLocationAndForce[A]
+    delete: _WithForce[A]
+
+
+class Selection(BulkVerbs[Coroutine[Any, Any, SelectionReport]]):
     """The runs that `hf.runs(…)` selected, to be changed together.
 
     Each run is changed by itself. A run that cannot be changed is skipped, and the report says why. Every verb takes:
@@ -125,142 +144,22 @@ class Selection:
         self._controls = Controls(session)
         self._everything = everything
 
-    async def cancel(
-        self,
-        reason: str = "",
-        *,
-        force: bool = False,
-        by: str = "",
-        dry_run: bool = False,
-        progress: Progress | None = None,
+    async def _change(
+        self, request: Control[Any], *, dry_run: bool = False, progress: Progress | None = None
     ) -> SelectionReport:
-        """End the runs as cancelled. The steps of each are undone first, unless `force`."""
-        check_reason(reason)
-
-        def expect(details: Details, _now: Micros) -> bool:
-            return not details.run.state.is_end and (force or details.run.rollback is None)
-
-        def unchanged(run: Run) -> str:
-            return "had ended already" if run.state.is_end else "rolls back already; force ends it without a rollback"
-
-        act = partial(self._controls.cancel, reason=reason, force=force, by=by)
-        return await self._each(_Verb("cancel", act, expect, unchanged), by, dry_run=dry_run, progress=progress)
-
-    async def pause(
-        self, reason: str = "", *, by: str = "", dry_run: bool = False, progress: Progress | None = None
-    ) -> SelectionReport:
-        """Stop the runs until they are resumed. Steps that execute right now are not interrupted."""
-        check_reason(reason)
-
-        def expect(details: Details, now: Micros) -> bool:
-            return rules.paused(details.run, now) is not None
-
-        def unchanged(run: Run) -> str:
-            return "had ended already" if run.state.is_end else "is paused already, or about to be"
-
-        act = partial(self._controls.pause, reason=reason, by=by)
-        return await self._each(_Verb("pause", act, expect, unchanged), by, dry_run=dry_run, progress=progress)
-
-    async def resume(self, *, by: str = "", dry_run: bool = False, progress: Progress | None = None) -> SelectionReport:
-        """Let the paused runs continue."""
-
-        def expect(details: Details, now: Micros) -> bool:
-            return rules.resumed(details.run, details.waits, now) is not None
-
-        def unchanged(run: Run) -> str:
-            return "had ended already" if run.state.is_end else "is not paused"
-
-        act = partial(self._controls.resume, by=by)
-        return await self._each(_Verb("resume", act, expect, unchanged), by, dry_run=dry_run, progress=progress)
-
-    async def wake(self, *, by: str = "", dry_run: bool = False, progress: Progress | None = None) -> SelectionReport:
-        """Make suspended runs check their waits now, and retry blocked runs now. It shortens no sleep."""
-
-        def expect(details: Details, now: Micros) -> bool:
-            return rules.roused(details.run, details.waits, now) is not None
-
-        def unchanged(run: Run) -> str:
-            ended = "had ended already"
-            return ended if run.state.is_end else f"is {run.state.value}, so there is nothing to wake"
-
-        act = partial(self._controls.wake, by=by)
-        return await self._each(_Verb("wake", act, expect, unchanged), by, dry_run=dry_run, progress=progress)
-
-    async def recover(
-        self, *, force: bool = False, by: str = "", dry_run: bool = False, progress: Progress | None = None
-    ) -> SelectionReport:
-        """Retry what failed, cancelled or blocked runs failed at. What succeeded is kept and not executed again.
-
-        Failed children are recovered with their parent, so the selection may contain both, in any order. `force` also
-        takes runs from workers that hold them.
-        """
-
-        def expect(details: Details, _now: Micros) -> bool:
-            return details.run.state in recovery.RECOVERABLE
-
-        def unchanged(run: Run) -> str:
-            return f"is {run.state.value}; only a failed, cancelled or blocked run can be recovered"
-
-        async def rehearse(run_id: str) -> None:
-            store = self._session.store
-            details = await store.get(run_id)
-            if details is None or not details.run.state.is_end:
-                return  # only an ended run can have lost its key
-            key = recovery.lost_key(details.run, await store.audit(run_id))
-            if key is not None and (holder := await store.get(key=key)) is not None:
-                raise recovery.key_conflict(details.run, key, holder.run.id)
-
-        act = partial(self._controls.recover, force=force, by=by)
-        verb = _Verb("recover", act, expect, unchanged, rehearse)
-        return await self._each(verb, by, dry_run=dry_run, progress=progress)
-
-    async def rewind(
-        self,
-        location: str,
-        *,
-        force: bool = False,
-        by: str = "",
-        dry_run: bool = False,
-        progress: Progress | None = None,
-    ) -> SelectionReport:
-        """Drop the history of the runs from a location on, and continue from there, even those that had ended.
-
-        Runs that have nothing at the location are skipped. So are runs that a worker holds, unless `force`.
-        """
-        check_string(location, "location")
-
-        async def rehearse(run_id: str) -> None:
-            await planned_rewind(self._session.store, run_id, location)
-
-        act = partial(self._controls.rewind, location=location, force=force, by=by)
-        verb = _Verb("rewind", act, _unless_held(force=force), lambda _: "did not change", rehearse)
-        return await self._each(verb, by, dry_run=dry_run, progress=progress)
-
-    async def delete(
-        self, *, force: bool = False, by: str = "", dry_run: bool = False, progress: Progress | None = None
-    ) -> SelectionReport:
-        """Hide the runs at once and remove them a day later. Live runs are cancelled, and nothing is undone.
-
-        Runs that a worker holds are skipped, unless `force`.
-        """
-        act = partial(self._controls.delete, force=force, by=by)
-        verb = _Verb("delete", act, _unless_held(force=force), lambda _: "was deleted")
-        return await self._each(verb, by, dry_run=dry_run, progress=progress)
-
-    async def _each(self, verb: _Verb, by: str, *, dry_run: bool, progress: Progress | None) -> SelectionReport:
-        check_actor(by)
-        name = verb.name
+        """Apply a request to each run, or report what it would change."""
+        name, verb = request.verb, VERBS[request.verb]
         if not (self._is_narrow or self._everything or dry_run or self._ids is not None):
             raise InvalidRequest(
                 f"hf.runs().{name}() would {name} every run in the store; pass a filter, such as state= or type=, "
                 "or confirm with hf.runs(everything=True)"
             )
         await self._session.open()
-        planned = [self._planned(verb, details, now) async for details, now in self._chosen()]
+        planned = [_planned(verb, request, details, now) async for details, now in self._chosen()]
         done: list[SelectedRun] = []
         try:
             for run in planned:
-                done.append(run if run.why else await self._do(verb, run, dry_run=dry_run))
+                done.append(run if run.why else await self._do(verb, request, run, dry_run=dry_run))
                 if progress is not None:
                     progress(len(done), len(planned))
         except BaseException as error:
@@ -287,36 +186,120 @@ class Selection:
             for details in page:
                 yield details, now
 
-    def _planned(self, verb: _Verb, details: Details | str, now: Micros) -> SelectedRun:
-        """Return the expected result for a run as it was read. It keeps only the fields that the report needs."""
-        if isinstance(details, str):
-            return SelectedRun(id=details, why=f"there is no run {details}", is_refused=True)
-        run = details.run
-        if details.unreadable is not None:
-            # No result can be predicted, so let the store decide. A delete, for example, may work.
-            info = RunInfo.of(details)
-            return SelectedRun(id=info.id, type=info.type, state=info.state, created_at=info.created_at)
-        selected = SelectedRun(
-            id=run.id, type=run.type, state=run.state, created_at=Flaws().moment("created_at", run.created_at)
-        )
-        try:
-            is_changing = verb.expect(details, now)
-        except RunBusy as refusal:
-            return replace(selected, why=str(refusal), is_refused=True)
-        return selected if is_changing else replace(selected, why=f"run {run.id} {verb.unchanged(run)}")
-
-    async def _do(self, verb: _Verb, selected: SelectedRun, *, dry_run: bool) -> SelectedRun:
+    async def _do(self, verb: Verb, request: Control[Any], selected: SelectedRun, *, dry_run: bool) -> SelectedRun:
         """Change a run that is expected to change. In a dry run, check for errors instead."""
+        request = replace(request, run_id=selected.id, id=new_id())
         try:
             if dry_run:
-                await verb.rehearse(selected.id)
+                await self._rehearse(request)
                 return selected
-            if await verb.act(selected.id):
+            if await self._controls.apply(request):
                 return selected
         except (InvalidRequest, KeyConflict, RunBusy, RunNotFound) as refusal:
             why = str(refusal)
             return replace(selected, why=why if selected.id in why else f"run {selected.id}: {why}", is_refused=True)
         # The run changed after it was read, by another program or by an earlier run of this selection.
         details = await self._session.store.get(selected.id)
-        unchanged = verb.unchanged(details.run) if details is not None else "was deleted"
+        unchanged = verb.why_unchanged(details.run.state) if details is not None else "was deleted"
         return replace(selected, why=f"run {selected.id} {unchanged}")
+
+    async def _rehearse(self, request: Control[Any]) -> None:
+        """Raise the errors of a request that depend on more than the run itself."""
+        store = self._session.store
+        if isinstance(request, Rewind):
+            await planned_rewind(store, request.run_id, request.location)
+        elif isinstance(request, Recover):
+            details = await store.get(request.run_id)
+            if details is None or not details.run.state.is_end:
+                return  # only an ended run can have lost its key
+            key = recovery.lost_key(details.run, await store.audit(request.run_id))
+            if key is not None and (holder := await store.get(key=key)) is not None:
+                raise recovery.key_conflict(details.run, key, holder.run.id)
+
+
+class SyncSelection(BulkVerbs[SelectionReport], Facade):
+    """The runs that `hf.sync.runs(…)` selected, to be changed together, for code that blocks."""
+
+    def __init__(self, runs: Selection, loop: PrivateLoop) -> None:
+        super().__init__("hf.runs(…)", runs, loop)
+
+
+def _planned(verb: Verb, request: Control[Any], details: Details | str, now: Micros) -> SelectedRun:
+    """Return the expected result for a run as it was read. It keeps only the fields that the report needs."""
+    if isinstance(details, str):
+        return SelectedRun(id=details, why=f"there is no run {details}", is_refused=True)
+    run = details.run
+    if details.unreadable is not None:
+        # No result can be predicted, so let the store decide. A delete, for example, may work.
+        info = RunInfo.of(details)
+        return SelectedRun(id=info.id, type=info.type, state=info.state, created_at=info.created_at)
+    selected = SelectedRun(
+        id=run.id, type=run.type, state=run.state, created_at=Flaws().moment("created_at", run.created_at)
+    )
+    try:
+        is_changing = _is_changing(verb, request, details, now)
+    except RunBusy as refusal:
+        return replace(selected, why=str(refusal), is_refused=True)
+    return selected if is_changing else replace(selected, why=f"run {run.id} {verb.why_unchanged(run.state)}")
+
+
+def _is_changing(verb: Verb, request: Control[Any], details: Details, now: Micros) -> bool:
+    """Return True if a request would change a run as it was read. Raises `RunBusy` if the run must not change."""
+    run = details.run
+    match request:
+        case Cancel():
+            return not run.state.is_end and (request.force or run.rollback is None)
+        case Recover():
+            return run.state in recovery.RECOVERABLE
+        case Rewind() | Delete():
+            revision.check_free(run, is_forced=request.force)
+            return True
+        case _:
+            return verb.applied(run, details.waits, now) is not None
+
+
+# Making the verbs
+
+
+def _made(verb: Verb) -> Callable[..., Coroutine[Any, Any, SelectionReport]]:
+    """Return the method of a selection for a verb."""
+    own = [_parameter(verb.command, name) for name in verb.parameters]
+    how = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, default, annotation in (
+            ("by", "", "str"),
+            ("dry_run", False, "bool"),
+            ("progress", None, "Progress | None"),
+        )
+    ]
+    signature = Signature(
+        [Parameter("self", Parameter.POSITIONAL_OR_KEYWORD), *own, *how], return_annotation="SelectionReport"
+    )
+
+    async def method(self: Selection, /, *args: Any, **kwargs: Any) -> SelectionReport:
+        bound = signature.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        given = dict(list(bound.arguments.items())[1:])
+        how = {name: given.pop(name) for name in ("dry_run", "progress")}
+        return await self._change(Controls.request(verb.name, "", **given), **how)
+
+    method.__name__, method.__qualname__, method.__doc__ = verb.name, f"Selection.{verb.name}", verb.about
+    method.__signature__ = signature  # type: ignore[attr-defined]  # functions may have one
+    return method
+
+
+def _parameter(command: type[Control[Any]], name: str) -> Parameter:
+    """Return a parameter of a verb. Texts may be positional, flags are keywords."""
+    field = next(field for field in msgspec.structs.fields(command) if field.name == name)
+    is_text = field.type is str
+    return Parameter(
+        name,
+        Parameter.POSITIONAL_OR_KEYWORD if is_text else Parameter.KEYWORD_ONLY,
+        default=Parameter.empty if field.required else field.default,
+        annotation="str" if is_text else "bool",
+    )
+
+
+for _verb in VERBS.values():
+    setattr(Selection, _verb.name, _made(_verb))
+    setattr(SyncSelection, _verb.name, blocking(getattr(Selection, _verb.name)))

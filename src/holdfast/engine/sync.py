@@ -16,12 +16,13 @@ from holdfast.core.startable import Call, Startable
 from holdfast.engine.check import RunCheck
 from holdfast.engine.export import Export, Told
 from holdfast.engine.facade import Facade
+from holdfast.engine.handle import SyncRunHandle
 from holdfast.engine.importing import ImportReport, Lines
 from holdfast.engine.info import RunInfo
 from holdfast.engine.private_loop import PrivateLoop
 from holdfast.engine.queries import Filter
+from holdfast.engine.selection import SyncSelection
 from holdfast.engine.starting import StartOptions
-from holdfast.engine.sync_handle import SyncRunHandle, SyncSelection
 from holdfast.engine.sync_namespaces import (
     SyncDeadLetters,
     SyncFlows,

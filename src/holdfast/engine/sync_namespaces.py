@@ -7,8 +7,8 @@ from typing import Any
 from holdfast.engine.dead_letters import DeadLetters
 from holdfast.engine.facade import Facade, blocking, iterating, listing
 from holdfast.engine.flows import Flows
+from holdfast.engine.handle import SyncRunHandle
 from holdfast.engine.schedules import Schedules
-from holdfast.engine.sync_handle import SyncRunHandle
 from holdfast.engine.topics import Topics
 from holdfast.engine.types import Types
 from holdfast.engine.workers import Workers

@@ -10,7 +10,7 @@ import ast
 import builtins
 import inspect
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
@@ -76,6 +76,7 @@ INTERNAL = {
         "committer",
         "executor",
         "gathers",
+        "grace_seconds",
         "free",
         "holds_suspect",
         "is_crowded",
@@ -216,7 +217,7 @@ def _members(kind: type) -> Iterator[Member]:
     for base in kind.__mro__:
         if not _is_ours(base) or base in elsewhere:
             continue
-        for member in _own_members(base):
+        for member in _own_members(base, kind):
             if member.name not in seen:
                 seen.add(member.name)
                 yield member
@@ -232,7 +233,8 @@ def _has_entry(base: type) -> bool:
     return _is_ours(base) and not is_contract(base) and base.__name__ in names
 
 
-def _own_members(kind: type) -> Iterator[Member]:
+def _own_members(kind: type, owner: type | None = None) -> Iterator[Member]:
+    """The members in the body of a class. `owner` is the class whose members they are, if that inherits from it."""
     source = source_of(kind.__module__)
     node = _find(source, kind.__name__)
     assert isinstance(node, ast.ClassDef)
@@ -245,7 +247,34 @@ def _own_members(kind: type) -> Iterator[Member]:
             elif _is_public(statement.name) and not _is_overload(statement):
                 yield _function_member(functions[statement.name], source)
         elif (named := _assigned(statement, "")) is not None and _is_public(named):
-            yield _field(kind, named, statement, _text_below(node.body, place), source)
+            function = getattr(owner or kind, named, None)
+            if inspect.isfunction(function) and isinstance(statement, ast.AnnAssign):
+                yield _made_from_table(function, source)
+            else:
+                yield _field(kind, named, statement, _text_below(node.body, place), source)
+
+
+def _made_from_table(function: Callable[..., Any], source: Source) -> Member:
+    """A method that the class only declares: it is made when the module is loaded, with a signature of its own."""
+    signature = inspect.signature(function)
+    kind = "async def" if inspect.iscoroutinefunction(function) else "def"
+    parameters = [one.replace(annotation=_Verbatim(one.annotation)) for one in signature.parameters.values()]
+    shown = signature.replace(parameters=parameters, return_annotation=_Verbatim(signature.return_annotation))
+    text = f"{kind} {function.__name__}{shown}: ...".replace("''", '""')
+    (node,) = ast.parse(text).body
+    assert isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    made = Source(source.module, text, ast.parse(text))
+    return Member(function.__name__, "method", inspect.getdoc(function) or "", made, (node,))
+
+
+class _Verbatim:
+    """An annotation whose text is shown as it is."""
+
+    def __init__(self, annotation: object) -> None:
+        self._text = "Any" if annotation is inspect.Parameter.empty else str(annotation)
+
+    def __repr__(self) -> str:
+        return self._text
 
 
 def _is_public(name: str) -> bool:

@@ -16,7 +16,7 @@ RUN = Run(id="run", type="t", state=RunState.PENDING, payload="{}", created_at=0
 
 @pytest.mark.parametrize("state", sorted(LIVE - {RunState.PAUSED, RunState.RUNNING}))
 def test_a_live_run_without_a_holder_is_paused(state: RunState) -> None:
-    after = rules.paused(replace(RUN, state=state, ready_at=5), NOW)
+    after = rules.paused(replace(RUN, state=state, ready_at=5), (), NOW)
     assert after is not None
     assert (after.state, after.ready_at, after.is_pausing) == (RunState.PAUSED, None, False)
 
@@ -24,15 +24,15 @@ def test_a_live_run_without_a_holder_is_paused(state: RunState) -> None:
 @pytest.mark.parametrize("state", [RunState.RUNNING, RunState.ROLLING_BACK])
 def test_a_held_run_is_only_asked_to_pause(state: RunState) -> None:
     run = replace(RUN, state=state, worker="w", ready_at=5)
-    after = rules.paused(run, NOW)
+    after = rules.paused(run, (), NOW)
     assert after == replace(run, is_pausing=True, updated_at=NOW)
     assert after is not None
-    assert rules.paused(after, NOW) is None
+    assert rules.paused(after, (), NOW) is None
 
 
 @pytest.mark.parametrize("state", sorted({*ENDS, RunState.PAUSED}))
 def test_an_ended_or_paused_run_is_not_paused(state: RunState) -> None:
-    assert rules.paused(replace(RUN, state=state), NOW) is None
+    assert rules.paused(replace(RUN, state=state), (), NOW) is None
 
 
 def test_paused_time_is_not_counted_as_suspended_time_after_a_resume() -> None:

@@ -10,6 +10,7 @@ from holdfast.core.commands import Pause
 from holdfast.core.model import Run
 from holdfast.core.states import RunState
 from holdfast.core.transfer import EXPORT, export_pause
+from holdfast.core.verbs import VERBS
 
 HELD = Run(
     id="r", type="t", state=RunState.RUNNING, payload="{}", created_at=0, start_at=0, updated_at=0, worker="w", token=1
@@ -22,7 +23,7 @@ def test_a_heartbeat_before_a_run_pauses_does_not_hide_that_an_export_paused_it(
     pausing = replace(HELD, is_pausing=True)
     release = Checkpoint(run_id="r", token=1, seen=0, next=Release(), beat=1)
     facts = (
-        audit.of_change(pausing, pause, 1),
+        audit.of_change(pausing, pause, VERBS["pause"], 1),
         audit.of_beat(pausing, release, 2),
         audit.of_move(pausing, rules.advanced(pausing, release, 3), 3),
     )

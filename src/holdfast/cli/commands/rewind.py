@@ -15,45 +15,33 @@ from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output
 from holdfast.cli.revision_preview import check_can_ask, entry_json, is_agreed, show_entries
-from holdfast.cli.run_action import RunAction, RunChoice, choosing, do_to_runs
+from holdfast.cli.run_action import RunChoice, choosing, do_to_runs
 from holdfast.cli.session import in_session
 from holdfast.core.model import Entry
 from holdfast.core.revision import Revision
-from holdfast.core.states import RunState
+from holdfast.core.verbs import VERBS
 from holdfast.engine.planned_rewind import planned_rewind
 
-VERB = RunAction("rewind", "rewinding", "rewound", states=frozenset(RunState), of="", is_destructive=True)
+VERB = VERBS["rewind"]
 
 
-@holdfast_command(
-    "rewind",
-    "holdfast rewind key:order-17 charge --dry-run",
-    "holdfast rewind 01a1e122 01a1e123 charge --yes",
-    'holdfast rewind --filter "state:failed type:shop.*" charge --dry-run',
-)
+@holdfast_command("rewind", *(f"holdfast rewind {example}" for example in VERB.examples))
 @click.argument("targets", nargs=-1, required=True, metavar="[RUN]... LOCATION", shell_complete=completing.runs)
 @choosing(VERB, has_runs=False)
-@click.option("--force", is_flag=True, help="Also rewind a run that a worker holds; the worker loses it.")
+@click.option("--force", is_flag=True, help=VERB.parameters["force"])
 @pass_output
 def command(
     out: Output, targets: Sequence[str], words: Sequence[str], *, force: bool, dry_run: bool, yes: bool
 ) -> ExitCode:
-    """Take runs back to LOCATION: drop the entry there and all later entries, and continue from there.
-
-    Messages received in the dropped part become unread, and children started in it are cancelled. A run that has ended
-    is reopened. A flow goes back to the snapshot at LOCATION, such as @turn/3, or to the one before the entry there.
-    `holdfast history` lists the locations; the name of a step of a pipeline is one too. For a single run, the command
-    first shows the entries that would be dropped. With --filter, it skips runs that have nothing at LOCATION.
-
-    The exit code is 6 if a named run did not change, because a worker holds it or it has nothing at LOCATION.
-    """
     *runs, location = targets
     if not runs and not words:
         raise Refusal(f"{location!r} is taken as LOCATION, but no RUN is given; name a run before it, or use --filter")
     if len(runs) == 1 and not words:
         return _rewind_one(out, runs[0], location, force=force, dry_run=dry_run, yes=yes)
-    choice = RunChoice(runs, words, dry_run, yes)
-    return do_to_runs(out, VERB, choice, lambda chosen, how: chosen.rewind(location, force=force, **how))
+    return do_to_runs(out, VERB, RunChoice(runs, words, dry_run, yes), location=location, force=force)
+
+
+command.help = f"{VERB.summary}\n\n{VERB.help}"
 
 
 def _rewind_one(out: Output, run: str, location: str, *, force: bool, dry_run: bool, yes: bool) -> ExitCode:

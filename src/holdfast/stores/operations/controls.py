@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import assert_never
-
 from holdfast.core import audit, flow_revision, retention, revision, rules
 from holdfast.core.clock import Micros
 from holdfast.core.commands import (
@@ -12,15 +10,13 @@ from holdfast.core.commands import (
     Delete,
     DropMessage,
     Fork,
-    Pause,
     Recover,
-    Resume,
     Rewind,
     RunControl,
-    Wake,
 )
 from holdfast.core.errors import RunBusy, RunNotFound
 from holdfast.core.model import Run
+from holdfast.core.verbs import VERBS
 from holdfast.stores.operations import flows, revisions, transitions
 from holdfast.stores.operations.unit_of_work import UnitOfWork
 
@@ -47,12 +43,6 @@ def _carry_out(unit: UnitOfWork, run: Run, request: RunControl, now: Micros) -> 
     match request:
         case Cancel():
             return transitions.cancel(unit, run.id, Cancellation.of(request), now)
-        case Pause():
-            return _change(unit, run, rules.paused(run, now), request, now)
-        case Resume():
-            return _change(unit, run, rules.resumed(run, unit.waits.of(run.id), now), request, now)
-        case Wake():
-            return _change(unit, run, rules.roused(run, unit.waits.of(run.id), now), request, now)
         case Rewind() | Recover():
             return revisions.revise(unit, _whole(unit, run), request, now)
         case Fork():
@@ -62,7 +52,7 @@ def _carry_out(unit: UnitOfWork, run: Run, request: RunControl, now: Micros) -> 
         case DropMessage():
             return _drop_message(unit, run, request, now)
         case _:
-            assert_never(request)
+            return _change(unit, run, request, now)
 
 
 def _whole(unit: UnitOfWork, run: Run) -> Run:
@@ -71,10 +61,13 @@ def _whole(unit: UnitOfWork, run: Run) -> Run:
     return whole
 
 
-def _change(unit: UnitOfWork, run: Run, after: Run | None, request: Pause | Resume | Wake, now: Micros) -> bool:
+def _change(unit: UnitOfWork, run: Run, request: RunControl, now: Micros) -> bool:
+    """Apply the rule of a verb that changes only the run itself."""
+    verb = VERBS[request.verb]
+    after = verb.applied(run, unit.waits.of(run.id), now)
     if after is None:
         return False
-    transitions.move(unit, run, after, now, audit.of_change(after, request, now))
+    transitions.move(unit, run, after, now, audit.of_change(after, request, verb, now))
     if after.is_held:
         unit.news.arrived.add(after.id)  # the hint makes the holder look at the run
     return True

@@ -57,7 +57,12 @@ async def test_a_run_created_while_another_is_waited_for_is_not_written_without_
     messages = [a_message(1, id="m1"), a_message(2, id="m2")]
     wishes = LoadRequest()
     wishes.send(messages)
-    script = decided(Calls("holdfast"), wishes, lambda working, now: arrivals.send(working.unit, messages, now), None)
+    script = decided(
+        Calls("holdfast"),
+        wishes,
+        lambda working, now: arrivals.send(working.unit, messages, now),
+        None,
+    )
     hold_row(outsider, 1)
     begin, load = pipelined(next(script)).statements
     sender.execute(*begin)
@@ -102,13 +107,17 @@ async def test_the_end_of_a_run_reads_only_its_own_children(
     )
     sender.execute("analyze holdfast.runs")
     await start(store, an_intent(1), an_intent(2, parent_id=an_id(1), parent_location="child", on_close="cancel"))
-    wishes, request = LoadRequest(), Cancel(run_id=an_id(1), id="c")
-    wishes.control(request)
+    request = Cancel(run_id=an_id(1), id="c")
     before = _rows_read(sender)
 
     run_script(
         sender,
-        decided(Calls("holdfast"), wishes, lambda working, now: controls.control(working.unit, request, now), None),
+        decided(
+            Calls("holdfast"),
+            LoadRequest.of(request),
+            lambda working, now: controls.control(working.unit, request, now),
+            None,
+        ),
     )
 
     assert _rows_read(sender) - before < 1_000
