@@ -33,6 +33,7 @@ class NamespaceHost:
     leased_until: Micros = sys.maxsize  # no other process writes the run
     transactor: Transactor | None = None
     is_draining = False
+    grace_seconds = 0.0
     gathers = False
     always_replay = False
     body_of: Callable[[StepCall], Callable[..., Any]] | None = None

@@ -44,6 +44,8 @@ class DriverHost(Protocol):
     @property
     def committer(self) -> CheckpointSink: ...
 
+    grace_seconds: float
+    """The time that a body gets to end, when its worker stops or its run is evicted."""
     gathers: bool
     """True if a run that waits for many children stays in memory for a while after one has ended."""
     executor: Executor

@@ -1,7 +1,7 @@
 """The executor: runs step bodies, async ones on the worker's loop, sync ones in threads.
 
 It knows nothing about runs. A body whose result is no longer needed is abandoned: the executor cancels it if
-possible, and does not report its outcome.
+possible, and does not report its outcome, but says when it has ended.
 """
 
 from __future__ import annotations
@@ -27,7 +27,19 @@ Report = Callable[["Body"], None]
 class Body:
     """One attempt at a step, in execution. `is_timed_out`, `error` and `value` hold its outcome."""
 
-    __slots__ = ("began", "call", "context", "error", "info", "is_timed_out", "report", "task", "timer", "value")
+    __slots__ = (
+        "began",
+        "call",
+        "context",
+        "error",
+        "info",
+        "is_timed_out",
+        "on_end",
+        "report",
+        "task",
+        "timer",
+        "value",
+    )
 
     def __init__(self, call: StepCall, info: StepInfo, report: Report, context: Context) -> None:
         self.call = call
@@ -41,18 +53,24 @@ class Body:
         self.task: asyncio.Task[Any] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.began = 0.0
+        self.on_end: Report | None = None
 
     @property
     def is_abandoned(self) -> bool:
         return self.info.is_cancelled
 
-    def abandon(self) -> None:
-        """Cancel the body, because its result is no longer needed."""
+    def abandon(self, on_end: Report | None = None) -> bool:
+        """Cancel the body, because its result is no longer needed. Returns True if it still executes.
+
+        A thread cannot be cancelled, and async code may take its time to end. `on_end` is called when it has ended.
+        """
         self.info.is_cancelled = True
+        self.on_end = on_end
         if self.task is not None:
             self.task.cancel()
         if self.timer is not None:
             self.timer.cancel()
+        return self.began > 0
 
 
 class Executor:
@@ -227,6 +245,8 @@ class Executor:
         if not body.is_abandoned:
             body.value, body.error = value, error
             body.report(body)
+        elif body.on_end is not None:
+            body.on_end(body)
 
     def _start_waiting(self) -> None:
         while self._queue and len(self._running) < self._steps:

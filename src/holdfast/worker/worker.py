@@ -111,7 +111,7 @@ class Worker:
         self._threads = threads
         self._steps = steps
         self._lease = micros(lease_seconds)
-        self._grace_seconds = grace_seconds
+        self.grace_seconds = grace_seconds
         self._poll = poll
         self._prune_every = prune_every
         self._retention = check_length(retention, "worker: retention") or RUN_RETENTION
@@ -225,7 +225,7 @@ class Worker:
         self.is_draining = True
         for driver in list(self._drivers.values()):
             driver.advance()
-        grace = self._grace_seconds if grace_seconds is None else grace_seconds
+        grace = self.grace_seconds if grace_seconds is None else grace_seconds
         await self._until(lambda: not self.is_executing, grace)
         for driver in list(self._drivers.values()):
             driver.stop()
@@ -255,7 +255,7 @@ class Worker:
     async def obey(self, shutdown: Shutdown) -> None:
         """Work until the order to stop, after the worker was started. An order to hurry ends the grace at once."""
         await shutdown.stop.wait()
-        self._log.info("worker %s stops: no more claims; running steps get %g s", self.name, self._grace_seconds)
+        self._log.info("worker %s stops: no more claims; running steps get %g s", self.name, self.grace_seconds)
         drain = asyncio.create_task(self.stop())
         hurry = asyncio.create_task(shutdown.hurry.wait())
         await asyncio.wait([drain, hurry], return_when=asyncio.FIRST_COMPLETED)

@@ -130,6 +130,42 @@ async def test_an_abandoned_body_is_cancelled_and_not_reported(bench: Bench) -> 
     assert ended == [True]
 
 
+async def test_an_abandoned_body_says_when_it_has_ended(bench: Bench) -> None:
+    ended: list[Body] = []
+    is_over, may_end = asyncio.Event(), threading.Event()
+
+    def on_end(body: Body) -> None:
+        ended.append(body)
+        if len(ended) == 2:
+            is_over.set()
+
+    async def cleans_up() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+
+    bodies = [bench.start(cleans_up, name="async"), bench.start(may_end.wait, name="thread")]
+    await asyncio.sleep(0)
+    assert [body.abandon(on_end) for body in bodies] == [True, True]
+    assert ended == []
+    may_end.set()
+    async with guard("both bodies have ended"):
+        await is_over.wait()
+    assert {body.call.location for body in ended} == {"async", "thread"}
+    assert bench.reported == []
+
+
+async def test_an_abandoned_body_that_waits_for_its_turn_has_nothing_to_end() -> None:
+    bench = Bench(steps=1)
+    bench.start(asyncio.Event().wait)
+    waiting = bench.start(an_async, 1)
+
+    assert not waiting.abandon()
+    bench.executor.close()
+    await asyncio.sleep(0)
+
+
 async def test_a_body_that_is_abandoned_before_its_first_step_is_never_started(bench: Bench) -> None:
     begun: list[int] = []
 
