@@ -506,9 +506,9 @@ LIMITS = (
                 "        if unit.schedules.get(firing.schedule.name) is None:\n",
             ),
             Edit(
-                "core/schedules.py",
-                'derived_id(f"schedule {schedule.name}@{slot}", slot)',
-                'derived_id(f"schedule {schedule.name}@{slot}@{schedule.last_run_id}", slot)',
+                "core/model.py",
+                'derived_id(f"schedule {self.name}@{slot}", slot)',
+                'derived_id(f"schedule {self.name}@{slot}@{self.last_run_id}", slot)',
             ),
         ),
         caught_by=(Catch("contract", "test_firing_a_slot_again_makes_no_second_run"),),
