@@ -17,8 +17,6 @@ from holdfast.core.model import Run
 
 REASON_LIMIT = 500
 
-_TYPES = {field.name: field.type for field in msgspec.structs.fields(Run)}
-
 
 @contextmanager
 def readable(what: str, failures: tuple[type[Exception], ...]) -> Iterator[None]:
@@ -69,8 +67,8 @@ def _decoded(name: str, value: Any) -> Any:
     if value is None and column.is_json:
         return column.default
     if column.is_json or isinstance(value, msgspec.Raw):
-        return msgspec.json.decode(value, type=_TYPES[name])
-    return msgspec.convert(value, _TYPES[name])
+        return msgspec.json.decode(value, type=column.annotation)
+    return msgspec.convert(value, column.annotation)
 
 
 def _cut(text: str) -> str:

@@ -7,12 +7,11 @@ functions are compiled from text, so that they are as fast as functions written 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from textwrap import dedent
 from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core.columns import FIXED, StoredColumn, columns_of
+from holdfast.core.columns import FIXED, StoredColumn, columns_of, compiled
 from holdfast.core.model import (
     DEFAULT_OPTIONS,
     Arrival,
@@ -77,7 +76,7 @@ def reader(kind: type[V], fields: Sequence[str] | None = None, *, what: str = ""
     columns = columns_of(kind)
     wanted = columns if fields is None else fields
     values = [f"{field}={_decoded(columns[field], known)}" for field in wanted]
-    missing = [one for one in columns.values() if one.default is msgspec.NODEFAULT and one.field not in wanted]
+    missing = [one for one in columns.values() if one.is_required and one.field not in wanted]
     values += [f"{one.field}={one.scalar()!r}" for one in missing]
     text = f"""
         def read(row):
@@ -87,7 +86,7 @@ def reader(kind: type[V], fields: Sequence[str] | None = None, *, what: str = ""
             except FAILURES as flaw:
                 raise OddRow(f"{what} cannot be read: {{reason_of(flaw)}}") from flaw
     """
-    read: Callable[[Row], V] = _compiled(text, known, "read")
+    read: Callable[[Row], V] = compiled("read", text, known)
     return read
 
 
@@ -104,7 +103,7 @@ def writer(
         def write({given}value):
             return ({given}{", ".join(values)},)
     """
-    write: Callable[..., Row] = _compiled(text, known, "write")
+    write: Callable[..., Row] = compiled("write", text, known)
     return write
 
 
@@ -121,7 +120,7 @@ def _decoded(column: StoredColumn, known: dict[str, Any]) -> str:
         value = f"{name}_of({name})"
     else:
         return name
-    if column.default is msgspec.NODEFAULT:
+    if column.is_required:
         return value
     if isinstance(column.default, dict):
         return f"{value} if {name} else {{}}"
@@ -134,17 +133,12 @@ def _encoded(column: StoredColumn, known: dict[str, Any]) -> str:
     value = f"value.{column.field}"
     if not column.is_json:
         return value
-    if column.default is msgspec.NODEFAULT:
+    if column.is_required:
         return f"json_of({value})"
     if isinstance(column.default, dict | tuple):
         return f"json_of({value}) if {value} else None"
     known[f"no_{column.field}"] = column.default
     return f"None if {value} is no_{column.field} else json_of({value})"
-
-
-def _compiled(text: str, known: dict[str, Any], name: str) -> Any:
-    exec(compile(dedent(text), f"<{name} in {__name__}>", "exec"), known)  # noqa: S102 - a text of this module
-    return known[name]
 
 
 # Runs
