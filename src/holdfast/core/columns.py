@@ -22,6 +22,9 @@ FIXED = frozenset(
 )
 """Fields of a run that never change after its creation."""
 
+NEVER_NULL = frozenset(("names",))
+"""Fields that are kept as JSON even if they have their defaults."""
+
 
 class StoredColumn(NamedTuple):
     """A field of a value, as a store keeps it. `default` is `NODEFAULT` if the field has none."""

@@ -52,8 +52,10 @@ _decode_moving = msgspec.json.Decoder(Moving).decode
 _decode_body = msgspec.json.Decoder(Run).decode
 
 
-_moving: Callable[[Run], tuple[object, ...]] = compiled(
-    "moving", f"def moving(run): return ({', '.join(f'run.{name}' for name in MOVING)},)", {}
+moving_of: Callable[[Run], bytes] = compiled(
+    "moving_of",
+    f"def moving_of(run): return encode(({', '.join(f'run.{name}' for name in MOVING)}))",
+    {"encode": encode},
 )
 _joined: Callable[[Run, msgspec.Struct, str, Micros | None], Run] = compiled(
     "joined",
@@ -65,10 +67,6 @@ _joined: Callable[[Run, msgspec.Struct, str, Micros | None], Run] = compiled(
 )
 _lasting = attrgetter(*(name for name in _COLUMNS if name not in FIXED and name not in MOVING and name != "ready_at"))
 """Returns the fields of the body that may change while a run lives."""
-
-
-def moving_of(run: Run) -> bytes:
-    return encode(_moving(run))
 
 
 def body_of(run: Run) -> bytes:

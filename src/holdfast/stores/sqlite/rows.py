@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core.columns import FIXED, StoredColumn, columns_of, compiled
+from holdfast.core.columns import FIXED, NEVER_NULL, StoredColumn, columns_of, compiled
 from holdfast.core.model import (
     DEFAULT_OPTIONS,
     Arrival,
@@ -90,14 +90,10 @@ def reader(kind: type[V], fields: Sequence[str] | None = None, *, what: str = ""
     return read
 
 
-def writer(
-    kind: type[msgspec.Struct], fields: Iterable[str] | None = None, *, given: str = "", never_null: str = ""
-) -> Callable[..., Row]:
+def writer(kind: type[msgspec.Struct], fields: Iterable[str] | None = None, given: str = "") -> Callable[..., Row]:
     """Return a function that encodes the fields of a value. The row begins with the `given` arguments before it."""
     known: dict[str, Any] = {"json_of": json_of}
     columns = columns_of(kind)
-    if never_null:
-        columns = {**columns, never_null: columns[never_null]._replace(default=msgspec.NODEFAULT)}
     values = [_encoded(columns[field], known) for field in (columns if fields is None else fields)]
     text = f"""
         def write({given}value):
@@ -133,7 +129,7 @@ def _encoded(column: StoredColumn, known: dict[str, Any]) -> str:
     value = f"value.{column.field}"
     if not column.is_json:
         return value
-    if column.is_required:
+    if column.is_required or column.field in NEVER_NULL:
         return f"json_of({value})"
     if isinstance(column.default, dict | tuple):
         return f"json_of({value}) if {value} else None"
@@ -196,9 +192,7 @@ arrival_row: Callable[[str, Arrival], Row] = writer(Arrival, given="run_id, ")
 
 WAIT_COLUMNS = listed(Wait)
 wait_of = reader(Wait, what="the wait at {location!r}")
-_wait_row: Callable[[str, int, str | None, Wait], Row] = writer(
-    Wait, given="run_id, place, topic, ", never_null="names"
-)
+_wait_row: Callable[[str, int, str | None, Wait], Row] = writer(Wait, given="run_id, place, topic, ")
 
 
 def wait_row(run_id: str, place: int, wait: Wait) -> Row:
