@@ -11,14 +11,11 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.columns import columns_of
 from holdfast.core.errors import Unreadable
 from holdfast.core.model import Run
 
 REASON_LIMIT = 500
-
-_FIELDS = {field.name: field for field in msgspec.structs.fields(Run)}
-_JSON_FIELDS = ("tags", "error", "options", "slots")
-"""Fields that stores keep as JSON text, or as null for the default."""
 
 
 @contextmanager
@@ -66,14 +63,12 @@ def reason_of(error: BaseException) -> str:
 
 
 def _decoded(name: str, value: Any) -> Any:
-    field = _FIELDS[name]
-    if isinstance(value, msgspec.Raw):
-        return msgspec.json.decode(value, type=field.type)
-    if name in _JSON_FIELDS:
-        if value is None:
-            return field.default_factory() if field.default is msgspec.NODEFAULT else field.default
-        return msgspec.json.decode(value, type=field.type)
-    return msgspec.convert(value, field.type)
+    column = columns_of(Run)[name]
+    if value is None and column.is_json:
+        return column.default
+    if column.is_json or isinstance(value, msgspec.Raw):
+        return msgspec.json.decode(value, type=column.annotation)
+    return msgspec.convert(value, column.annotation)
 
 
 def _cut(text: str) -> str:

@@ -36,7 +36,7 @@ from holdfast.stores.kv.events import AgedEvent, decode_event, decode_topic
 from holdfast.stores.kv.histories import history_of
 from holdfast.stores.kv.inboxes import arrivals_of, decode_reply
 from holdfast.stores.kv.limits import RULE, decode_rule
-from holdfast.stores.kv.run_fields import DELETED, Moving, run_of
+from holdfast.stores.kv.run_fields import DELETED, MOVING, STAND_INS, run_of
 from holdfast.stores.kv.runs import FAILURES, HEAD
 from holdfast.stores.kv.waits import waits_of
 
@@ -97,8 +97,7 @@ def _details(run_id: str, head: Mapping[str, bytes], values: Mapping[str, bytes]
 
 def salvage(run_id: str, head: Mapping[str, bytes]) -> tuple[Run, str]:
     """Decode what can be decoded of a head, and return why the rest cannot."""
-    columns: dict[str, Any] = {"id": run_id, "type": "", "state": RunState.BLOCKED.value, "payload": ""}
-    columns |= dict.fromkeys(("created_at", "start_at", "updated_at"), 0)
+    columns: dict[str, Any] = dict(STAND_INS)
     flaws: list[str] = []
     try:
         columns |= msgspec.json.decode(head.get(names.BODY, b"{}"), type=dict[str, msgspec.Raw])
@@ -107,7 +106,7 @@ def salvage(run_id: str, head: Mapping[str, bytes]) -> tuple[Run, str]:
     if (moving := head.get(names.MOVING)) is not None:
         try:
             parts = msgspec.json.decode(moving, type=list[msgspec.Raw])
-            columns |= dict(zip(Moving.__struct_fields__, parts, strict=True))
+            columns |= dict(zip(MOVING, parts, strict=True))
         except FAILURES as error:
             flaws.append(f"state: {reason_of(error)}")
     columns["id"] = run_id

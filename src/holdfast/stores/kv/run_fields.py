@@ -6,14 +6,16 @@ the ready time. The body of an ended run has everything, because an ended run is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.clock import Micros
+from holdfast.core.columns import FIXED, columns_of, compiled
 from holdfast.core.model import Run
 from holdfast.core.states import RunState
 from holdfast.stores.kv import names
@@ -24,94 +26,54 @@ DELETED = "deleted"
 """The state under which deleted runs are indexed."""
 
 
-class Moving(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The fields of a live run that claims change, and those that a claim reads. The order is part of the layout."""
+MOVING = (
+    "state", "token", "worker", "claim_id", "crashes", "attempt", "first_claimed_at", "python", "updated_at",
+    "arrivals", "is_pausing", "rollback", "suspended_at", "created_at", "type", "priority",
+)  # fmt: skip
+"""The fields of a live run that claims change, and those that a claim reads. The order is part of the layout."""
 
-    state: RunState
-    token: int
-    worker: str | None
-    claim_id: str | None
-    crashes: int
-    attempt: int
-    first_claimed_at: Micros | None
-    python: str | None
-    updated_at: Micros
-    arrivals: int
-    is_pausing: bool
-    rollback: RunState | None
-    suspended_at: Micros | None
-    created_at: Micros
-    type: str
-    priority: int
+_COLUMNS = columns_of(Run)
+_MOVED = [name for name in MOVING if name not in FIXED]
 
+Moving = msgspec.defstruct(
+    "Moving", [(name, _COLUMNS[name].annotation) for name in MOVING], array_like=True, frozen=True, gc=False
+)
+"""The moving part of a run."""
+
+STAND_INS = {name: column.scalar() for name, column in _COLUMNS.items() if column.is_required and not column.is_enum}
+STAND_INS["state"] = RunState.BLOCKED
+"""Values in place of required fields that cannot be decoded."""
+
+_AT_REST = {name: STAND_INS.get(name, _COLUMNS[name].default) for name in ("payload", "ready_at", *_MOVED)}
+_AT_REST["state"] = RunState.PENDING
+"""What the body of a live run has in place of fields that are stored elsewhere."""
 
 _decode_moving = msgspec.json.Decoder(Moving).decode
 _decode_body = msgspec.json.Decoder(Run).decode
 
 
-def moving_of(run: Run) -> bytes:
-    return encode(
-        (
-            run.state,
-            run.token,
-            run.worker,
-            run.claim_id,
-            run.crashes,
-            run.attempt,
-            run.first_claimed_at,
-            run.python,
-            run.updated_at,
-            run.arrivals,
-            run.is_pausing,
-            run.rollback,
-            run.suspended_at,
-            run.created_at,
-            run.type,
-            run.priority,
-        )
-    )
+moving_of: Callable[[Run], bytes] = compiled(
+    "moving_of",
+    f"def moving_of(run): return encode(({', '.join(f'run.{name}' for name in MOVING)}))",
+    {"encode": encode},
+)
+_joined: Callable[[Run, msgspec.Struct, str, Micros | None], Run] = compiled(
+    "joined",
+    f"""
+    def joined(body, moving, payload, ready_at):
+        return replace(body, payload=payload, ready_at=ready_at, {", ".join(f"{one}=moving.{one}" for one in _MOVED)})
+    """,
+    {"replace": replace},
+)
+_lasting = attrgetter(*(name for name in _COLUMNS if name not in FIXED and name not in MOVING and name != "ready_at"))
+"""Returns the fields of the body that may change while a run lives."""
 
 
 def body_of(run: Run) -> bytes:
     """Return the body of a run: all but its payload and, of a live run, all but its moving part and ready time."""
     if run.state.is_end:
         return encode(replace(run, payload="") if run.payload else run)
-    return encode(
-        replace(
-            run,
-            payload="",
-            state=RunState.PENDING,
-            token=0,
-            worker=None,
-            claim_id=None,
-            crashes=0,
-            attempt=1,
-            first_claimed_at=None,
-            python=None,
-            updated_at=0,
-            arrivals=0,
-            is_pausing=False,
-            rollback=None,
-            suspended_at=None,
-            ready_at=None,
-        )
-    )
-
-
-_BODY_FIELDS = (
-    "start_at",
-    "key",
-    "finished_at",
-    "generation",
-    "parent_location",
-    "result",
-    "error",
-    "continued",
-    "slots",
-    "deleted_at",
-    "purge_at",
-)
-"""Fields of the body that may change while a run lives, besides those that never change."""
+    return encode(replace(run, **_AT_REST))
 
 
 def ready_text(ready_at: Micros) -> bytes:
@@ -136,7 +98,7 @@ def changed_fields(before: Run, after: Run) -> tuple[dict[str, bytes], list[str]
     puts: dict[str, bytes] = {}
     drops: list[str] = []
     is_end, was_end = after.state.is_end, before.state.is_end
-    if is_end or was_end or any(getattr(before, name) != getattr(after, name) for name in _BODY_FIELDS):
+    if is_end or was_end or _lasting(before) != _lasting(after):
         puts[names.BODY] = body_of(after)
     if not is_end:
         puts[names.MOVING] = moving_of(after)
@@ -158,26 +120,8 @@ def run_of(fields: Mapping[str, bytes]) -> Run:
     moving = fields.get(names.MOVING)
     if moving is None:
         return replace(body, payload=text)
-    moved = _decode_moving(moving)
     ready = fields.get(names.READY)
-    return replace(
-        body,
-        payload=text,
-        state=moved.state,
-        token=moved.token,
-        worker=moved.worker,
-        claim_id=moved.claim_id,
-        crashes=moved.crashes,
-        attempt=moved.attempt,
-        first_claimed_at=moved.first_claimed_at,
-        python=moved.python,
-        updated_at=moved.updated_at,
-        arrivals=moved.arrivals,
-        is_pausing=moved.is_pausing,
-        rollback=moved.rollback,
-        suspended_at=moved.suspended_at,
-        ready_at=None if ready is None else int(ready),
-    )
+    return _joined(body, _decode_moving(moving), text, None if ready is None else int(ready))
 
 
 # Indexes

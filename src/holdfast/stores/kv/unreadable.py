@@ -9,6 +9,7 @@ from typing import cast
 import msgspec
 
 from holdfast.core.clock import Micros
+from holdfast.core.columns import columns_of
 from holdfast.core.errors import ErrorRecord, Unreadable
 from holdfast.core.model import AuditFact, Run
 from holdfast.core.states import RunState
@@ -18,7 +19,7 @@ from holdfast.stores.kv.audits import fact_line
 from holdfast.stores.kv.claims import LeasedRun, leased
 from holdfast.stores.kv.driver import AllFields, ClaimedRun, Driver, Part, Partition
 from holdfast.stores.kv.reads import salvage
-from holdfast.stores.kv.run_fields import entries_of, fields_of, is_catalogue
+from holdfast.stores.kv.run_fields import STAND_INS, entries_of, fields_of, is_catalogue
 from holdfast.stores.kv.runs import FAILURES, OddRun
 
 _log = logging.getLogger("holdfast.store")
@@ -75,21 +76,10 @@ async def block(driver: Driver, unread: UnreadRun, now: Micros) -> None:
     await driver.commit([part])
 
 
-_STAND_INS = {"type": "", "state": RunState.BLOCKED, "created_at": 0, "start_at": 0, "updated_at": 0, "payload": ""}
-
-
 def _mended(run: Run) -> Run:
     """Return a run that can be stored: with stand-ins for fields that could not be decoded."""
-    defaults = {field.name: field.default for field in msgspec.structs.fields(Run)}
-    missing = {name: value for name, value in defaults.items() if getattr(run, name) is None}
-    lacking = {
-        name: _STAND_INS.get(name, value if value is not msgspec.NODEFAULT else None)
-        for name, value in missing.items()
-        if name in _STAND_INS or value is not None
-    }
-    if "tags" in lacking:
-        lacking["tags"] = {}
-    return msgspec.structs.replace(run, **lacking)
+    blank = {name: STAND_INS.get(name, column.default) for name, column in columns_of(Run).items()}
+    return msgspec.structs.replace(run, **{name: one for name, one in blank.items() if getattr(run, name) is None})
 
 
 def _blocked(run: Run, error: ErrorRecord, now: Micros) -> Run:

@@ -13,7 +13,7 @@ from holdfast.core.flow_definitions import FlowDefinition, removable
 from holdfast.core.questions import ListFlows
 from holdfast.stores.postgres.sql import qualified
 
-_FIELDS = "type, version, instruction_set, description, registered_at, by, used_at"
+_FIELDS = ", ".join(field for field in FlowDefinition.__struct_fields__ if field not in ("source", "program"))
 
 _LIST = f"""
     select row_to_json(flow)::text

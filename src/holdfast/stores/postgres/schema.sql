@@ -373,46 +373,23 @@ create trigger check_intent
 -- `row_to_json` returns these values.
 
 create view runs_read as
-    select id, type, state, payload, created_at,
-        coalesce(start_at, micros(ready_at), created_at) as start_at,
-        updated_at, priority,
-        micros(ready_at) as ready_at,
-        key,
-        coalesce(tags::json, '{}') as tags,
-        worker, token, claim_id, first_claimed_at, finished_at, python, attempt, generation, crashes, arrivals,
-        parent_id, parent_location, on_close, result,
-        json_of(error) as error,
-        rollback, is_pausing, suspended_at, continued,
-        coalesce(json_of(options), '{}') as options,
-        coalesce(json_of(slots), '[]') as slots,
-        retention, deleted_at, purge_at
+    select {{run_fields}}
     from runs;
 
 create view types_read as
-    select name, runtime, description, is_enabled, concurrency,
-        coalesce(json_of(per_key), '{}') as per_key,
-        json_of(rate) as rate,
-        retention, seen_by, seen_at,
-        coalesce(json_of(plan), '[]') as plan
+    select {{type_fields}}
     from types;
 
 create view entries_read as
-    select run_id, location, kind, state, position, attempts, result,
-        json_of(error) as error,
-        started_at, finished_at, retry_at, ref, since, has_undo
+    select run_id, {{entry_fields}}
     from entries;
 
 create view inbox_read as
-    select run_id, number, kind, name, at, payload, ref, state,
-        json_of(error) as error,
-        family as "group",
-        is_exclusive
+    select run_id, {{arrival_fields}}
     from inbox;
 
 create view waits_read as
-    select run_id, place, location, kind, since,
-        json_of(names) as names,
-        deadline, after, count
+    select run_id, place, {{wait_fields}}
     from waits;
 
 create view events_read as

@@ -18,6 +18,7 @@ from holdfast.core.model import EVENT_RETENTION
 from holdfast.core.rules import LIMIT_LOCATION, SUSPECT_CRASHES
 from holdfast.core.text import NOT_IN_TYPES_RANGE, POSTGRES_REFUSED_RANGE
 from holdfast.stores import sql_text
+from holdfast.stores.postgres.column_lists import column_lists
 from holdfast.stores.postgres.sql import RANK
 
 NUMBER = 13
@@ -123,5 +124,5 @@ def function_texts() -> dict[str, str]:
 
 
 def filled_in(text: str) -> str:
-    """Replace the names in braces by their constants and headers."""
-    return sql_text.filled_in(text, HEADERS | CONSTANTS)
+    """Replace the names in braces by their constants, headers and lists of columns."""
+    return sql_text.filled_in(text, HEADERS | CONSTANTS | column_lists())

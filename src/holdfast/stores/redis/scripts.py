@@ -15,11 +15,14 @@ from hiredis import pack_command
 
 from holdfast.core import audit
 from holdfast.core.claim_order import BEGUN, CHILD, EPOCH_TOKENS, NEW, SHARE
+from holdfast.core.columns import StoredColumn, columns_of
 from holdfast.core.entries import FLOW_LOCATION
 from holdfast.core.location import PEOPLE_PREFIX
+from holdfast.core.model import Run
 from holdfast.core.rules import SUSPECT_CRASHES
 from holdfast.stores.kv import names
 from holdfast.stores.kv.driver import MARK_MICROS, TOUCH_MICROS
+from holdfast.stores.kv.run_fields import MOVING
 from holdfast.stores.sql_text import filled_in
 
 CHUNK = 4_000
@@ -36,7 +39,23 @@ NUMBER_LEAP = 1_000_000
 EPOCHS_KEPT = 100
 """Number of lines in the log of epochs."""
 
+_MOVING = {name.upper(): columns_of(Run)[name] for name in MOVING}
+_NUMBERS = [name for name, column in _MOVING.items() if column.scalar is int and column.default is not None]
+
+
+def _json_value(name: str, column: StoredColumn) -> str:
+    """Return the expression for the JSON of a field of the moving part. A number is formatted as it is."""
+    text = "text_or_null" if column.default is None else "quoted"
+    function = {bool: "tostring", int: "" if name in _NUMBERS else "whole_or_null"}.get(column.scalar, text)
+    return f"{function}(moving[{name}])"
+
+
 _CONSTANTS = {
+    "moving_names": ", ".join(_MOVING),
+    "moving_places": ", ".join(map(str, range(1, len(_MOVING) + 1))),
+    "moving_numbers": "{" + ", ".join(_NUMBERS) + "}",
+    "moving_formats": ",".join("%.0f" if name in _NUMBERS else "%s" for name in _MOVING),
+    "moving_values": ", ".join(_json_value(name, column) for name, column in _MOVING.items()),
     "chunk": str(CHUNK),
     "own_runs": str(OWN_RUNS),
     "mark_micros": str(MARK_MICROS),

@@ -16,11 +16,12 @@ from holdfast.stores.sqlite import rows
 if TYPE_CHECKING:
     from holdfast.stores.sqlite.transaction import Transaction
 
-_COLUMNS = "number, id, payload, at, reason, topic, run_id, name"
+_COLUMNS = rows.listed(DeadLetter)
+_NEW = [field for field in DeadLetter.__struct_fields__ if field != "number"]
 
-_ADD = """
-    insert into letter (id, payload, at, reason, topic, run_id, name)
-    values (?, ?, ?, ?, ?, ?, ?)
+_ADD = f"""
+    insert into letter ({rows.listed(DeadLetter, _NEW)})
+    values ({rows.placed(rows.listed(DeadLetter, _NEW))})
 """
 
 _ALL = f"""
@@ -60,6 +61,9 @@ _REMOVE = """
     where number = ?
 """  # by the primary key
 
+_letter_of = rows.reader(DeadLetter, what="dead letter {number}")
+_new_row = rows.writer(DeadLetter, _NEW)
+
 
 class SqliteDeadLetters:
     """Dead letters: messages and events that could not be delivered."""
@@ -68,8 +72,7 @@ class SqliteDeadLetters:
         self._connection = transaction.connection
 
     def add(self, letter: DeadLetter) -> None:
-        row = (letter.id, letter.payload, letter.at, letter.reason, letter.topic, letter.run_id, letter.name)
-        self._connection.execute(_ADD, row)
+        self._connection.execute(_ADD, _new_row(letter))
 
     def get(self, number: int) -> DeadLetter | None:
         found = self._connection.execute(_ONE, (number,)).fetchall()
@@ -89,10 +92,3 @@ def list_letters(connection: apsw.Connection, query: ListDeadLetters) -> list[De
     else:
         found = connection.execute(_OF_TOPIC, (query.topic, after, limit))
     return list(map(_letter_of, found))
-
-
-def _letter_of(row: rows.Row) -> DeadLetter:
-    number, id, payload, at, reason, topic, run_id, name = row
-    return DeadLetter(
-        number=number, id=id, payload=payload, at=at, reason=reason, topic=topic, run_id=run_id, name=name
-    )

@@ -1,5 +1,7 @@
 """Flows as rows: one for each registration. The texts come last in a row, so that a list does not read them."""
 
+# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,13 +13,16 @@ from msgspec.structs import replace
 from holdfast.core.clock import Micros
 from holdfast.core.flow_definitions import FlowDefinition
 from holdfast.core.questions import ListFlows
-from holdfast.stores.sqlite.rows import Row
+from holdfast.stores.sqlite import rows
 
 if TYPE_CHECKING:
     from holdfast.stores.sqlite.transaction import Transaction
 
-_OF_TYPE = """
-    select type, version, instruction_set, description, registered_at, by, used_at
+_LISTED = [field for field in FlowDefinition.__struct_fields__ if field not in ("source", "program")]
+_COLUMNS = rows.listed(FlowDefinition, _LISTED)
+
+_OF_TYPE = f"""
+    select {_COLUMNS}
     from flow
     where type = ?
     order by registered_at
@@ -30,9 +35,9 @@ _TEXTS = """
       and registered_at = ?
 """  # by the primary key
 
-_PUT = """
-    insert into flow (type, version, instruction_set, description, registered_at, by, used_at, source, program)
-    values (?, ?, ?, ?, ?, ?, ?, ?, ?)
+_PUT = f"""
+    insert into flow ({rows.listed(FlowDefinition)})
+    values ({rows.placed(rows.listed(FlowDefinition))})
     on conflict (type, registered_at) do update
     set used_at = excluded.used_at
 """
@@ -57,12 +62,15 @@ _OLDEST_RUN = """
     where type = ?
 """
 
-_LIST = """
-    select type, version, instruction_set, description, registered_at, by, used_at
+_LIST = f"""
+    select {_COLUMNS}
     from flow
     where (type, registered_at) > (?, ?)
     order by type, registered_at
 """  # by the primary key
+
+_flow_of = rows.reader(FlowDefinition, _LISTED, what="the flow {type}")
+_row = rows.writer(FlowDefinition)
 
 
 class SqliteFlows:
@@ -79,7 +87,7 @@ class SqliteFlows:
         return _whole(self._connection, definition)
 
     def put(self, definition: FlowDefinition) -> None:
-        self._connection.execute(_PUT, (*_row(definition), definition.source, definition.program))
+        self._connection.execute(_PUT, _row(definition))
 
     def remove(self, definition: FlowDefinition) -> None:
         self._connection.execute(_REMOVE, (definition.type, definition.registered_at))
@@ -106,28 +114,3 @@ def list_flows(connection: apsw.Connection, query: ListFlows) -> list[FlowDefini
 def _whole(connection: apsw.Connection, definition: FlowDefinition) -> FlowDefinition:
     ((source, program),) = connection.execute(_TEXTS, (definition.type, definition.registered_at))
     return replace(definition, source=source, program=program)
-
-
-def _row(definition: FlowDefinition) -> Row:
-    return (
-        definition.type,
-        definition.version,
-        definition.instruction_set,
-        definition.description,
-        definition.registered_at,
-        definition.by,
-        definition.used_at,
-    )
-
-
-def _flow_of(row: Row) -> FlowDefinition:
-    type, version, instruction_set, description, registered_at, by, used_at = row
-    return FlowDefinition(
-        type=type,
-        version=version,
-        instruction_set=instruction_set,
-        description=description,
-        registered_at=registered_at,
-        by=by,
-        used_at=used_at,
-    )

@@ -40,20 +40,17 @@ _ENTRY = f"""
 
 # `rules.supersedes` in SQL: a settled entry never changes again.
 _RECORD = f"""
-    insert into entry (run_id, {rows.ENTRY_COLUMNS}, token)
-    values (?, {rows.placed(rows.ENTRY_COLUMNS)}, ?)
+    insert into entry (run_id, token, {rows.ENTRY_COLUMNS})
+    values (?, ?, {rows.placed(rows.ENTRY_COLUMNS)})
     on conflict (run_id, location) do update
-    set kind = excluded.kind, state = excluded.state, position = excluded.position, attempts = excluded.attempts,
-        result = excluded.result, error = excluded.error, started_at = excluded.started_at,
-        finished_at = excluded.finished_at, retry_at = excluded.retry_at, ref = excluded.ref, since = excluded.since,
-        has_undo = excluded.has_undo, token = excluded.token
+    set token = excluded.token, {rows.overwritten(Entry, "location")}
     where entry.position = 0
       and (excluded.position > 0 or excluded.attempts > entry.attempts)
 """
 
 _PUT = f"""
-    insert into entry (run_id, {rows.ENTRY_COLUMNS}, token)
-    values (?, {rows.placed(rows.ENTRY_COLUMNS)}, ?)
+    insert into entry (run_id, token, {rows.ENTRY_COLUMNS})
+    values (?, ?, {rows.placed(rows.ENTRY_COLUMNS)})
 """
 
 _DROP = """

@@ -50,7 +50,7 @@ _SIZE = """
 """  # by the primary keys, and audit_run
 
 _ABOUT = f"""
-    select intent.tags, {_IS_KEPT_FOR_PARENT}, {_SIZE}, {rows.prefixed("run", rows.RUN_COLUMNS)}
+    select {_IS_KEPT_FOR_PARENT}, {_SIZE}, {rows.TAGGED_RUN}
     from json_each(?2) as chosen
     cross join run on run.id = chosen.value
     cross join intent on intent.run_id = run.id
@@ -164,7 +164,7 @@ def due(connection: apsw.Connection, limit: int, usual: Micros, room: int, now: 
         _ABOUT, (room + 1, rows.json_of(_due(connection, limit, kept, now)))
     ).fetchall()
     runs = ((row, _run_of(row)) for row in found)
-    return [OldRun(run, kept[run.type], bool(row[1]), row[2]) for row, run in runs if run is not None]
+    return [OldRun(run, kept[run.type], bool(row[0]), row[1]) for row, run in runs if run is not None]
 
 
 def defer(connection: apsw.Connection, run: Run) -> None:
@@ -216,7 +216,7 @@ def _ended(connection: apsw.Connection, type: str, until: Micros) -> Generator[R
 def _run_of(row: Row) -> Run | None:
     """Decode a run. Returns None for an unreadable one, which stays: its retention cannot be judged."""
     with suppress(OddRow):
-        return rows.run_of(row[3:], tags=row[0])
+        return rows.tagged_run_of(row[2:])
     return None
 
 

@@ -1,24 +1,22 @@
 """Conversion between rows and values. Nothing here accesses a database.
 
-`RUN_COLUMNS` and the other `…_COLUMNS` are the only place that fixes the order of columns. Every statement that reads
-or writes whole values is built from them.
+Lists of columns, and the functions that decode and encode rows, are generated from the fields of the values. The
+functions are compiled from text, so that they are as fast as functions written by hand.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core.errors import ErrorRecord
+from holdfast.core.columns import FIXED, NEVER_NULL, StoredColumn, columns_of, compiled
 from holdfast.core.model import (
     DEFAULT_OPTIONS,
     Arrival,
     AuditFact,
     Entry,
-    EntryKind,
-    EntryState,
-    Rate,
     Run,
     RunOptions,
     TypeRule,
@@ -26,45 +24,18 @@ from holdfast.core.model import (
     WaitKind,
     WorkerRecord,
 )
-from holdfast.core.states import RunState
 from holdfast.core.unreadable import reason_of
 from holdfast.stores.operations.unit_of_work import OddRow
 
 Row = tuple[Any, ...]
 """A row as the driver returns and accepts it: any values that SQLite can store."""
 
-RUN_COLUMNS = (
-    "id, type, state, priority, ready_at, worker, token, claim_id, crashes, arrivals, attempt, generation, key, "
-    "parent_id, parent_location, on_close, created_at, start_at, updated_at, first_claimed_at, finished_at, python, "
-    "result, error, rollback, is_pausing, suspended_at, slots, retention, deleted_at, "
-    "purge_at"
-)
-ENTRY_COLUMNS = (
-    "location, kind, state, position, attempts, result, error, started_at, finished_at, retry_at, ref, since, has_undo"
-)
-ARRIVAL_COLUMNS = "number, kind, name, at, payload, ref, state, error, family, is_exclusive"
-WAIT_COLUMNS = "location, kind, since, names, deadline, after, count"
-AUDIT_COLUMNS = "run_id, event, at, data"
-TYPE_COLUMNS = "name, runtime, description, is_enabled, concurrency, per_key, rate, retention, seen_by, seen_at, plan"
-WORKER_COLUMNS = "id, name, host, pid, types, concurrency, started_at, heartbeat_at"
+V = TypeVar("V", bound=msgspec.Struct)
 
-# Looking up a member in a dict takes a tenth of the time of calling the enum.
-_RUN_STATES = {state.value: state for state in RunState}
-_ENTRY_KINDS = {kind.value: kind for kind in EntryKind}
-_ENTRY_STATES = {state.value: state for state in EntryState}
-_WAIT_KINDS = {kind.value: kind for kind in WaitKind}
-
-_FAILURES = (KeyError, TypeError, msgspec.MsgspecError, RecursionError)
+FAILURES = (KeyError, TypeError, msgspec.MsgspecError, RecursionError)
 """The errors that decoding raises for a row that was edited by hand."""
 
 _encode = msgspec.json.Encoder().encode
-_decode_error = msgspec.json.Decoder(ErrorRecord).decode
-_decode_tags = msgspec.json.Decoder(dict[str, str]).decode
-_decode_options = msgspec.json.Decoder(RunOptions).decode
-_decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
-_decode_per_key = msgspec.json.Decoder(dict[str, int]).decode
-_decode_rate = msgspec.json.Decoder(Rate).decode
-_decode_data = msgspec.json.Decoder(dict[str, str | int]).decode
 
 
 def json_of(value: object) -> str:
@@ -72,300 +43,189 @@ def json_of(value: object) -> str:
     return _encode(value).decode()
 
 
+# Lists for statements
+
+
+def listed(kind: type[msgspec.Struct], fields: Iterable[str] | None = None) -> str:
+    """Return the columns of the fields of a value, all of them if none are named."""
+    columns = columns_of(kind)
+    return ", ".join(columns[field].name for field in (columns if fields is None else fields))
+
+
 def placed(columns: str) -> str:
     """Return one placeholder per column."""
     return ", ".join("?" * (columns.count(",") + 1))
 
 
-def prefixed(table: str, columns: str) -> str:
-    """Return the columns, each prefixed with its table."""
-    return ", ".join(f"{table}.{column}" for column in columns.split(", "))
+def overwritten(kind: type[msgspec.Struct], *keys: str) -> str:
+    """Return the assignments of an upsert of a value: all fields but those of its key."""
+    names = [one.name for one in columns_of(kind).values() if one.field not in keys]
+    return ", ".join(f"{name} = excluded.{name}" for name in names)
 
 
-WHOLE_RUN = f"{prefixed('run', RUN_COLUMNS)}, intent.payload, intent.tags, intent.options, intent.continued"
-"""The columns of a whole run, from `run` joined with `intent`."""
+# Functions between rows and values
 
 
-def run_of(
-    row: Row, payload: str = "", tags: str | None = None, options: str | None = None, continued: str | None = None
-) -> Run:
-    """Decode a row of `RUN_COLUMNS`. The other arguments come from `intent`; without them, their fields stay empty."""
-    (
-        id, type, state, priority, ready_at, worker, token, claim_id, crashes, arrivals, attempt, generation, key,
-        parent_id, parent_location, on_close, created_at, start_at, updated_at, first_claimed_at, finished_at, python,
-        result, error, rollback, is_pausing, suspended_at, slots, retention, deleted_at, purge_at,
-    ) = row  # fmt: skip
-    try:
-        return Run(
-            id=id,
-            type=type,
-            state=_RUN_STATES[state],
-            payload=payload,
-            created_at=created_at,
-            start_at=start_at,
-            updated_at=updated_at,
-            priority=priority,
-            ready_at=ready_at,
-            key=key,
-            tags=_decode_tags(tags) if tags else {},
-            worker=worker,
-            token=token,
-            claim_id=claim_id,
-            first_claimed_at=first_claimed_at,
-            finished_at=finished_at,
-            python=python,
-            attempt=attempt,
-            generation=generation,
-            crashes=crashes,
-            arrivals=arrivals,
-            parent_id=parent_id,
-            parent_location=parent_location,
-            on_close=on_close,
-            result=result,
-            error=_decode_error(error) if error is not None else None,
-            rollback=_RUN_STATES[rollback] if rollback is not None else None,
-            is_pausing=bool(is_pausing),
-            suspended_at=suspended_at,
-            continued=continued,
-            slots=_decode_names(slots) if slots is not None else (),
-            retention=retention,
-            deleted_at=deleted_at,
-            purge_at=purge_at,
-            options=options_of(options),
-        )
-    except _FAILURES as error:
-        raise OddRow(f"run {id} cannot be read: {reason_of(error)}") from error
+def reader(kind: type[V], fields: Sequence[str] | None = None, *, what: str = "") -> Callable[[Row], V]:
+    """Return a function that decodes a row of the columns of some fields. The other fields stay empty.
 
-
-def options_of(text: str | None) -> RunOptions:
-    return _decode_options(text) if text is not None else DEFAULT_OPTIONS
-
-
-def whole_run_of(row: Row) -> Run:
-    """Decode a row of `WHOLE_RUN`."""
-    return run_of(row[:-4], *row[-4:])
-
-
-def run_row(run: Run) -> Row:
-    return (
-        run.id,
-        run.type,
-        run.state,
-        run.priority,
-        run.ready_at,
-        run.worker,
-        run.token,
-        run.claim_id,
-        run.crashes,
-        run.arrivals,
-        run.attempt,
-        run.generation,
-        run.key,
-        run.parent_id,
-        run.parent_location,
-        run.on_close,
-        run.created_at,
-        run.start_at,
-        run.updated_at,
-        run.first_claimed_at,
-        run.finished_at,
-        run.python,
-        run.result,
-        error_text(run.error),
-        run.rollback,
-        run.is_pausing,
-        run.suspended_at,
-        slots_text(run.slots),
-        run.retention,
-        run.deleted_at,
-        run.purge_at,
-    )
-
-
-def intent_row(run: Run) -> Row:
-    """Return a row of run_id, payload, tags, options, continued."""
-    options = json_of(run.options) if run.options is not DEFAULT_OPTIONS else None
-    return run.id, run.payload, tags_text(run.tags), options, run.continued
-
-
-def entry_of(row: Row) -> Entry:
-    (
-        location, kind, state, position, attempts, result, error, started_at, finished_at, retry_at, ref, since,
-        has_undo,
-    ) = row  # fmt: skip
-    try:
-        return Entry(
-            location=location,
-            kind=_ENTRY_KINDS[kind],
-            state=_ENTRY_STATES[state],
-            position=position,
-            attempts=attempts,
-            result=result,
-            error=_decode_error(error) if error is not None else None,
-            started_at=started_at,
-            finished_at=finished_at,
-            retry_at=retry_at,
-            ref=ref,
-            since=since,
-            has_undo=bool(has_undo),
-        )
-    except _FAILURES as error:
-        raise OddRow(f"the entry at {location!r} cannot be read: {reason_of(error)}") from error
-
-
-def entry_row(run_id: str, token: int, entry: Entry) -> Row:
-    """Return a row of run_id, `ENTRY_COLUMNS`, token."""
-    return (
-        run_id,
-        entry.location,
-        entry.kind,
-        entry.state,
-        entry.position,
-        entry.attempts,
-        entry.result,
-        None if entry.error is None else error_text(entry.error),
-        entry.started_at,
-        entry.finished_at,
-        entry.retry_at,
-        entry.ref,
-        entry.since,
-        entry.has_undo,
-        token,
-    )
-
-
-def arrival_of(row: Row) -> Arrival:
-    number, kind, name, at, payload, ref, state, error, family, is_exclusive = row
-    try:
-        return Arrival(
-            number=number,
-            kind=_WAIT_KINDS[kind],
-            name=name,
-            at=at,
-            payload=payload,
-            ref=ref,
-            state=_RUN_STATES[state] if state is not None else None,
-            error=_decode_error(error) if error is not None else None,
-            group=family,
-            is_exclusive=bool(is_exclusive),
-        )
-    except _FAILURES as error:
-        raise OddRow(f"arrival {number} cannot be read: {reason_of(error)}") from error
-
-
-def arrival_row(run_id: str, arrival: Arrival) -> Row:
-    """Return a row of run_id, `ARRIVAL_COLUMNS`."""
-    return (
-        run_id,
-        arrival.number,
-        arrival.kind,
-        arrival.name,
-        arrival.at,
-        arrival.payload,
-        arrival.ref,
-        arrival.state,
-        error_text(arrival.error),
-        arrival.group,
-        arrival.is_exclusive,
-    )
-
-
-def wait_of(row: Row) -> Wait:
-    location, kind, since, names, deadline, after, count = row
-    try:
-        return Wait(
-            location=location,
-            kind=_WAIT_KINDS[kind],
-            since=since,
-            names=_decode_names(names),
-            deadline=deadline,
-            after=after,
-            count=count,
-        )
-    except _FAILURES as error:
-        raise OddRow(f"the wait at {location!r} cannot be read: {reason_of(error)}") from error
-
-
-def wait_row(run_id: str, place: int, wait: Wait) -> Row:
-    """Return a row of run_id, place, `WAIT_COLUMNS`, topic.
-
-    `topic` is the topic of an event, or the group or limit whose slot the run waits for. It serves to find the waits.
+    With `what`, the function raises `OddRow` for a row that cannot be decoded. `what` names the row, with fields in
+    braces.
     """
-    topic = wait.names[0] if wait.kind in (WaitKind.EVENT, WaitKind.SLOT) and wait.names else None
-    names = json_of(wait.names)
-    return run_id, place, wait.location, wait.kind, wait.since, names, wait.deadline, wait.after, wait.count, topic
+    known: dict[str, Any] = {"make": kind, "FAILURES": FAILURES, "OddRow": OddRow, "reason_of": reason_of}
+    columns = columns_of(kind)
+    wanted = columns if fields is None else fields
+    values = [f"{field}={_decoded(columns[field], known)}" for field in wanted]
+    missing = [one for one in columns.values() if one.is_required and one.field not in wanted]
+    values += [f"{one.field}={one.scalar()!r}" for one in missing]
+    text = f"""
+        def read(row):
+            {", ".join(wanted)}, = row
+            try:
+                return make({", ".join(values)})
+            except FAILURES as flaw:
+                raise OddRow(f"{what} cannot be read: {{reason_of(flaw)}}") from flaw
+    """
+    read: Callable[[Row], V] = compiled("read", text, known)
+    return read
 
 
-def type_of(row: Row) -> TypeRule:
-    name, runtime, description, is_enabled, concurrency, per_key, rate, retention, seen_by, seen_at, plan = row
-    return TypeRule(
-        name=name,
-        runtime=runtime,
-        description=description,
-        is_enabled=bool(is_enabled),
-        concurrency=concurrency,
-        per_key=_decode_per_key(per_key) if per_key is not None else {},
-        rate=_decode_rate(rate) if rate is not None else None,
-        retention=retention,
-        seen_by=seen_by,
-        seen_at=seen_at,
-        plan=_decode_names(plan) if plan is not None else (),
-    )
+def writer(kind: type[msgspec.Struct], fields: Iterable[str] | None = None, given: str = "") -> Callable[..., Row]:
+    """Return a function that encodes the fields of a value. The row begins with the `given` arguments before it."""
+    known: dict[str, Any] = {"json_of": json_of}
+    columns = columns_of(kind)
+    values = [_encoded(columns[field], known) for field in (columns if fields is None else fields)]
+    text = f"""
+        def write({given}value):
+            return ({given}{", ".join(values)},)
+    """
+    write: Callable[..., Row] = compiled("write", text, known)
+    return write
 
 
-def type_row(rule: TypeRule) -> Row:
-    return (
-        rule.name,
-        rule.runtime,
-        rule.description,
-        rule.is_enabled,
-        rule.concurrency,
-        json_of(rule.per_key) if rule.per_key else None,
-        json_of(rule.rate) if rule.rate is not None else None,
-        rule.retention,
-        rule.seen_by,
-        rule.seen_at,
-        json_of(rule.plan) if rule.plan else None,
-    )
+def _decoded(column: StoredColumn, known: dict[str, Any]) -> str:
+    """Return the expression that decodes a column."""
+    name = column.field
+    if column.scalar is bool:
+        return f"bool({name})"
+    if column.is_enum:  # looking up a member in a dict takes a tenth of the time of calling the enum
+        known[f"{name}_of"] = {member.value: member for member in column.type}
+        value = f"{name}_of[{name}]"
+    elif column.is_json:
+        known[f"{name}_of"] = msgspec.json.Decoder(column.type).decode
+        value = f"{name}_of({name})"
+    else:
+        return name
+    if column.is_required:
+        return value
+    if isinstance(column.default, dict):
+        return f"{value} if {name} else {{}}"
+    known[f"no_{name}"] = column.default
+    return f"{value} if {name} is not None else no_{name}"
 
 
-def fact_of(row: Row) -> AuditFact:
-    run_id, event, at, data = row
-    try:
-        return AuditFact(run_id=run_id, event=event, at=at, data=_decode_data(data) if data else {})
-    except _FAILURES as error:
-        return AuditFact(run_id=run_id, event=event, at=at, data={"unreadable": reason_of(error)})
+def _encoded(column: StoredColumn, known: dict[str, Any]) -> str:
+    """Return the expression that encodes a column."""
+    value = f"value.{column.field}"
+    if not column.is_json:
+        return value
+    if column.is_required or column.field in NEVER_NULL:
+        return f"json_of({value})"
+    if isinstance(column.default, dict | tuple):
+        return f"json_of({value}) if {value} else None"
+    known[f"no_{column.field}"] = column.default
+    return f"None if {value} is no_{column.field} else json_of({value})"
 
 
-def fact_row(fact: AuditFact) -> Row:
-    return fact.run_id, fact.event, fact.at, json_of(fact.data) if fact.data else None
+# Runs
+
+_STARTED_WITH = ("payload", "tags", "options", "continued")
+"""Fields of a run that are in the table `intent`, so that an update of the run never copies them."""
+
+_RUN = [field for field in columns_of(Run) if field not in _STARTED_WITH]
+
+MOVED = [field for field in _RUN if field not in FIXED and field != "key"]
+"""Fields that an update of a run writes. The key has a statement of its own, because two runs may exchange it."""
+
+RUN_COLUMNS = listed(Run, _RUN)
+"""The columns of `run`."""
+INTENT_COLUMNS = listed(Run, _STARTED_WITH)
+"""The columns of `intent` besides the id of the run."""
+WHOLE_RUN = ", ".join(f"{'intent' if field in _STARTED_WITH else 'run'}.{field}" for field in columns_of(Run))
+"""The columns of a whole run, from `run` joined with `intent`."""
+TAGGED_RUN = ", ".join([*(f"run.{field}" for field in _RUN), "intent.tags"])
+"""The columns of a run with its tags, from `run` joined with `intent`."""
+
+run_of = reader(Run, _RUN, what="run {id}")
+whole_run_of = reader(Run, what="run {id}")
+tagged_run_of = reader(Run, [*_RUN, "tags"], what="run {id}")
+run_row: Callable[[Run], Row] = writer(Run, _RUN)
+moved_row: Callable[[Run], Row] = writer(Run, [*MOVED, "id"])
+intent_row: Callable[[Run], Row] = writer(Run, ["id", *_STARTED_WITH])
+
+_decode_tags = msgspec.json.Decoder(dict[str, str]).decode
+_decode_options = msgspec.json.Decoder(RunOptions).decode
 
 
-def worker_of(row: Row) -> WorkerRecord:
-    id, name, host, pid, types, concurrency, started_at, heartbeat_at = row
-    return WorkerRecord(
-        id=id,
-        name=name,
-        host=host,
-        pid=pid,
-        types=_decode_names(types),
-        concurrency=concurrency,
-        started_at=started_at,
-        heartbeat_at=heartbeat_at,
-    )
+def started_with(run: Run) -> dict[str, Any]:
+    """Return the fields of a run that are in the table `intent`."""
+    return {field: getattr(run, field) for field in _STARTED_WITH}
 
 
 def tags_of(text: str) -> dict[str, str]:
     return _decode_tags(text)
 
 
-def tags_text(tags: dict[str, str]) -> str | None:
-    return json_of(tags) if tags else None
+def options_of(text: str | None) -> RunOptions:
+    return _decode_options(text) if text is not None else DEFAULT_OPTIONS
 
 
-def slots_text(slots: tuple[str, ...]) -> str | None:
-    return json_of(slots) if slots else None
+# Entries, arrivals and waits: the rows begin with the id of the run.
+
+ENTRY_COLUMNS = listed(Entry)
+entry_of = reader(Entry, what="the entry at {location!r}")
+entry_row: Callable[[str, int, Entry], Row] = writer(Entry, given="run_id, token, ")
+
+ARRIVAL_COLUMNS = listed(Arrival)
+arrival_of = reader(Arrival, what="arrival {number}")
+arrival_row: Callable[[str, Arrival], Row] = writer(Arrival, given="run_id, ")
+
+WAIT_COLUMNS = listed(Wait)
+wait_of = reader(Wait, what="the wait at {location!r}")
+_wait_row: Callable[[str, int, str | None, Wait], Row] = writer(Wait, given="run_id, place, topic, ")
 
 
-def error_text(error: ErrorRecord | None) -> str | None:
-    return json_of(error) if error is not None else None
+def wait_row(run_id: str, place: int, wait: Wait) -> Row:
+    """Return a row of run_id, place, topic, `WAIT_COLUMNS`.
+
+    `topic` is the topic of an event, or the group or limit whose slot the run waits for. It serves to find the waits.
+    """
+    topic = wait.names[0] if wait.kind in (WaitKind.EVENT, WaitKind.SLOT) and wait.names else None
+    return _wait_row(run_id, place, topic, wait)
+
+
+# Types, workers and the audit
+
+TYPE_COLUMNS = listed(TypeRule)
+type_of = reader(TypeRule, what="type {name}")
+type_row: Callable[[TypeRule], Row] = writer(TypeRule)
+
+_WORKER = [field for field in columns_of(WorkerRecord) if field != "is_dead"]
+WORKER_COLUMNS = listed(WorkerRecord, _WORKER)
+worker_of = reader(WorkerRecord, _WORKER, what="worker {id}")
+worker_row: Callable[[WorkerRecord], Row] = writer(WorkerRecord, _WORKER)
+
+AUDIT_COLUMNS = listed(AuditFact)
+fact_row: Callable[[AuditFact], Row] = writer(AuditFact)
+
+_decode_data = msgspec.json.Decoder(dict[str, str | int]).decode
+
+
+def fact_of(row: Row) -> AuditFact:
+    """Decode a fact. A fact whose data cannot be decoded has the reason in their place."""
+    run_id, event, at, text = row
+    try:
+        data = _decode_data(text) if text else {}
+    except FAILURES as error:
+        data = {"unreadable": reason_of(error)}
+    return AuditFact(run_id=run_id, event=event, at=at, data=data)

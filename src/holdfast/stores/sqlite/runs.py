@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -75,9 +76,9 @@ _INSERT_RUN = f"""
     values ({rows.placed(rows.RUN_COLUMNS)})
 """
 
-_INSERT_INTENT = """
-    insert into intent (run_id, payload, tags, options, continued)
-    values (?, ?, ?, ?, ?)
+_INSERT_INTENT = f"""
+    insert into intent (run_id, {rows.INTENT_COLUMNS})
+    values (?, {rows.placed(rows.INTENT_COLUMNS)})
 """
 
 _INSERT_TAG = """
@@ -85,12 +86,9 @@ _INSERT_TAG = """
     values (?, ?, ?, ?)
 """
 
-_UPDATE_RUN = """
+_UPDATE_RUN = f"""
     update run
-    set state = ?, ready_at = ?, worker = ?, token = ?, claim_id = ?, crashes = ?, arrivals = ?, attempt = ?,
-        generation = ?, updated_at = ?, first_claimed_at = ?, finished_at = ?, python = ?, result = ?, error = ?,
-        rollback = ?, is_pausing = ?, suspended_at = ?, parent_location = ?, start_at = ?, slots = ?, deleted_at = ?,
-        purge_at = ?
+    set {", ".join(f"{field} = ?" for field in rows.MOVED)}
     where id = ?
 """  # by the primary key
 
@@ -118,6 +116,9 @@ _SET_VALUE = """
     on conflict (run_id, name) do update
     set value = excluded.value
 """
+
+_uncounted = attrgetter(*(field for field in rows.MOVED if field not in ("crashes", "arrivals")))
+"""Returns all that an update writes besides the counts. An arrival at a held run changes only counts."""
 
 _decode_fences = msgspec.json.Decoder(list[Fence], strict=False).decode
 
@@ -160,7 +161,7 @@ class SqliteRuns:
         known = self.known.get(run.id)
         if known is None:
             return self.loaded(run)
-        whole = replace(known, payload=run.payload, tags=run.tags, options=run.options, continued=run.continued)
+        whole = replace(known, **rows.started_with(run))
         if known is self._stored[run.id]:
             return self.loaded(whole)
         self.put(whole)
@@ -238,58 +239,13 @@ class SqliteRuns:
             if run is stored:
                 continue
             self._stored[run_id] = run
-            if _is_only_counted(stored, run):
+            if stored.updated_at == run.updated_at and _uncounted(stored) == _uncounted(run):
                 counted.append((run.crashes, run.arrivals, run_id))
             else:
-                moved.append(_moved_row(run))
+                moved.append(rows.moved_row(run))
                 if run.generation > stored.generation:
                     self._connection.execute(_CONTINUE, (run.continued, run_id))
         if moved:
             self._connection.executemany(_UPDATE_RUN, moved)
         if counted:
             self._connection.executemany(_UPDATE_COUNTS, counted)
-
-
-def _is_only_counted(before: Run, after: Run) -> bool:
-    """Return True if only the counts of arrivals and crashes differ, for example after an arrival at a held run."""
-    return (
-        before.state is after.state
-        and before.token == after.token
-        and before.worker == after.worker
-        and before.ready_at == after.ready_at
-        and before.updated_at == after.updated_at
-        and before.is_pausing == after.is_pausing
-        and before.parent_location == after.parent_location
-        and before.slots == after.slots
-        and before.deleted_at == after.deleted_at
-        and before.purge_at == after.purge_at
-    )
-
-
-def _moved_row(run: Run) -> Row:
-    return (
-        run.state,
-        run.ready_at,
-        run.worker,
-        run.token,
-        run.claim_id,
-        run.crashes,
-        run.arrivals,
-        run.attempt,
-        run.generation,
-        run.updated_at,
-        run.first_claimed_at,
-        run.finished_at,
-        run.python,
-        run.result,
-        rows.error_text(run.error),
-        run.rollback,
-        run.is_pausing,
-        run.suspended_at,
-        run.parent_location,
-        run.start_at,
-        rows.slots_text(run.slots),
-        run.deleted_at,
-        run.purge_at,
-        run.id,
-    )

@@ -39,10 +39,7 @@ _PUT = f"""
     insert into type ({rows.TYPE_COLUMNS})
     values ({rows.placed(rows.TYPE_COLUMNS)})
     on conflict (name) do update
-    set runtime = excluded.runtime, description = excluded.description, is_enabled = excluded.is_enabled,
-        concurrency = excluded.concurrency, per_key = excluded.per_key, rate = excluded.rate,
-        retention = excluded.retention, seen_by = excluded.seen_by, seen_at = excluded.seen_at,
-        plan = excluded.plan
+    set {rows.overwritten(TypeRule, "name")}
 """
 
 

@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.core import unreadable as core_unreadable
 from holdfast.core.clock import Micros
+from holdfast.core.columns import columns_of
 from holdfast.core.errors import ErrorRecord, Unreadable
 from holdfast.core.model import AuditFact, Run
 from holdfast.core.unreadable import reason_of, salvaged
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 FAILURES = (OddRow, Unreadable, UnicodeDecodeError, msgspec.MsgspecError, TypeError, RecursionError)
 """The errors raised for a row that cannot be decoded, or cannot be compared with other rows."""
 
-_NAMES = (*rows.RUN_COLUMNS.split(", "), "payload", "tags", "options", "continued")
-_COUNTS = ("priority", "token", "crashes", "arrivals", "attempt", "generation", "retention")
-_INTEGERS = tuple(place for place, name in enumerate(_NAMES) if name.endswith("_at") or name in _COUNTS)
+_COLUMNS = columns_of(Run)
+_FLAGS = [column.field for column in _COLUMNS.values() if column.scalar is bool]
+_INTEGERS = [place for place, column in enumerate(_COLUMNS.values()) if column.scalar is int]
 
 
 def _as_bytes(column: str) -> str:
@@ -68,8 +69,8 @@ readable = partial(core_unreadable.readable, failures=FAILURES)
 
 def salvage(row: Row) -> tuple[Run, str]:
     """Decode what can be decoded of a row of `WHOLE_RUN` or `RAW_RUN`, and return why the rest cannot."""
-    columns: dict[str, Any] = dict(zip(_NAMES, map(_text_of, row), strict=True))
-    columns["is_pausing"] = bool(columns["is_pausing"])
+    columns: dict[str, Any] = dict(zip(_COLUMNS, map(_text_of, row), strict=True))
+    columns |= {flag: bool(columns[flag]) for flag in _FLAGS}
     return salvaged(columns)
 
 

@@ -33,8 +33,8 @@ _DROP = """
 """  # by the primary key
 
 _PUT = f"""
-    insert into wait (run_id, place, {rows.WAIT_COLUMNS}, topic)
-    values (?, ?, {rows.placed(rows.WAIT_COLUMNS)}, ?)
+    insert into wait (run_id, place, topic, {rows.WAIT_COLUMNS})
+    values (?, ?, ?, {rows.placed(rows.WAIT_COLUMNS)})
 """
 
 FIRST = """

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from holdfast.core.clock import Micros
 from holdfast.core.model import WorkerRecord
 from holdfast.stores.sqlite import rows
@@ -17,8 +19,7 @@ _BEAT = f"""
     insert into worker ({rows.WORKER_COLUMNS})
     values ({rows.placed(rows.WORKER_COLUMNS)})
     on conflict (id) do update
-    set name = excluded.name, host = excluded.host, pid = excluded.pid, types = excluded.types,
-        concurrency = excluded.concurrency, heartbeat_at = excluded.heartbeat_at
+    set {rows.overwritten(WorkerRecord, "id", "started_at", "is_dead")}
 """
 
 _REMOVE = """
@@ -34,9 +35,7 @@ class SqliteWorkers:
         self._connection = transaction.connection
 
     def beat(self, worker: WorkerRecord, now: Micros) -> None:
-        types = rows.json_of(worker.types)
-        beat = (worker.id, worker.name, worker.host, worker.pid, types, worker.concurrency, now, now)
-        self._connection.execute(_BEAT, beat)
+        self._connection.execute(_BEAT, rows.worker_row(replace(worker, started_at=now, heartbeat_at=now)))
 
     def remove(self, worker_id: str) -> None:
         self._connection.execute(_REMOVE, (worker_id,))

@@ -17,62 +17,14 @@ begin
     );
     if c.runs is not null then
         update runs as r
-        set state = n.state,
-            ready_at = instant(n.ready_at),
-            worker = n.worker,
-            token = coalesce(n.token, 0),
-            claim_id = n.claim_id,
-            crashes = coalesce(n.crashes, 0),
-            arrivals = coalesce(n.arrivals, 0),
-            attempt = coalesce(n.attempt, 1),
-            generation = coalesce(n.generation, 1),
-            key = n.key,
-            parent_location = n.parent_location,
-            start_at = n.start_at,
-            updated_at = n.updated_at,
-            first_claimed_at = n.first_claimed_at,
-            finished_at = n.finished_at,
-            suspended_at = n.suspended_at,
-            rollback = n.rollback,
-            is_pausing = coalesce(n.is_pausing, false),
-            python = n.python,
-            error = n.error::text,
-            continued = n.continued,
-            result = n.result,
-            slots = n.slots::text,
-            deleted_at = n.deleted_at,
-            purge_at = n.purge_at
-        from json_to_recordset(c.runs) as n (
-            id text, state text, ready_at bigint, worker text, token bigint, claim_id text, crashes integer,
-            arrivals bigint, attempt integer, generation integer, key text, parent_location text, start_at bigint,
-            updated_at bigint, first_claimed_at bigint, finished_at bigint, suspended_at bigint, rollback text,
-            is_pausing boolean, python text, error json, continued text, result text, slots json,
-            deleted_at bigint, purge_at bigint
-        )
+        set {{run_changes}}
+        from json_to_recordset(c.runs) as n ({{run_record}})
         where r.id = n.id;
     end if;
     if c.made is not null then
-        insert into runs (
-            id, type, state, priority, ready_at, worker, token, claim_id, crashes, arrivals, attempt, generation, key,
-            parent_id, parent_location, on_close, created_at, start_at, updated_at, first_claimed_at, finished_at,
-            suspended_at, rollback, is_pausing, python, tags, options, error, payload, continued, result,
-            slots, retention, deleted_at, purge_at
-        )
-        select
-            n.id, n.type, n.state, coalesce(n.priority, 100), instant(n.ready_at), n.worker, coalesce(n.token, 0),
-            n.claim_id, coalesce(n.crashes, 0), coalesce(n.arrivals, 0), coalesce(n.attempt, 1),
-            coalesce(n.generation, 1), n.key, n.parent_id, n.parent_location, coalesce(n.on_close, 'abandon'),
-            n.created_at, n.start_at, n.updated_at, n.first_claimed_at, n.finished_at, n.suspended_at, n.rollback,
-            coalesce(n.is_pausing, false), n.python, n.tags, n.options::text, n.error::text, n.payload, n.continued,
-            n.result, n.slots::text, n.retention, n.deleted_at, n.purge_at
-        from json_to_recordset(c.made) as n (
-            id text, type text, state text, priority smallint, ready_at bigint, worker text, token bigint,
-            claim_id text, crashes integer, arrivals bigint, attempt integer, generation integer, key text,
-            parent_id text, parent_location text, on_close text, created_at bigint, start_at bigint,
-            updated_at bigint, first_claimed_at bigint, finished_at bigint, suspended_at bigint, rollback text,
-            is_pausing boolean, python text, tags jsonb, options json, error json, payload text, continued text,
-            result text, slots json, retention bigint, deleted_at bigint, purge_at bigint
-        )
+        insert into runs ({{run_columns}})
+        select {{run_values}}
+        from json_to_recordset(c.made) as n ({{run_record}})
         order by n.key, n.id
         on conflict do nothing;
         get diagnostics made = row_count;
@@ -82,35 +34,18 @@ begin
     end if;
 
     if c.types is not null then
-        insert into types (
-            name, runtime, description, is_enabled, concurrency, per_key, rate, rate_window, retention, seen_by,
-            seen_at, plan
-        )
-        select
-            t.name, coalesce(t.runtime, ''), coalesce(t.description, ''), coalesce(t.is_enabled, true), t.concurrency,
-            t.per_key::text, t.rate::text, t.rate_window::text, t.retention, coalesce(t.seen_by, ''), t.seen_at,
-            t.plan::text
-        from json_to_recordset(c.types) as t (
-            name text, runtime text, description text, is_enabled boolean, concurrency bigint, per_key json, rate json,
-            rate_window json, retention bigint, seen_by text, seen_at bigint, plan json
-        )
-        order by t.name collate "C"
+        insert into types (rate_window, {{type_columns}})
+        select n.rate_window::text, {{type_values}}
+        from json_to_recordset(c.types) as n (rate_window json, {{type_record}})
+        order by n.name collate "C"
         on conflict (name) do update
-        set runtime = excluded.runtime, description = excluded.description, is_enabled = excluded.is_enabled,
-            concurrency = excluded.concurrency, per_key = excluded.per_key, rate = excluded.rate,
-            rate_window = excluded.rate_window, retention = excluded.retention, seen_by = excluded.seen_by,
-            seen_at = excluded.seen_at, plan = excluded.plan;
+        set rate_window = excluded.rate_window, {{type_updates}};
     end if;
     if c.flows is not null then
-        insert into flows (type, registered_at, version, instruction_set, description, by, used_at, source, program)
-        select
-            f.type, f.registered_at, f.version, coalesce(f.instruction_set, 1), coalesce(f.description, ''),
-            coalesce(f.by, ''), coalesce(f.used_at, 0), coalesce(f.source, ''), coalesce(f.program, '')
-        from json_to_recordset(c.flows) as f (
-            type text, registered_at bigint, version text, instruction_set integer, description text, by text,
-            used_at bigint, source text, program text
-        )
-        order by f.type collate "C", f.registered_at
+        insert into flows ({{flow_columns}})
+        select {{flow_values}}
+        from json_to_recordset(c.flows) as n ({{flow_record}})
+        order by n.type collate "C", n.registered_at
         on conflict (type, registered_at) do update
         set used_at = excluded.used_at;
     end if;
@@ -141,24 +76,11 @@ begin
         where e.run_id = d.run_id and e.location = d.location;
     end if;
     if c.entries is not null then
-        insert into entries (
-            run_id, location, kind, state, position, attempts, since, started_at, finished_at, retry_at, token,
-            has_undo, ref, error, result
-        )
-        select
-            e.run_id, e.location, e.kind, e.state, coalesce(e.position, 0), coalesce(e.attempts, 0),
-            coalesce(e.since, 0), coalesce(e.started_at, 0), e.finished_at, e.retry_at, e.token,
-            coalesce(e.has_undo, false), e.ref, e.error::text, e.result
-        from json_to_recordset(c.entries) as e (
-            run_id text, token bigint, location text, kind text, state text, position bigint, attempts integer,
-            since bigint, started_at bigint, finished_at bigint, retry_at bigint, has_undo boolean, ref text,
-            error json, result text
-        )
+        insert into entries (run_id, token, {{entry_columns}})
+        select n.run_id, n.token, {{entry_values}}
+        from json_to_recordset(c.entries) as n (run_id text, token bigint, {{entry_record}})
         on conflict (run_id, location) do update
-        set kind = excluded.kind, state = excluded.state, position = excluded.position, attempts = excluded.attempts,
-            since = excluded.since, started_at = excluded.started_at, finished_at = excluded.finished_at,
-            retry_at = excluded.retry_at, token = excluded.token, has_undo = excluded.has_undo, ref = excluded.ref,
-            error = excluded.error, result = excluded.result;
+        set token = excluded.token, {{entry_updates}};
     end if;
 
     if c.emptied is not null then
@@ -170,14 +92,9 @@ begin
         where i.run_id = d.run_id and i.number = d.number;
     end if;
     if c.arrived is not null then
-        insert into inbox (run_id, number, kind, name, at, is_exclusive, ref, family, state, error, payload)
-        select
-            a.run_id, a.number, a.kind, a.name, a.at, coalesce(a.is_exclusive, false), a.ref, a."group", a.state,
-            a.error::text, a.payload
-        from json_to_recordset(c.arrived) as a (
-            run_id text, number bigint, kind text, name text, at bigint, is_exclusive boolean, ref text, "group" text,
-            state text, error json, payload text
-        );
+        insert into inbox (run_id, {{arrival_columns}})
+        select n.run_id, {{arrival_values}}
+        from json_to_recordset(c.arrived) as n (run_id text, {{arrival_record}});
     end if;
     if c.waits is not null then
         delete from waits as w
@@ -238,14 +155,12 @@ begin
             taken_at = excluded.taken_at;
     end if;
     if c.letters is not null then
-        insert into letters (id, topic, run_id, name, payload, at, reason)
-        select l.id, l.topic, l.run_id, l.name, l.payload, l.at, l.reason
+        insert into letters ({{letter_columns}})
+        select {{letter_values}}
         from rows from (
-            json_to_recordset(c.letters) as (
-                id text, topic text, run_id text, name text, payload text, at bigint, reason text
-            )
-        ) with ordinality as l (id, topic, run_id, name, payload, at, reason, place)
-        order by l.place;
+            json_to_recordset(c.letters) as ({{letter_record}})
+        ) with ordinality as n ({{letter_columns}}, place)
+        order by n.place;
     end if;
     if c.purged is not null then
         delete from letters

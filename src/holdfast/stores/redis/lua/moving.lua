@@ -1,7 +1,6 @@
--- The moving part of a run: an array in the order of `run_fields.Moving`, and what the layout in `names` makes of it.
-local STATE, TOKEN, WORKER, CLAIM_ID, CRASHES, ATTEMPT, FIRST_CLAIMED_AT, PYTHON = 1, 2, 3, 4, 5, 6, 7, 8
-local UPDATED_AT, ARRIVALS, IS_PAUSING, ROLLBACK, SUSPENDED_AT = 9, 10, 11, 12, 13
-local CREATED_AT, TYPE, PRIORITY = 14, 15, 16
+-- The moving part of a run: an array in the order of `run_fields.MOVING`, and what the layout in `names` makes of it.
+-- The place of a field is its name in capitals.
+local {{moving_names}} = {{moving_places}}
 local null = cjson.null
 
 -- A whole number as text. `tostring` and `cjson` keep only 14 digits, and a time has 16.
@@ -9,7 +8,7 @@ local function whole(number)
     return string.format('%.0f', number)
 end
 
-local NUMBERS = {TOKEN, CRASHES, ATTEMPT, UPDATED_AT, ARRIVALS, CREATED_AT, PRIORITY}
+local NUMBERS = {{moving_numbers}}
 
 -- The moving part that a text holds. Nothing if it cannot be read: such a run harms no other one.
 local function moving_of(text)
@@ -54,11 +53,7 @@ local function whole_or_null(value)
 end
 
 local function json_of(moving)
-    return string.format('[%s,%.0f,%s,%s,%.0f,%.0f,%s,%s,%.0f,%.0f,%s,%s,%s,%.0f,%s,%.0f]', quoted(moving[STATE]),
-        moving[TOKEN], text_or_null(moving[WORKER]), text_or_null(moving[CLAIM_ID]), moving[CRASHES], moving[ATTEMPT],
-        whole_or_null(moving[FIRST_CLAIMED_AT]), text_or_null(moving[PYTHON]), moving[UPDATED_AT], moving[ARRIVALS],
-        tostring(moving[IS_PAUSING]), text_or_null(moving[ROLLBACK]), whole_or_null(moving[SUSPENDED_AT]),
-        moving[CREATED_AT], quoted(moving[TYPE]), moving[PRIORITY])
+    return string.format('[{{moving_formats}}]', {{moving_values}})
 end
 
 -- `names.time_text`. In two halves, because `%x` may be limited to 32 bits.

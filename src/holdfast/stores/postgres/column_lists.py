@@ -1,0 +1,92 @@
+"""Lists of columns for the SQL files, generated from the fields of the values.
+
+Each kind of value has these lists, with its noun before them:
+
+- `columns`: the columns of its table.
+- `record`: the fields of its JSON with their types, for `json_to_recordset`.
+- `values`: what is written to the columns, from a record named `n`. The JSON leaves out defaults.
+- `updates`: the assignments of an upsert, without the key.
+- `fields`: what is read from the columns, as the fields of the value.
+
+`run_changes` are the assignments of an update of a run, from a record named `n`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from holdfast.core.columns import FIXED, NEVER_NULL, StoredColumn, columns_of
+from holdfast.core.flow_definitions import FlowDefinition
+from holdfast.core.model import Arrival, DeadLetter, Entry, Run, TypeRule, Wait
+
+_KINDS: dict[str, tuple[type[msgspec.Struct], str]] = {
+    "run": (Run, "id"),
+    "entry": (Entry, "location"),
+    "arrival": (Arrival, "number"),
+    "wait": (Wait, "location"),
+    "type": (TypeRule, "name"),
+    "flow": (FlowDefinition, "type"),
+}
+"""The kinds of values by noun, each with the field that is its key among those of its run, or of all."""
+
+_WRITTEN = {"ready_at": "instant(n.ready_at)", "tags": "n.tags::jsonb"}
+"""Values of columns of a run that SQL producers write too, so that they have types of their own."""
+
+_READ = {
+    "ready_at": "micros(ready_at) as ready_at",
+    "start_at": "coalesce(start_at, micros(ready_at), created_at) as start_at",
+    "tags": "coalesce(tags::json, '{}') as tags",
+}
+"""Fields of a run that are read from such columns. A run of an SQL producer has no start time before its claim."""
+
+_TYPES = {bool: "boolean", int: "bigint"}
+
+
+def column_lists() -> dict[str, str]:
+    """Return all lists, by the names that the SQL files have for them."""
+    lists = {f"{noun}_{name}": text for noun, (kind, key) in _KINDS.items() for name, text in _lists(kind, key)}
+    lists |= {f"letter_{name}": text for name, text in _lists(DeadLetter, "number", is_numbered=True)}
+    changing = [one for one in columns_of(Run).values() if one.field not in FIXED]
+    return lists | {"run_changes": ", ".join(f"{one.name} = {_written(one)}" for one in changing)}
+
+
+def _lists(kind: type[msgspec.Struct], key: str, *, is_numbered: bool = False) -> Iterator[tuple[str, str]]:
+    columns = [one for one in columns_of(kind).values() if not (is_numbered and one.field == key)]
+    yield "columns", ", ".join(one.name for one in columns)
+    yield "record", ", ".join(f"{_field(one)} {_type(one)}" for one in columns)
+    yield "values", ", ".join(map(_written, columns))
+    yield "updates", ", ".join(f"{one.name} = excluded.{one.name}" for one in columns if one.field != key)
+    yield "fields", ", ".join(map(_read, columns))
+
+
+def _field(column: StoredColumn) -> str:
+    return column.field if column.field == column.name else f'"{column.field}"'
+
+
+def _type(column: StoredColumn) -> str:
+    return "json" if column.is_json else _TYPES.get(column.scalar, "text")
+
+
+def _written(column: StoredColumn) -> str:
+    value = _WRITTEN.get(column.field, f"n.{_field(column)}")
+    if column.field in NEVER_NULL or not (column.is_json or column.is_required or column.default is None):
+        value = f"coalesce({value}, {_literal(column.default)})"
+    return f"{value}::text" if column.is_json and column.field not in _WRITTEN else value
+
+
+def _read(column: StoredColumn) -> str:
+    if column.field in _READ or not column.is_json:
+        plain = column.name if column.field == column.name else f"{column.name} as {_field(column)}"
+        return _READ.get(column.field, plain)
+    value = f"json_of({column.name})"
+    if not (column.is_required or column.default is None):
+        value = f"coalesce({value}, {_literal(column.default)})"
+    return f"{value} as {column.field}"
+
+
+def _literal(value: object) -> str:
+    """Return a default in SQL: JSON is a valid literal of a number or a boolean, and the text of all others."""
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return text if isinstance(value, bool | int) else f"'{text}'"
