@@ -75,7 +75,7 @@ async def seen(h: Harness, run: RunHandle[Any]) -> FlowView:
 
 
 def lines(view: FlowView) -> list[int]:
-    return [wait.place.line for wait in view.waits]
+    return [wait.line for wait in view.waits]
 
 
 # Looking
@@ -86,7 +86,7 @@ async def test_a_flow_that_waits_shows_its_line_and_its_variables(stage: Stage) 
         view = await seen(h, run)
 
         (wait,) = view.waits
-        assert (wait.place.line, wait.place.function, wait.since) == (5, "main", h.now)
+        assert (wait.line, wait.function, wait.since) == (5, "main", h.now)
         assert wait.sentence == "waits for message decision until 2030-01-03 00:00:00 UTC"
         assert view.variables == {"user": "zoe", "hours": 8, "boss": "boss of zoe"}
         assert (view.source, view.line(5)) == (ACCESS, 'answer = await receive("decision", timeout=days(2))')
@@ -103,7 +103,7 @@ async def test_a_flow_that_waits_on_several_paths_shows_all_of_them(stage: Stage
         await h.settle()
 
         view = await seen(h, run)
-        assert [(wait.place.line, wait.frames[0].variables) for wait in view.waits] == [
+        assert [(wait.line, wait.frames[0].variables) for wait in view.waits] == [
             (9, {"first": "<handle>", "second": "<handle>"}),
             (3, {"name": "a"}),
             (3, {"name": "b"}),

@@ -1,5 +1,5 @@
 """The command line: it parses and renders, and contains no rules about runs.
 
 `main` is the entry point and stays light: each module of `commands` is one command, imported when it is called.
-`render` defines the JSON output, `output` writes text and JSON, `exits` defines the exit codes.
+`output` writes text and JSON, `exits` defines the exit codes. The JSON of a record is that of `core.wire`.
 """

@@ -53,7 +53,7 @@ def file_json(file: FlowFile) -> dict[str, Any]:
         "type": file.type,
         "version": None if program is None else program.version,
         "description": None if program is None else program.description,
-        "mistakes": [] if refused is None else [_mistake_json(mistake) for mistake in refused.mistakes],
+        "mistakes": [] if refused is None else refused.mistakes,
         "total": 0 if refused is None else refused.total,
     }
 
@@ -78,13 +78,3 @@ def _mistake_lines(name: str, mistake: Mistake, text: str) -> Iterator[Line]:
         yield (f"    {shown}",)
         yield ((f"    {' ' * max(0, mistake.column - 1 - indent)}^", "bad"),)
     yield ((f"    {cleaned(mistake.advice)}", "dim"),)
-
-
-def _mistake_json(mistake: Mistake) -> dict[str, Any]:
-    return {
-        "line": mistake.line,
-        "column": mistake.column,
-        "message": mistake.message,
-        "advice": mistake.advice,
-        "source_line": mistake.source_line,
-    }

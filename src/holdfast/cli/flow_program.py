@@ -68,7 +68,7 @@ def _marks(view: FlowView, *, is_terminal: bool) -> Marks:
     for wait in view.waits:
         glyph = "▶" if is_terminal else ">"
         since = "" if wait.since is None else f", since {stamp(wait.since)}"
-        sentences = marks.setdefault(wait.place.line, (glyph, "wait", []))[2]
+        sentences = marks.setdefault(wait.line, (glyph, "wait", []))[2]
         if (sentence := f"{wait.sentence}{since}") not in sentences:
             sentences.append(sentence)
     if view.failed_at is not None:
@@ -89,7 +89,7 @@ def _variables(view: FlowView) -> Iterator[Line]:
 
 
 def _where(frame: FlowFrame, count: int) -> str:
-    return frame.place.function if count == 1 else f"{frame.place.function}, line {frame.place.line}"
+    return frame.function if count == 1 else f"{frame.function}, line {frame.line}"
 
 
 def _listed(variables: Mapping[str, Any]) -> Iterator[Line]:

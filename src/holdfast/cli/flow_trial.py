@@ -9,7 +9,6 @@ from typing import Any, assert_never
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.payloads import parse_json, parse_pair
-from holdfast.cli.render import error_json
 from holdfast.cli.times import spoken
 from holdfast.cli.view import error_lines
 from holdfast.core.clock import SECOND, Micros, moment
@@ -102,7 +101,7 @@ def _trial_json(played: Played, began: Micros) -> dict[str, Any]:
         "outcome": None if outcome is None else words[type(outcome)],
         "result": json.loads(outcome.result) if isinstance(outcome, Returned) else None,
         "payload": json.loads(outcome.payload) if isinstance(outcome, Continued) else None,
-        "error": error_json(played.error),
+        "error": played.error,
         "waits": list(played.waits),
         "seconds": (played.now - began) / SECOND,
         "instructions": played.instructions,

@@ -18,6 +18,7 @@ from holdfast.core.ports import Store
 from holdfast.core.questions import Details, ListFlows
 from holdfast.core.unreadable import joined
 from holdfast.engine.explain import explanation
+from holdfast.engine.flaws import Flaws
 from holdfast.engine.flow_view import FlowView, flow_view
 from holdfast.engine.info import AuditInfo, RunInfo, entry_infos
 from holdfast.engine.plan import plan_progress
@@ -43,7 +44,7 @@ async def read(hf: Holdfast, run_id: str) -> Snapshot:
         info=replace(info, unreadable=joined([info.unreadable, unreadable])),
         entries=tuple(entry_infos(entries)),
         audit=(*AuditInfo.created(details.run), *map(AuditInfo.of, facts)),
-        values=dict(details.values),
+        values={name: Flaws().json(name, text) for name, text in details.values.items()},
         workers={worker.id: worker.name for worker in workers},
         explanation=await explanation(store, details, facts, await store.now()),
         flow=await _flow(store, details, entries),

@@ -17,6 +17,7 @@ import click
 
 from holdfast.cli.settings import Settings
 from holdfast.cli.table import Cell, Line, Table, plain_lines, text_of
+from holdfast.core.wire import as_json
 
 if TYPE_CHECKING:
     from holdfast.cli.terminal import Terminal
@@ -85,7 +86,7 @@ class Output:
                 click.echo(line)
 
     def item(self, value: Any) -> None:
-        """Write one value as JSON."""
+        """Write one value as JSON: a record, or plain data with records in it."""
         click.echo(_json(value, 2 if self.settings.output == "json" else None))
 
     def items(self, values: Sequence[Any]) -> None:
@@ -141,4 +142,4 @@ def preview(value: Any, limit: int = 80) -> str:
 
 def _json(value: Any, indent: int | None = None) -> str:
     is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    return json.dumps(value, ensure_ascii=not is_unicode, indent=indent)
+    return as_json(value, indent=indent, is_ascii=not is_unicode)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+
+from msgspec.structs import replace
 
 from holdfast.cli.output import Output, cleaned, preview
-from holdfast.cli.render import entry_json, run_json
 from holdfast.cli.summary import STATE_STYLES, wait_words
 from holdfast.cli.table import Cell, Line
 from holdfast.cli.timeline import claim_words, is_takeover, label_of
@@ -18,6 +18,7 @@ from holdfast.cli.times import spoken
 from holdfast.cli.view import GLYPHS, Snapshot, run_lines
 from holdfast.core.model import EntryKind, EntryState
 from holdfast.core.states import RunState
+from holdfast.core.wire import as_json
 from holdfast.engine.info import AuditInfo, EntryInfo
 
 Draw = Callable[[Snapshot, datetime], Sequence[Line]]
@@ -64,26 +65,24 @@ class Progress:
 
     def _write_json(self, snapshot: Snapshot) -> None:
         for entry in snapshot.entries:
-            value = entry_json(entry)
-            if self._is_new(repr(value)):
-                self._out.event({"kind": "entry", "entry": value})
-        for name, text in self._new_values(snapshot):
-            self._out.event({"kind": "value", "name": name, "value": json.loads(text)})
-        value = run_json(snapshot.info)
+            if self._is_new(repr(entry)):
+                self._out.event({"kind": "entry", "entry": entry})
+        for name, value in self._new_values(snapshot):
+            self._out.event({"kind": "value", "name": name, "value": value})
         # Renewals of the lease change these two fields all the time, and are not worth a line.
-        if self._is_new(repr({**value, "ready_at": None, "updated_at": None})):
-            self._out.event({"kind": "run", "run": value})
+        if self._is_new(repr(replace(snapshot.info, ready_at=None, updated_at=snapshot.info.created_at))):
+            self._out.event({"kind": "run", "run": snapshot.info})
 
-    def _new_values(self, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    def _new_values(self, snapshot: Snapshot) -> Iterator[tuple[str, Any]]:
         """Yield the values that differ from the last snapshot. A value may return to an earlier one."""
-        for name, text in snapshot.values.items():
-            if self._values.get(name) != text:
+        for name, value in snapshot.values.items():
+            if self._values.get(name) != (text := as_json(value)):
                 self._values[name] = text
-                yield name, text
+                yield name, value
 
     def _write_lines(self, snapshot: Snapshot) -> None:
-        for name, text in self._new_values(snapshot):
-            self._out.line((" " * 12, "dim"), cleaned(f"  {name}: {preview(json.loads(text))}"))
+        for name, value in self._new_values(snapshot):
+            self._out.line((" " * 12, "dim"), cleaned(f"  {name}: {preview(value)}"))
         for at, what, line in sorted(_news(snapshot), key=lambda news: news[0]):
             if self._is_new(what):
                 self._out.line((f"{spoken(at - snapshot.info.created_at):>10}  ", "dim"), *line)

@@ -19,7 +19,6 @@ from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.filters import RunFilter, parse_filter
 from holdfast.cli.lookup import find_run, store_now
 from holdfast.cli.output import Output, cleaned
-from holdfast.cli.render import state_json
 from holdfast.cli.session import in_session
 from holdfast.cli.summary import age_word, state_cell, state_word, type_word
 from holdfast.cli.table import Column, Table
@@ -170,7 +169,7 @@ async def _is_agreed(out: Output, hf: Holdfast, verb: Verb, planned: SelectionRe
 async def _preview(out: Output, hf: Holdfast, verb: Verb, planned: SelectionReport) -> None:
     runs = _expected(planned)
     if out.is_json:
-        out.items([{"id": run.id, "type": run.type, "state": state_json(run.state)} for run in runs])
+        out.items([{"id": run.id, "type": run.type, "state": run.state} for run in runs])
     else:
         now = await store_now(hf)
         table = Table((Column("id"), Column("state"), Column("type"), Column("created")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 from holdfast.app import Holdfast
 from holdfast.cli.exits import ExitCode
@@ -19,6 +20,11 @@ async def wait_for_end(hf: Holdfast, run_id: str, timeout: timedelta | None) -> 
     with suppress(RunFailed, RunCancelled, TimeoutError):
         await run.result(None if timeout is None else timeout.total_seconds())
     return await run.info()
+
+
+def outcome(info: RunInfo) -> dict[str, Any]:
+    """Return the outcome of a run as JSON shows it, or its state if it has not ended."""
+    return {"id": info.id, "state": info.state, "result": info.result, "error": info.error}
 
 
 def finish(out: Output, info: RunInfo) -> ExitCode:

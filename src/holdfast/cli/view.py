@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -15,6 +16,7 @@ from holdfast.cli.summary import STATE_STYLES, UNKNOWN, state_cell, type_word, w
 from holdfast.cli.table import Cell, Line, Row
 from holdfast.cli.timeline import Item, Scale, Timeline, timeline
 from holdfast.cli.times import ago, spoken, stamp
+from holdfast.core.codec import encode_any
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import EntryKind, EntryState
 from holdfast.core.plan import PlanProgress
@@ -41,14 +43,14 @@ GLYPHS: dict[EntryState | None, tuple[str, str]] = {
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All displayed data of a run, read at one moment. `workers` maps worker ids to names."""
 
-    info: RunInfo
-    entries: tuple[EntryInfo, ...]
-    audit: tuple[AuditInfo, ...]
-    values: dict[str, str]
-    workers: dict[str, str]
+    info: RunInfo = msgspec.field(name="run")
     explanation: str
-    flow: FlowView | None = None
     plan: PlanProgress | None = None
+    values: dict[str, Any]
+    entries: tuple[EntryInfo, ...] = msgspec.field(name="history")
+    audit: tuple[AuditInfo, ...]
+    flow: FlowView | None = None
+    workers: dict[str, str]
 
 
 def run_lines(snapshot: Snapshot, now: datetime, width: int | None, *, is_verbose: bool = False) -> list[Line]:
@@ -79,7 +81,7 @@ def _header(snapshot: Snapshot, now: datetime) -> Iterator[Line]:
     if info.payload:
         yield ("payload  ", "dim"), preview(info.payload, 200)
     for name, value in snapshot.values.items():
-        yield (f"{cleaned(name)}  ", "dim"), shortened(cleaned(value), 200)
+        yield (f"{cleaned(name)}  ", "dim"), shortened(cleaned(encode_any(value)), 200)
     if info.unreadable is None and not info.state.is_end:
         yield ((cleaned(snapshot.explanation), STATE_STYLES[info.state]),)
     if snapshot.plan is not None:

@@ -21,18 +21,19 @@ class PlannedStep(Value, frozen=True, kw_only=True):
 
 
 class PlanProgress(Value, frozen=True, kw_only=True):
-    """The steps of a plan with their states. `number` is the step at the cursor, counted from 1; None after the last.
+    """The steps of a plan with their states.
 
-    A step that takes `ctx` has no entry of its own. It is done when a later step has one.
+    `cursor` is the step that the run executes, waits in or failed at; None after the last. A step that takes `ctx` has
+    no entry of its own. It is done when a later step has one.
     """
 
+    cursor: str | None
     steps: tuple[PlannedStep, ...]
-    number: int | None
 
     @property
-    def cursor(self) -> PlannedStep | None:
-        """The step that a run executes, waits in or failed at."""
-        return None if self.number is None else self.steps[self.number - 1]
+    def number(self) -> int | None:
+        """The place of the cursor, counted from 1."""
+        return None if self.cursor is None else 1 + [step.name for step in self.steps].index(self.cursor)
 
 
 def progress(plan: Sequence[str], run: Run, entries: Sequence[Entry], waits: Sequence[Wait]) -> PlanProgress:
@@ -45,7 +46,7 @@ def progress(plan: Sequence[str], run: Run, entries: Sequence[Entry], waits: Seq
         if number >= passed:
             state = _at_cursor(run) if number == passed else ("skipped" if run.state.is_end else "to_come")
         steps.append(PlannedStep(name=name, state=state))
-    return PlanProgress(steps=tuple(steps), number=passed + 1 if passed < len(plan) else None)
+    return PlanProgress(cursor=plan[passed] if passed < len(plan) else None, steps=tuple(steps))
 
 
 def _passed(plan: Sequence[str], run: Run, entries: Sequence[Entry], waits: Sequence[Wait]) -> int:

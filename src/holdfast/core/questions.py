@@ -6,7 +6,7 @@ questions. So a new view is a new question, and the port stays small.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Generic, TypeVar
 
 from holdfast.core.checkpoint import Verdicts
@@ -234,8 +234,8 @@ class VerdictsOn(Awaited[Verdicts], frozen=True, kw_only=True):
         return len(self.holdings)
 
 
-class RepliesTo(Awaited[dict[tuple[str, str], str]], frozen=True, kw_only=True):
-    """The replies to messages, by (run id, message id); messages without a reply are left out."""
+class RepliesTo(Awaited[dict[str, dict[str, str]]], frozen=True, kw_only=True):
+    """The replies to messages (run id, message id), by run id and then by message id. Others are left out."""
 
     messages: Sequence[tuple[str, str]]
 
@@ -245,3 +245,11 @@ class RepliesTo(Awaited[dict[tuple[str, str], str]], frozen=True, kw_only=True):
 
 
 AnyAwaited = EndsOf | VerdictsOn | RepliesTo
+
+
+def replies_by_run(found: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, str]]:
+    """Return the answer to `RepliesTo`, made from run ids, message ids and payloads."""
+    replies: dict[str, dict[str, str]] = {}
+    for run_id, message_id, payload in found:
+        replies.setdefault(run_id, {})[message_id] = payload
+    return replies

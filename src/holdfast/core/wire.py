@@ -1,10 +1,31 @@
-"""The JSON of the port: every command, question, checkpoint and answer has one, and is made from it again."""
+"""The wire: the JSON of everything that crosses a border. `decoded` reads it, `as_json` shows it to users.
+
+Every command, question, checkpoint, lease, verdict and answer of the port is a struct that msgspec encodes and decodes.
+`decoded` reads what comes from outside. A value that it accepts is whole: nothing in the text was left out.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any, TypeVar, overload
 
+import msgspec
+
+from holdfast.core.codec import DEPTH_LIMIT, VALUE_LIMIT_BYTES
+from holdfast.core.errors import InvalidRequest, PayloadTooLarge
 from holdfast.core.model import Value
+from holdfast.core.suggestion import nearest
+
+WIRE_LIMIT_BYTES = 32 * VALUE_LIMIT_BYTES
+"""Maximum size of a request, which may have many values."""
+
+_INTEGERS = range(-(2**63), 2**63)
+
+T = TypeVar("T")
 
 
 def tag_of(name: str) -> str:
@@ -14,3 +35,91 @@ def tag_of(name: str) -> str:
 
 class Tagged(Value, frozen=True, kw_only=True, tag=tag_of, tag_field="kind"):
     """The base of the members of unions. `kind` in the JSON of a value names its class."""
+
+
+@overload
+def decoded(text: str | bytes, kind: type[T], what: str = ..., limit: int = ...) -> T: ...
+@overload
+def decoded(text: str | bytes, kind: Any, what: str = ..., limit: int = ...) -> Any: ...
+def decoded(text: str | bytes, kind: Any, what: str = "the request", limit: int = WIRE_LIMIT_BYTES) -> Any:
+    """Return the value of a JSON text from outside. Raises `InvalidRequest` with the path of the first mistake.
+
+    Unknown and repeated fields are mistakes: a misspelt option must not be ignored. Values in a store are read without
+    this rule, so that an older version can read the rows of a newer one. Integers have at most 64 bits, because no
+    store keeps more.
+    """
+    if len(text) > limit:
+        raise PayloadTooLarge(f"{what} has {len(text):,} bytes as JSON; the limit is {limit:,}")
+    try:
+        value = _decoder(kind).decode(text)
+        _check(json.loads(text, object_pairs_hook=_members), value, "$")
+    except RecursionError as error:
+        raise InvalidRequest(f"{what} is nested deeper than {DEPTH_LIMIT} levels") from error
+    except ValueError as error:  # from msgspec and from the Unicode codec
+        reason = " ".join(str(error).split())
+        raise InvalidRequest(f"{what} is refused: {reason if ' at `$' in reason else f'{reason} - at `$`'}") from error
+    return value
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"Object has the field `{next(name for name in names if names.count(name) > 1)}` twice")
+    return found
+
+
+def _check(plain: Any, value: Any, path: str, depth: int = 1) -> None:
+    """Refuse plain JSON that `value` was decoded from, if it says more than the value, or more than a store keeps."""
+    if depth > DEPTH_LIMIT:
+        raise RecursionError
+    parts: Iterable[tuple[str, Any, Any]] = ()
+    if isinstance(plain, dict):
+        if isinstance(value, msgspec.Struct):
+            names = dict(zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True))
+            for key in plain:
+                if key not in names and key != value.__struct_config__.tag_field:
+                    near = nearest(key, names)
+                    advice = "" if near is None else f"; did you mean `{near}`?"
+                    raise ValueError(f"Object contains the unknown field `{key}`{advice} - at `{path}`")
+            parts = ((f".{key}", part, getattr(value, names.get(key, ""), None)) for key, part in plain.items())
+        else:
+            parts = zip((f"[{key!r}]" for key in plain), plain.values(), value.values(), strict=True)
+    elif isinstance(plain, list):
+        known = value if isinstance(value, (list, tuple)) else plain  # a set has no order, and no structs in it
+        parts = ((f"[{index}]", *pair) for index, pair in enumerate(zip(plain, known, strict=True)))
+    elif isinstance(plain, int) and plain not in _INTEGERS:
+        raise ValueError(f"Integer value has more than 64 bits - at `{path}`")
+    elif isinstance(plain, str) and "\0" in plain:
+        raise ValueError(f"Text contains NUL, which not every store keeps - at `{path}`")
+    for step, part, counterpart in parts:
+        _check(part, counterpart, path + step, depth + 1)
+
+
+# What users read
+
+
+def as_json(value: Any, *, indent: int | None = None, is_ascii: bool = False) -> str:
+    """Return the JSON of a record, or of plain data with records in it. It is stable: only add to it, never change it.
+
+    Every field is present, null if it is unknown or does not apply. Times are ISO 8601 in UTC with microseconds, so
+    that they sort as text. Lengths of time are seconds; the name of such a field says so (`every_seconds`).
+    """
+    return json.dumps(value, ensure_ascii=is_ascii, indent=indent, default=plain_form)
+
+
+def plain_form(value: Any) -> Any:
+    """Return the JSON form of one value that is not plain data. Its parts keep their own form."""
+    if isinstance(value, msgspec.Struct):
+        named = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+        return {key: getattr(value, name) for key, name in named}
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -88,7 +88,7 @@ def _step(progress: PlanProgress | None) -> str:
     """Return how far a pipeline has got, as a sentence before the explanation."""
     if progress is None or progress.cursor is None:
         return ""
-    return f"At step {progress.number} of {len(progress.steps)} ({progress.cursor.name}). "
+    return f"At step {progress.number} of {len(progress.steps)} ({progress.cursor}). "
 
 
 def _end(run: Run) -> str:
@@ -218,8 +218,7 @@ def _lines(flow: FlowView, waits: Sequence[Wait]) -> list[str]:
         registered = [_wait(wait) for wait in waits if wait.location not in _LIMITS]
         return [*registered, f"its lines are unknown, because {flow.unreadable}"]
     return [
-        f"{wait.sentence.removeprefix('waits ')} (line {wait.place.line}: `{flow.line(wait.place.line)}`)"
-        for wait in flow.waits
+        f"{wait.sentence.removeprefix('waits ')} (line {wait.line}: `{flow.line(wait.line)}`)" for wait in flow.waits
     ]
 
 

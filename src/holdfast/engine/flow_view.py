@@ -37,17 +37,15 @@ class FlowPlace(msgspec.Struct, frozen=True, kw_only=True):
     function: str
 
 
-class FlowFrame(msgspec.Struct, frozen=True, kw_only=True):
+class FlowFrame(FlowPlace, frozen=True, kw_only=True):
     """A call that has not returned: where it stands, and its variables as JSON values."""
 
-    place: FlowPlace
     variables: dict[str, Any]
 
 
-class FlowWait(msgspec.Struct, frozen=True, kw_only=True):
-    """A path of a flow that waits. `frames` are its calls, innermost first."""
+class FlowWait(FlowPlace, frozen=True, kw_only=True):
+    """A path of a flow that waits, and where. `frames` are its calls, innermost first."""
 
-    place: FlowPlace
     sentence: str
     """What it waits for, such as `waits for message decision`."""
     since: datetime | None
@@ -140,19 +138,19 @@ def _wait(found: LoadedSnapshot, mark: FlowMark, values: ShownValues) -> FlowWai
     frames = machine.handles.paths[mark.path].frames
     child = found.state.children.get(mark.handle)
     return FlowWait(
-        place=FlowPlace(line=mark.line, column=mark.column, function=mark.function),
+        line=mark.line,
+        column=mark.column,
+        function=mark.function,
         sentence=mark.sentence if child is None else f"{mark.sentence}, run {child}",
         since=_moment(_asked_at(found, mark.handle)),
-        frames=tuple(
-            FlowFrame(place=_place(machine, frame), variables=values.shown(machine.variables_of(frame)))
-            for frame in reversed(frames)
-        ),
+        frames=tuple(_frame(machine, frame, values) for frame in reversed(frames)),
     )
 
 
-def _place(machine: Machine, frame: Any) -> FlowPlace:
+def _frame(machine: Machine, frame: Any, values: ShownValues) -> FlowFrame:
     function, line, column = machine.place(frame)
-    return FlowPlace(line=line, column=column, function=function)
+    shown = values.shown(machine.variables_of(frame))
+    return FlowFrame(line=line, column=column, function=function, variables=shown)
 
 
 def _asked_at(found: LoadedSnapshot, handle: int) -> Micros | None:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.core.clock import moment
 from holdfast.core.commands import RegisterFlow
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.flow_definitions import FlowDefinition
 from holdfast.core.intent import check_type
 from holdfast.core.questions import PAGE_LIMIT, ListFlows
 from holdfast.engine.async_list import AsyncList
+from holdfast.engine.flaws import Flaws
 from holdfast.engine.flow_snapshot import flow_registrations
 from holdfast.engine.session import Session
 from holdfast.flows import compile_flow
@@ -80,17 +80,8 @@ class Flows:
         )
         store = await self._session.opened_store()
         answer = await store.apply(RegisterFlow(definition=definition, by=by))
-        known = answer.definition
-        return RegisteredFlowInfo(
-            type=type,
-            version=known.version,
-            description=known.description,
-            registered_at=moment(known.registered_at),
-            by=known.by,
-            is_newest=True,
-            source=source,
-            is_new=answer.is_new,
-        )
+        known = {"is_newest": True, "source": source, "is_new": answer.is_new}
+        return Flaws().record(RegisteredFlowInfo, answer.definition, **known)
 
     def _refuse_code(self, type: str) -> None:
         known = self._session.registry.get(type)
@@ -146,15 +137,7 @@ class Flows:
 
 def info_of(definition: FlowDefinition, *, is_newest: bool) -> FlowInfo:
     """Return a definition as users see it."""
-    return FlowInfo(
-        type=definition.type,
-        version=definition.version,
-        description=definition.description,
-        registered_at=moment(definition.registered_at),
-        by=definition.by,
-        is_newest=is_newest,
-        source=definition.source,
-    )
+    return Flaws().record(FlowInfo, definition, is_newest=is_newest)
 
 
 def source_of(text_or_path: str | Path) -> str:

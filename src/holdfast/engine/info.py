@@ -20,13 +20,11 @@ from holdfast.core.model import (
     EntryKind,
     EntryState,
     Run,
-    Wait,
     WaitKind,
 )
 from holdfast.core.questions import Details
 from holdfast.core.received import received_in
 from holdfast.core.states import RunState
-from holdfast.core.unreadable import joined
 from holdfast.engine.flaws import Flaws
 
 _FLOW_LOCATION = re.compile(r"@(\d+)/(.+)#\d+(/\d+)?$", re.DOTALL)
@@ -100,27 +98,22 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, details: Details) -> RunInfo:
         run, flaws = details.run, Flaws()
-        return cls(
-            id=run.id,
-            type=run.type,
-            state=run.state,
+        return flaws.record(
+            cls,
+            run,
             payload=flaws.json("payload", run.input),
-            result=flaws.json("result", run.result),
-            error=run.error,
-            key=run.key,
-            priority=run.priority,
-            tags=run.tags,
-            attempt=run.attempt,
-            generation=run.generation,
-            parent_id=run.parent_id,
-            worker=run.worker,
             created_at=flaws.moment("created_at", run.created_at),
             updated_at=flaws.moment("updated_at", run.updated_at),
-            finished_at=flaws.later("finished_at", run.finished_at),
-            ready_at=flaws.later("ready_at", run.ready_at),
-            deleted_at=flaws.later("deleted_at", run.deleted_at),
-            waits=tuple(_wait_info(wait, flaws) for wait in details.waits),
-            unreadable=joined([details.unreadable, flaws.told]),
+            waits=tuple(
+                flaws.record(
+                    WaitInfo,
+                    wait,
+                    since=flaws.nearest("waits", wait.since),
+                    deadline=flaws.later("waits", wait.deadline),
+                )
+                for wait in details.waits
+            ),
+            unreadable=details.unreadable,
         )
 
 
@@ -167,19 +160,7 @@ class EntryInfo(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, entry: Entry) -> EntryInfo:
         flaws = Flaws()
-        return cls(
-            location=entry.location,
-            kind=entry.kind,
-            state=entry.state,
-            attempts=entry.attempts,
-            result=flaws.kept("result", lambda: _result(entry)),
-            error=entry.error,
-            started_at=flaws.nearest("started_at", entry.started_at),
-            finished_at=flaws.later("finished_at", entry.finished_at),
-            retry_at=flaws.later("retry_at", entry.retry_at),
-            ref=entry.ref,
-            unreadable=flaws.told,
-        )
+        return flaws.record(cls, entry, result=flaws.kept("result", lambda: _result(entry)))
 
 
 class AuditInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,13 +171,9 @@ class AuditInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     event: str
     at: datetime
+    by: str | None = None
+    """The name of who asked for it, if the audit knows."""
     data: dict[str, str | int]
-
-    @property
-    def by(self) -> str | None:
-        """The name of who asked for it, if the audit knows."""
-        by = self.data.get(BY)
-        return None if by is None else str(by)
 
     @property
     def is_asked_for(self) -> bool:
@@ -215,7 +192,8 @@ class AuditInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, fact: AuditFact) -> AuditInfo:
-        return cls(event=fact.event, at=Flaws().nearest("at", fact.at), data=fact.data)
+        by = fact.data.get(BY)
+        return Flaws().record(cls, fact, by=None if by is None else str(by))
 
 
 class MessageInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,13 +211,7 @@ class MessageInfo(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, arrival: Arrival) -> MessageInfo:
         flaws = Flaws()
-        return cls(
-            id=arrival.ref or "",
-            name=arrival.name,
-            payload=flaws.json("payload", arrival.payload),
-            sent_at=flaws.nearest("sent_at", arrival.at),
-            unreadable=flaws.told,
-        )
+        return flaws.record(cls, arrival, id=arrival.ref or "", sent_at=flaws.nearest("sent_at", arrival.at))
 
 
 def _line_of(location: str) -> int | None:
@@ -250,17 +222,6 @@ def _line_of(location: str) -> int | None:
 def _name_of(location: str) -> str:
     found = _FLOW_LOCATION.match(location)
     return location if found is None else f"{found[2]}{found[3] or ''}"
-
-
-def _wait_info(wait: Wait, flaws: Flaws) -> WaitInfo:
-    return WaitInfo(
-        location=wait.location,
-        kind=wait.kind,
-        names=wait.names,
-        since=flaws.nearest("waits", wait.since),
-        deadline=flaws.later("waits", wait.deadline),
-        count=wait.count,
-    )
 
 
 def entry_infos(entries: Iterable[Entry]) -> list[EntryInfo]:

@@ -29,7 +29,7 @@ class Replies(Poller[tuple[str, str], str | None]):
         ended = {run.id for run in await self._store.changes(EndsOf(run_ids=list({run_id for run_id, _ in keys})))}
         replies = await self._store.changes(RepliesTo(messages=keys))
         for pair in keys:
-            if pair in replies:
-                self._resolve(pair, replies[pair])
-            elif pair[0] in ended:
-                self._resolve(pair, None)
+            run_id, message_id = pair
+            reply = replies.get(run_id, {}).get(message_id)
+            if reply is not None or run_id in ended:
+                self._resolve(pair, reply)

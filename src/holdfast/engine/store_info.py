@@ -35,17 +35,19 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     mode: TopicMode
-    retention: timedelta
+    retention: timedelta = msgspec.field(name="retention_seconds")
     max_pending: int
 
     @classmethod
     def of(cls, topic: Topic) -> TopicInfo:
-        return cls(
-            name=topic.name,
-            mode=topic.mode,
-            retention=timedelta(microseconds=topic.retention),
-            max_pending=topic.max_pending,
-        )
+        return Flaws().record(cls, topic)
+
+
+class RateInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A rate: at most `count` runs begin in a period."""
+
+    count: int
+    period: timedelta = msgspec.field(name="seconds")
 
 
 class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,8 +63,8 @@ class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool
     concurrency: int | None
     per_key: dict[str, int]
-    rate: tuple[int, timedelta] | None
-    retention: timedelta | None
+    _rate: RateInfo | None = msgspec.field(name="rate")
+    retention: timedelta | None = msgspec.field(name="retention_seconds")
     last_worker: str | None
     """The name of the worker that was last ready to execute it."""
     last_seen_at: datetime | None
@@ -74,26 +76,28 @@ class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
     plan: tuple[str, ...] = ()
     """The names of the steps of a pipeline, in order. Empty for other types."""
 
+    @property
+    def rate(self) -> tuple[int, timedelta] | None:
+        """At most this number of runs begin in this period."""
+        return None if self._rate is None else (self._rate.count, self._rate.period)
+
     @classmethod
     def of(
         cls, rule: TypeRule, workers: Sequence[WorkerRecord], counts: Mapping[RunState, int], parked: int
     ) -> TypeInfo:
         seen = [(worker.heartbeat_at, worker.name) for worker in workers]
         last = max([*seen, (rule.seen_at or 0, rule.seen_by)])
-        return cls(
-            name=rule.name,
-            runtime=rule.runtime,
-            description=rule.description,
+        flaws = Flaws()
+        return flaws.record(
+            cls,
+            rule,
             enabled=rule.is_enabled,
-            concurrency=rule.concurrency,
             per_key=dict(rule.per_key),
-            rate=None if rule.rate is None else (rule.rate.count, timedelta(microseconds=rule.rate.period)),
-            retention=None if rule.retention is None else timedelta(microseconds=rule.retention),
+            _rate=None if rule.rate is None else flaws.record(RateInfo, rule.rate),
             last_worker=last[1] or None,
-            last_seen_at=Flaws().nearest("last_seen_at", last[0]) if last[0] else None,
+            last_seen_at=flaws.nearest("last_seen_at", last[0]) if last[0] else None,
             counts=dict(counts),
             parked=parked,
-            plan=rule.plan,
         )
 
 
@@ -108,11 +112,11 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     payload: Any
     cron: str | None
-    every: timedelta | None
+    every: timedelta | None = msgspec.field(name="every_seconds")
     zone: str
     catch_up: CatchUp
     overlap: Overlap
-    jitter: timedelta
+    jitter: timedelta = msgspec.field(name="jitter_seconds")
     priority: int
     tags: dict[str, str]
     is_declared: bool
@@ -136,30 +140,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, schedule: Schedule) -> ScheduleInfo:
-        flaws = Flaws()
-        return cls(
-            name=schedule.name,
-            type=schedule.type,
-            payload=flaws.json("payload", schedule.payload),
-            cron=schedule.cron,
-            every=None if schedule.every is None else timedelta(microseconds=schedule.every),
-            zone=schedule.zone,
-            catch_up=schedule.catch_up,
-            overlap=schedule.overlap,
-            jitter=timedelta(microseconds=schedule.jitter),
-            priority=schedule.priority,
-            tags=schedule.tags,
-            is_declared=schedule.is_declared,
-            is_paused=schedule.is_paused,
-            created_at=flaws.nearest("created_at", schedule.created_at),
-            updated_at=flaws.nearest("updated_at", schedule.updated_at),
-            next_at=flaws.later("next_at", schedule.next_at),
-            last_slot=flaws.later("last_slot", schedule.last_slot),
-            last_run_id=schedule.last_run_id,
-            skipped=schedule.skipped,
-            last_skipped_slot=flaws.later("last_skipped_slot", schedule.last_skipped_slot),
-            unreadable=flaws.told,
-        )
+        return Flaws().record(cls, schedule)
 
     @property
     def upcoming(self) -> list[datetime]:
@@ -193,28 +174,16 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     types: tuple[str, ...]
     concurrency: int
     """Maximum number of runs that it executes at once."""
-    held: int
-    """Number of runs that it holds now."""
     started_at: datetime
     heartbeat_at: datetime
     is_alive: bool
     """True if its last heartbeat is recent."""
+    held: int
+    """Number of runs that it holds now."""
 
     @classmethod
     def of(cls, worker: WorkerRecord, *, held: int, is_alive: bool) -> WorkerInfo:
-        flaws = Flaws()
-        return cls(
-            id=worker.id,
-            name=worker.name,
-            host=worker.host,
-            pid=worker.pid,
-            types=worker.types,
-            concurrency=worker.concurrency,
-            held=held,
-            started_at=flaws.nearest("started_at", worker.started_at),
-            heartbeat_at=flaws.nearest("heartbeat_at", worker.heartbeat_at),
-            is_alive=is_alive,
-        )
+        return Flaws().record(cls, worker, held=held, is_alive=is_alive)
 
 
 class DeadLetterInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,15 +208,4 @@ class DeadLetterInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, letter: DeadLetter) -> DeadLetterInfo:
-        flaws = Flaws()
-        return cls(
-            number=letter.number,
-            id=letter.id,
-            topic=letter.topic,
-            run_id=letter.run_id,
-            name=letter.name,
-            payload=flaws.json("payload", letter.payload),
-            at=flaws.nearest("at", letter.at),
-            reason=letter.reason,
-            unreadable=flaws.told,
-        )
+        return Flaws().record(cls, letter)

@@ -329,7 +329,7 @@ def _field(kind: type, name: str, statement: ast.stmt, doc: str, source: Source)
     annotation = source.segment(statement.annotation) if isinstance(statement, ast.AnnAssign) else ""
     default = "" if made is None else source.segment(made)
     if isinstance(made, ast.Call) and ast.unparse(made.func) == "msgspec.field":
-        default = "[]"
+        default = "[]" if any(one.arg == "default_factory" for one in made.keywords) else ""
     if issubclass(kind, Enum):
         annotation = ""
     return Member(name, "field", doc, source, annotation=annotation, default=default)

@@ -12,7 +12,6 @@ from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output, cleaned
-from holdfast.cli.render import audit_json
 from holdfast.cli.session import in_session
 from holdfast.cli.table import Column, Table
 from holdfast.cli.times import spoken, stamp
@@ -33,7 +32,7 @@ def command(out: Output, run: str) -> None:
     async def work(hf: Holdfast) -> None:
         facts = await hf.run(await find_run(hf, run)).audit()
         if out.is_json:
-            out.items([audit_json(fact) for fact in facts])
+            out.items(facts)
         else:
             out.table(_table(facts))
 

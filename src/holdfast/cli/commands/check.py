@@ -15,7 +15,6 @@ from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.output import Output, cleaned
-from holdfast.cli.render import check_json
 from holdfast.cli.session import check_exists, check_schema
 from holdfast.cli.summary import short_ids, state_cell
 from holdfast.cli.table import Column, Line, Table
@@ -90,7 +89,7 @@ def command(
     check_schema(hf)
     found, undeclared = asyncio.run(_check(out, hf, type_, limit))
     if out.is_json:
-        out.items([check_json(one) for one in found])
+        out.items(found)
     else:
         _write(out, found, name)
     if undeclared:

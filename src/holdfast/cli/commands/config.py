@@ -7,7 +7,6 @@ import click
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.output import Output, cleaned
-from holdfast.cli.render import setting_json
 from holdfast.cli.table import Column, Table
 from holdfast.config.configuration import DEFAULT
 from holdfast.config.settings import SETTINGS
@@ -25,7 +24,9 @@ def command(out: Output, *, origin: bool) -> None:
     """
     found = {setting: out.settings.configuration.origin(setting) for setting in SETTINGS.values()}
     if out.is_json:
-        out.items([setting_json(setting, one) for setting, one in found.items()])
+        values = [None if one.value is None else setting.kind.shown(one.value) for setting, one in found.items()]
+        origins = zip(found.items(), values, strict=True)
+        out.items([{"setting": at.key, "value": value, "origin": one.place} for (at, one), value in origins])
         return
     columns = [Column("setting"), Column("value", may_be_cut=True)]
     table = Table((*columns, Column("origin")) if origin else tuple(columns))

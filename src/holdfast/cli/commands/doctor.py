@@ -13,7 +13,6 @@ from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.output import Output, cleaned
-from holdfast.cli.render import finding_json
 from holdfast.cli.session import check_exists, engine_for, opened
 from holdfast.cli.settings import Settings
 from holdfast.core.ports import Finding
@@ -32,7 +31,7 @@ def command(out: Output, *, strict: bool) -> ExitCode:
     """
     found = asyncio.run(_examine(out.settings))
     if out.is_json:
-        out.items([finding_json(finding) for finding in found])
+        out.items(found)
     else:
         _write(out, found)
     levels = {finding.level for finding in found}

@@ -12,9 +12,8 @@ from holdfast.cli.flow_program import program_lines
 from holdfast.cli.follow import read
 from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output, cleaned
-from holdfast.cli.render import flow_view_json, plan_json
 from holdfast.cli.session import in_session
-from holdfast.cli.view import Snapshot, divergence_lines
+from holdfast.cli.view import divergence_lines
 from holdfast.core.states import RunState
 
 
@@ -34,7 +33,8 @@ def command(out: Output, run: str) -> None:
     async def work(hf: Holdfast) -> None:
         snapshot = await read(hf, await find_run(hf, run))
         if out.is_json:
-            out.item(_json(snapshot))
+            known = {"explanation": snapshot.explanation, "plan": snapshot.plan, "flow": snapshot.flow}
+            out.item({"id": snapshot.info.id, "state": snapshot.info.state, **known})
             return
         out.line(cleaned(snapshot.explanation))
         is_verbose = out.settings.verbosity > 0
@@ -45,13 +45,3 @@ def command(out: Output, run: str) -> None:
             out.lines(divergence_lines(snapshot.info))
 
     in_session(out.settings, work)
-
-
-def _json(snapshot: Snapshot) -> dict[str, object]:
-    return {
-        "id": snapshot.info.id,
-        "state": snapshot.info.state.value,
-        "explanation": snapshot.explanation,
-        "plan": plan_json(snapshot.plan),
-        "flow": None if snapshot.flow is None else flow_view_json(snapshot.flow),
-    }

@@ -23,7 +23,6 @@ from holdfast.cli.group import group
 from holdfast.cli.lookup import store_now
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.payloads import parse_object
-from holdfast.cli.render import flow_json
 from holdfast.cli.session import in_session
 from holdfast.cli.table import Column, Line, Table
 from holdfast.cli.times import ago, stamp
@@ -145,7 +144,7 @@ def register(out: Output, file: str, *, type_: str | None, by: str | None) -> Ex
     async def work(hf: Holdfast) -> ExitCode:
         flow = await hf.flows.register(Path(file), type=type_ or found.type, by=actor() if by is None else by)
         if out.is_json:
-            out.item({**flow_json(flow), "is_new": flow.is_new})
+            out.item(flow)
         else:
             is_known = "" if flow.is_new else " was registered already; nothing changed"
             verb = "registered " if flow.is_new else ""
@@ -166,7 +165,7 @@ def ls(out: Output, type_: str | None) -> None:
         is_one = type_ is not None and not type_.endswith("*")
         shown = [flow for flow in known if is_one or flow.is_newest]
         if out.is_json:
-            out.items([flow_json(flow) for flow in shown])
+            out.items(shown)
             return
         counts = None if is_one else Counter(flow.type for flow in known)
         out.table(_table(shown, counts, await store_now(hf)))
@@ -189,7 +188,7 @@ def show(out: Output, type_: str, version: str | None) -> None:
     async def work(hf: Holdfast) -> None:
         flow = await hf.flows.get(type_, version)
         if out.is_json:
-            out.item({**flow_json(flow), "source": flow.source})
+            out.item(flow)
             return
         out.talk(f"{cleaned(flow.type)} version {flow.version}{' (newest)' if flow.is_newest else ''}")
         out.talk(f"registered {stamp(flow.registered_at)}{f' by {cleaned(flow.by)}' if flow.by else ''}")

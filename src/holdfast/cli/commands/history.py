@@ -12,7 +12,6 @@ from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output, cleaned, preview
-from holdfast.cli.render import entry_json
 from holdfast.cli.session import in_session
 from holdfast.cli.table import Cell, Column, Table
 from holdfast.cli.times import spoken, stamp
@@ -38,7 +37,7 @@ def command(out: Output, run: str) -> None:
     async def work(hf: Holdfast) -> None:
         entries = await hf.run(await find_run(hf, run)).history()
         if out.is_json:
-            out.items([entry_json(entry) for entry in entries])
+            out.items(entries)
         else:
             out.table(_table(entries))
             if not entries:

@@ -113,24 +113,7 @@ def _tell(out: Output, report: ImportReport, url: str) -> None:
         "runs refused": len(report.refused),
     }
     if out.is_json:
-        refused = [{"id": run.id, "why": run.why} for run in report.refused]
-        odd = [{"id": run.id, "why": run.why} for run in report.unreadable]
-        names = (
-            "export_id",
-            "restored",
-            "known",
-            "resumed",
-            "flows",
-            "topics",
-            "types",
-            "schedules",
-            "events",
-            "skipped",
-            "letters",
-            "left",
-            "was_finished",
-        )
-        out.item({**{name: getattr(report, name) for name in names}, "refused": refused, "unreadable": odd})
+        out.item(report)
     elif report.was_finished:
         out.talk(f"export {report.export_id} was already imported completely into {url}; nothing was changed")
     else:

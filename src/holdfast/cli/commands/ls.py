@@ -18,7 +18,6 @@ from holdfast.cli.exits import Refusal
 from holdfast.cli.filters import RunFilter, filter_options, parse_filter, words_of_options
 from holdfast.cli.lookup import find_run, store_now
 from holdfast.cli.output import Output, cleaned, shortened
-from holdfast.cli.render import run_json
 from holdfast.cli.session import in_session
 from holdfast.cli.summary import about, age_word, short_ids, state_cell, state_word, type_word
 from holdfast.cli.table import Column, Table
@@ -92,7 +91,7 @@ async def _read(hf: Holdfast, chosen: RunFilter, limit: int, after: str | None =
 
 def _write(out: Output, listing: _Listing, chosen: RunFilter, limit: int) -> None:
     if out.is_json:
-        out.items([run_json(info) for info in listing.runs])
+        out.items(listing.runs)
         return
     out.table(_table(listing, is_short=out.is_rich))
     if not listing.runs:
@@ -140,7 +139,7 @@ async def _watch(hf: Holdfast, out: Output, chosen: RunFilter, limit: int) -> No
 
 def _write_change(out: Output, info: RunInfo, listing: _Listing) -> None:
     if out.is_json:
-        out.event(run_json(info))
+        out.event(info)
     else:
         what = about(info, listing.now, listing.workers)
         out.line(f"{info.id}  {state_word(info.state)}  {type_word(info.type)}  {what}")

@@ -15,7 +15,6 @@ from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.lookup import find_run, store_now
 from holdfast.cli.output import Output, cleaned, preview
-from holdfast.cli.render import message_json
 from holdfast.cli.session import in_session
 from holdfast.cli.table import Column, Table
 from holdfast.cli.times import ago
@@ -45,7 +44,7 @@ def command(out: Output, run: str, verb: str | None, message: str | None) -> Exi
             return _dropped(out, handle.id, message, is_dropped=await handle.drop_message(message, by=actor()))
         unread = await handle.messages()
         if out.is_json:
-            out.items([message_json(one) for one in unread])
+            out.items(unread)
         else:
             out.table(_table(unread, await store_now(hf)))
             if not unread:

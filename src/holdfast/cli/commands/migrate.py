@@ -10,10 +10,10 @@ from holdfast.app import session_of
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.output import Output
-from holdfast.cli.render import schema_json
 from holdfast.cli.session import check_schema, engine_for, opened
 from holdfast.cli.settings import Settings
 from holdfast.config.secret import scrubbed
+from holdfast.core.wire import plain_form
 
 
 @holdfast_command(
@@ -35,7 +35,7 @@ def command(out: Output, *, plan: bool) -> None:
         asyncio.run(_make(out.settings))
     after = session_of(hf).store.schema()
     if out.is_json:
-        out.item({**schema_json(after), "is_made": is_empty and not plan})
+        out.item({**plain_form(after), "is_made": is_empty and not plan})
         return
     found = f"schema number {after.current}" if after.current else "no schema yet"
     out.line(f"{scrubbed(session_of(hf).url)}: {found}, this version needs number {after.wanted}")

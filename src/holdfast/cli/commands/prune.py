@@ -11,7 +11,6 @@ from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.option import setting_option
 from holdfast.cli.output import Output, cleaned
-from holdfast.cli.render import pruned_json
 from holdfast.cli.session import in_session
 from holdfast.config import settings
 from holdfast.core.clock import Micros, micros
@@ -42,7 +41,7 @@ def command(out: Output, *, dry_run: bool) -> None:
         else:
             pruned = await _prune(out, hf, kept)
         if out.is_json:
-            out.item(pruned_json(pruned))
+            out.item(pruned)
         else:
             _tell(out, pruned, is_dry_run=dry_run)
 

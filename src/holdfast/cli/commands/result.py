@@ -13,8 +13,7 @@ from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output
-from holdfast.cli.render import outcome_json
-from holdfast.cli.run_result import finish, wait_for_end
+from holdfast.cli.run_result import finish, outcome, wait_for_end
 from holdfast.cli.session import in_session
 from holdfast.cli.times import LENGTH
 
@@ -41,7 +40,7 @@ def command(out: Output, run: str, *, wait: bool, timeout: timedelta | None) -> 
         run_id = await find_run(hf, run)
         info = await (wait_for_end(hf, run_id, timeout) if wait else hf.run(run_id).info())
         if out.is_json:
-            out.item(outcome_json(info))
+            out.item(outcome(info))
         return finish(out, info)
 
     return in_session(out.settings, work)

@@ -17,12 +17,12 @@ from holdfast.cli.group import group
 from holdfast.cli.lookup import store_now
 from holdfast.cli.output import Output, cleaned, preview
 from holdfast.cli.payloads import parse_object, parse_pair
-from holdfast.cli.render import schedule_json, time_json
 from holdfast.cli.session import in_session
 from holdfast.cli.streams import despite
 from holdfast.cli.table import Column, Table
 from holdfast.cli.times import LENGTH, ago, spoken, stamp
 from holdfast.core.model import DEFAULT_PRIORITY
+from holdfast.core.wire import plain_form
 from holdfast.engine.liveness import alive
 from holdfast.engine.store_info import ScheduleInfo
 
@@ -44,7 +44,7 @@ def ls(out: Output, *, type: str | None, limit: int) -> None:
     async def work(hf: Holdfast) -> None:
         schedules = [schedule async for schedule in hf.schedules.list(type=type, limit=limit)]
         if out.is_json:
-            out.items([schedule_json(schedule) for schedule in schedules])
+            out.items(schedules)
             return
         now = await store_now(hf)
         out.table(_table(schedules, now))
@@ -79,7 +79,7 @@ def next_times(out: Output, name: str) -> None:
     async def work(hf: Holdfast) -> None:
         schedule = await _named(hf, name)
         if out.is_json:
-            out.items([time_json(when) for when in schedule.upcoming])
+            out.items(schedule.upcoming)
         else:
             _show_times(out, schedule, await store_now(hf))
 
@@ -300,4 +300,4 @@ def _show_times(out: Output, schedule: ScheduleInfo, now: datetime) -> None:
 
 
 def _with_times(schedule: ScheduleInfo) -> dict[str, Any]:
-    return {**schedule_json(schedule), "upcoming": [time_json(when) for when in schedule.upcoming]}
+    return {**plain_form(schedule), "upcoming": schedule.upcoming}

@@ -11,7 +11,6 @@ from holdfast.cli.command import pass_output
 from holdfast.cli.follow import read
 from holdfast.cli.lookup import find_run, store_now
 from holdfast.cli.output import Output
-from holdfast.cli.render import snapshot_json
 from holdfast.cli.session import in_session
 from holdfast.cli.view import run_lines
 
@@ -34,7 +33,7 @@ def command(out: Output, run: str) -> None:
     async def work(hf: Holdfast) -> None:
         snapshot = await read(hf, await find_run(hf, run))
         if out.is_json:
-            out.item(snapshot_json(snapshot))
+            out.item(snapshot)
         else:
             is_verbose = out.settings.verbosity > 0
             out.lines(run_lines(snapshot, await store_now(hf), out.width, is_verbose=is_verbose))

@@ -15,8 +15,7 @@ from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.output import Output
 from holdfast.cli.payloads import parse_object, parse_pair
-from holdfast.cli.render import outcome_json
-from holdfast.cli.run_result import finish, wait_for_end
+from holdfast.cli.run_result import finish, outcome, wait_for_end
 from holdfast.cli.session import in_session
 from holdfast.cli.streams import despite
 from holdfast.cli.times import LENGTH, MOMENT, stamp
@@ -88,7 +87,7 @@ def command(
                 return ExitCode.OK
             info = await wait_for_end(hf, run.id, timeout)
             if out.is_json:
-                out.item({"created": run.created, **outcome_json(info)})
+                out.item({"created": run.created, **outcome(info)})
             return finish(out, info)
 
     return in_session(out.settings, work, may_create=True)

@@ -18,7 +18,6 @@ from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.group import group
 from holdfast.cli.lookup import store_now
 from holdfast.cli.output import Output, cleaned, preview
-from holdfast.cli.render import letter_json, topic_json
 from holdfast.cli.session import in_session
 from holdfast.cli.table import Column, Table
 from holdfast.cli.times import LENGTH, ago, spoken
@@ -38,7 +37,7 @@ def ls(out: Output) -> None:
     async def work(hf: Holdfast) -> None:
         topics = await hf.topics.list()
         if out.is_json:
-            out.items([topic_json(topic) for topic in topics])
+            out.items(topics)
         else:
             out.table(_topic_table(topics))
             if not topics:
@@ -71,7 +70,7 @@ def set_rules(out: Output, name: str, *, mode: Any, retention: timedelta | None,
     async def work(hf: Holdfast) -> None:
         topic = await hf.topics.set(name, mode=mode, retention=retention, max_pending=max_pending)
         if out.is_json:
-            out.item(topic_json(topic))
+            out.item(topic)
         else:
             kept = f"kept for {spoken(topic.retention)}, at most {topic.max_pending}"
             out.line(f"{cleaned(topic.name)}: {topic.mode}, {kept}")
@@ -95,7 +94,7 @@ def dead_letters(out: Output, topic: str | None, *, limit: int) -> None:
     async def work(hf: Holdfast) -> None:
         letters = [letter async for letter in hf.dead_letters.list(topic, limit=limit)]
         if out.is_json:
-            out.items([letter_json(letter) for letter in letters])
+            out.items(letters)
         else:
             await _show(out, hf, letters)
             if not letters:
@@ -190,7 +189,7 @@ def _act(
             letters = [letter for letter in letters if letter.number in numbers]
         if dry_run:
             if out.is_json:
-                out.items([letter_json(letter) for letter in letters])
+                out.items(letters)
             else:
                 await _show(out, hf, letters)
                 out.talk(f"{_count(len(letters))} would be {done_word}; nothing was changed")

@@ -16,12 +16,12 @@ from holdfast.cli.group import group
 from holdfast.cli.lookup import store_now
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.plan import step_lines
-from holdfast.cli.render import type_json, worker_json
 from holdfast.cli.session import in_session
 from holdfast.cli.table import Column, Line, Table
 from holdfast.cli.times import ago, spoken
 from holdfast.core.intent import matches_type
 from holdfast.core.length import parse_length
+from holdfast.core.wire import plain_form
 from holdfast.engine.store_info import TypeInfo, WorkerInfo
 
 NONE = "none"
@@ -42,7 +42,7 @@ def ls(out: Output, pattern: str | None) -> None:
     async def work(hf: Holdfast) -> None:
         types = [one for one in await hf.types.list() if pattern is None or matches_type(one.name, pattern)]
         if out.is_json:
-            out.items([type_json(one) for one in types])
+            out.items(types)
         else:
             out.table(_table(types, await store_now(hf)))
             if not types:
@@ -63,7 +63,7 @@ def show(out: Output, name: str) -> None:
             raise Refusal(f"there is no type {name}; `holdfast types ls` lists the types", ExitCode.NOT_FOUND)
         workers = [worker for worker in await hf.workers.list() if name in worker.types]
         if out.is_json:
-            out.item({**type_json(known), "workers": [worker_json(worker) for worker in workers]})
+            out.item({**plain_form(known), "workers": workers})
         else:
             out.lines(_lines(known, workers, await store_now(hf)))
 
@@ -122,7 +122,7 @@ def set_rules(out: Output, name: str, **said: Any) -> None:
         await hf.types.set(name, **change)
         (known,) = [one for one in await hf.types.list() if one.name == name]
         if out.is_json:
-            out.item(type_json(known))
+            out.item(known)
         else:
             out.line(f"{cleaned(name)}: {_limits(known) or 'no limits'}{_kept(known)}")
             _say_if_unseen(out, known)
@@ -147,7 +147,7 @@ def _switch(out: Output, names: Sequence[str], *, enabled: bool) -> ExitCode:
             await hf.types.set(name, enabled=enabled)
         after = [one for one in await hf.types.list() if one.name in chosen]
         if out.is_json:
-            out.items([type_json(one) for one in after])
+            out.items(after)
             return ExitCode.OK
         for one in after:
             waiting = sum(count for state, count in one.counts.items() if not state.is_end)

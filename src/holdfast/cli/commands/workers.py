@@ -12,7 +12,6 @@ from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.lookup import store_now
 from holdfast.cli.output import Output, cleaned
-from holdfast.cli.render import worker_json
 from holdfast.cli.session import in_session
 from holdfast.cli.table import Column, Table
 from holdfast.cli.times import ago, spoken
@@ -37,7 +36,7 @@ def command(out: Output, verb: str) -> None:
     async def work(hf: Holdfast) -> None:
         workers = await hf.workers.list()
         if out.is_json:
-            out.items([worker_json(worker) for worker in workers])
+            out.items(workers)
         else:
             out.table(_table(workers, await store_now(hf)))
             if not workers:

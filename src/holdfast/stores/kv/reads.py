@@ -23,7 +23,7 @@ from holdfast.core.model import (
     WaitKind,
     WorkerRecord,
 )
-from holdfast.core.questions import Details, Due, ListDeadLetters, ListSchedules, SlotUse
+from holdfast.core.questions import Details, Due, ListDeadLetters, ListSchedules, SlotUse, replies_by_run
 from holdfast.core.states import RunState
 from holdfast.core.topics import covers
 from holdfast.core.transfer import Dump, KeptEvent
@@ -150,14 +150,14 @@ async def ends(driver: Driver, run_ids: Sequence[str]) -> list[Run]:
     return [run for run in runs if run.state.is_end]
 
 
-async def replies(driver: Driver, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+async def replies(driver: Driver, asked: Sequence[tuple[str, str]]) -> dict[str, dict[str, str]]:
     reads = [Fields(names.replies(run_id), (message_id,)) for run_id, message_id in asked]
     found = await partitions(driver, reads)
-    return {
-        pair: decode_reply(one.fields[pair[1]])[0]
-        for pair, one in zip(asked, found, strict=True)
-        if pair[1] in one.fields
-    }
+    return replies_by_run(
+        (run_id, message_id, decode_reply(one.fields[message_id])[0])
+        for (run_id, message_id), one in zip(asked, found, strict=True)
+        if message_id in one.fields
+    )
 
 
 async def workers(driver: Driver) -> list[WorkerRecord]:

@@ -36,6 +36,7 @@ from holdfast.core.questions import (
     SlotUse,
     Stat,
     VerdictsOn,
+    replies_by_run,
 )
 from holdfast.core.states import RunState
 from holdfast.core.topics import covers
@@ -137,11 +138,10 @@ def ends(state: State, run_ids: Sequence[str]) -> list[Run]:
     return [run for run in known if run.state.is_end]
 
 
-def replies(state: State, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+def replies(state: State, asked: Sequence[tuple[str, str]]) -> dict[str, dict[str, str]]:
     """Return the replies of runs to messages, by run id and message id."""
-    known = [(run_id, message_id) for run_id, message_id in asked if run_id in state.records]
-    found = {pair: state.records[pair[0]].replies.get(pair[1]) for pair in known}
-    return {pair: reply[0] for pair, reply in found.items() if reply is not None}
+    known = [(run_id, id) for run_id, id in asked if run_id in state.records and id in state.records[run_id].replies]
+    return replies_by_run((run_id, id, state.records[run_id].replies[id][0]) for run_id, id in known)
 
 
 def slots(state: State, type: str | None) -> list[SlotUse]:

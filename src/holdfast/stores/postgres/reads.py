@@ -15,7 +15,7 @@ import psycopg
 from holdfast.core import limits
 from holdfast.core.audit import KEPT, ROUTINE
 from holdfast.core.model import Arrival, AuditFact, DeadLetter, Entry, Run, TypeRule, WorkerRecord
-from holdfast.core.questions import Details, ListDeadLetters, SlotUse
+from holdfast.core.questions import Details, ListDeadLetters, SlotUse, replies_by_run
 from holdfast.core.rules import LIMIT_LOCATION
 from holdfast.core.states import RunState
 from holdfast.core.topics import FAMILY
@@ -297,12 +297,12 @@ def _ended_in(text: str) -> list[Run]:
 
 def replies(
     connection: psycopg.Connection[Any], schema: str, asked: Sequence[tuple[str, str]]
-) -> dict[tuple[str, str], str]:
+) -> dict[str, dict[str, str]]:
     found = (
         connection.execute(qualified(_REPLIES, schema), ([one[0] for one in some], [one[1] for one in some]))
         for some in _in_parts(asked)
     )
-    return {(run_id, message_id): payload for run_id, message_id, payload in chain.from_iterable(found)}
+    return replies_by_run(chain.from_iterable(found))
 
 
 def dead_letters(connection: psycopg.Connection[Any], schema: str, query: ListDeadLetters) -> list[DeadLetter]:

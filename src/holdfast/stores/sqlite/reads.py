@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 
 import apsw
 
 from holdfast.core.audit import kept
 from holdfast.core.model import AuditFact, Run, Wait, WorkerRecord
-from holdfast.core.questions import Details
+from holdfast.core.questions import Details, replies_by_run
 from holdfast.core.states import ENDS, RunState
 from holdfast.core.unreadable import joined, reason_of
 from holdfast.stores.operations.unit_of_work import OddRow
@@ -162,12 +162,9 @@ def ends(connection: apsw.Connection, run_ids: Sequence[str]) -> list[Run]:
     return found
 
 
-def replies(connection: apsw.Connection, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    found: dict[tuple[str, str], str] = {}
-    for start in range(0, len(asked), _IDS_AT_ONCE):
-        some = rows.json_of(asked[start : start + _IDS_AT_ONCE])
-        found |= {(run_id, id): payload for run_id, id, payload in connection.execute(_REPLIES, (some,))}
-    return found
+def replies(connection: apsw.Connection, asked: Sequence[tuple[str, str]]) -> dict[str, dict[str, str]]:
+    parts = (rows.json_of(asked[start : start + _IDS_AT_ONCE]) for start in range(0, len(asked), _IDS_AT_ONCE))
+    return replies_by_run(chain.from_iterable(connection.execute(_REPLIES, (some,)) for some in parts))
 
 
 def counts(connection: apsw.Connection) -> dict[str, dict[RunState, int]]:

@@ -368,5 +368,5 @@ class LetterContract(Contract):
 
         asked = [(an_id(1), "it's"), (an_id(1), "m2"), (an_id(1), "m3"), (an_id(2), "it's")]
 
-        assert await store.changes(RepliesTo(messages=asked)) == {asked[0]: "1", asked[1]: "null"}
+        assert await store.changes(RepliesTo(messages=asked)) == {an_id(1): {"it's": "1", "m2": "null"}}
         assert await store.changes(RepliesTo(messages=[])) == {}

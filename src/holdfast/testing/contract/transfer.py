@@ -234,7 +234,7 @@ class ExportContract(Contract):
         await store.apply(SendMessages(messages=[a_message(1, id="m1"), a_message(1, id="m2"), a_message(1, id="m3")]))
 
         assert [arrival.ref for arrival in (await the_dump(store)).inbox] == ["m2", "m3"]
-        assert await store.changes(RepliesTo(messages=[(an_id(1), "m1")])) == {(an_id(1), "m1"): '"ok"'}
+        assert await store.changes(RepliesTo(messages=[(an_id(1), "m1")])) == {an_id(1): {"m1": '"ok"'}}
 
     async def test_a_restored_child_reports_its_end_to_its_restored_parent(self, store: Store, other: Store) -> None:
         """SEMANTICS, children: lineage is kept, so the end of a child reaches its parent."""
