@@ -229,7 +229,7 @@ def tells_every_end_of_a_child(right: Callable[..., None], unit: StateUnit, run:
 def pauses_without_asking(  # noqa: PLR0917 - as the function it stands in for
     right: Callable[..., bool], unit: StateUnit, run: Run, after: Run | None, request: RunControl, now: Micros
 ) -> bool:
-    after = after and replace(after, is_pausing=False)
+    after = after and replace(after, stop=None)
     return right(unit, run, after, request, now)
 
 

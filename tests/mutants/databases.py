@@ -123,8 +123,8 @@ POSTGRES = (
         edits=(
             Edit(
                 _CHECKPOINT_SQL,
-                "            and r.token = c.token\n            and coalesce(r.worker, '') <> ''\n            and not r.is_pausing\n",
-                "            and coalesce(r.worker, '') <> ''\n            and not r.is_pausing\n",
+                "            and r.token = c.token\n            and coalesce(r.worker, '') <> ''\n            and r.stop is null\n",
+                "            and coalesce(r.worker, '') <> ''\n            and r.stop is null\n",
             ),
         ),
         caught_by=(_POSTGRES,),

@@ -136,8 +136,8 @@ FENCES = (
             ),
             Edit(
                 _RULES,
-                "freed = replace(run, token=run.token + 1, is_pausing=False)",
-                "freed = replace(run, is_pausing=False)",
+                "freed = replace(run, token=run.token + 1, stop=None)",
+                "freed = replace(run, stop=None)",
             ),
         ),
         caught_by=(Catch("contract", "test_parent_and_child_that_end_in_one_batch_each_have_one_end"),),

@@ -14,6 +14,7 @@ from holdfast.core.claim_order import SHARE, Shares
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.model import Run
 from holdfast.core.states import RunState
+from holdfast.core.verbs import StopRequest
 from holdfast.stores.kv import names
 from holdfast.stores.kv.audits import fact_line
 from holdfast.stores.kv.driver import Part
@@ -144,7 +145,7 @@ def _run(chance: random.Random, run_id: str) -> Run:
         attempt=1 + (token > 1),
         crashes=chance.choice((0, 0, 0, 1, 2, 3)) if token else 0,
         arrivals=chance.choice((0, 0, 3)),
-        is_pausing=is_held and chance.random() < 0.2,
+        stop=StopRequest.PAUSE if is_held and chance.random() < 0.2 else None,
         suspended_at=chance.choice((None, START - 4)),
     )
     if is_held:

@@ -15,6 +15,7 @@ from holdfast.core.clock import SECOND
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.model import Holding, Run
 from holdfast.core.states import RunState
+from holdfast.core.verbs import StopRequest
 from holdfast.stores.kv import names
 from holdfast.stores.kv.audits import fact_line, facts_of
 from holdfast.stores.kv.driver import Part, Reserve
@@ -82,7 +83,7 @@ async def test_a_restart_makes_all_leases_void_and_charges_no_crash(
         a_held_run("rolling", state=RunState.ROLLING_BACK, rollback=RunState.FAILED, priority=3),
         a_held_run("suspect", crashes=2, token=7),
         a_held_run("crashed", crashes=1, token=4),
-        a_held_run("pausing", "w2", is_pausing=True, arrivals=3),
+        a_held_run("pausing", "w2", stop=StopRequest.PAUSE, arrivals=3),
         a_run("free", token=4),
         a_run("new"),
     ]

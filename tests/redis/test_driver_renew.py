@@ -6,6 +6,7 @@ import threading
 
 from holdfast.core.clock import SECOND
 from holdfast.core.model import Holding
+from holdfast.core.verbs import StopRequest
 from holdfast.stores.kv import names
 from holdfast.stores.kv.driver import AllFields, Part, Renewed
 from holdfast.stores.redis import RedisDriver, renewals
@@ -29,7 +30,7 @@ async def test_a_renewal_extends_leases_and_changes_no_version(
 
     now, verdicts = driver.renew("me", RECORD, [_holding(run_id) for run_id in "azp"], LEASE)
 
-    assert (now, verdicts) == (START + 5, [Renewed(0, is_pausing=False)] * 3)
+    assert (now, verdicts) == (START + 5, [Renewed(0)] * 3)
     after = {run_id: await read_run(driver, run_id) for run_id in "azp"}
     assert {run.ready_at for run, _ in after.values()} == {START + 5 + LEASE}
     assert [version for _, version in after.values()] == [version for _, version in before.values()]
@@ -47,12 +48,12 @@ async def test_a_lease_that_is_not_held_any_more_is_lost(driver: RedisDriver) ->
 
 
 async def test_a_renewal_tells_of_a_pause_and_of_arrivals_that_the_holder_does_not_know(driver: RedisDriver) -> None:
-    await place(driver, [a_held_run("a", "me", arrivals=12, is_pausing=True), a_held_run("b", "me", arrivals=2)])
+    await place(driver, [a_held_run("a", "me", arrivals=12, stop=StopRequest.PAUSE), a_held_run("b", "me", arrivals=2)])
     await driver.commit([Part(puts={names.inbox("a"): {"9": b"nine", "10": b"ten", "12": b"twelve", "3": b"three"}})])
 
     _, verdicts = driver.renew("me", RECORD, [_holding("a", seen=8), _holding("b", seen=2)], LEASE)
 
-    assert verdicts == [Renewed(12, is_pausing=True, newer=(b"nine", b"ten", b"twelve")), Renewed(2, is_pausing=False)]
+    assert verdicts == [Renewed(12, stop=StopRequest.PAUSE, newer=(b"nine", b"ten", b"twelve")), Renewed(2)]
 
 
 async def test_without_a_worker_nothing_is_written(driver: RedisDriver, clock: SettableClock) -> None:
@@ -61,7 +62,7 @@ async def test_without_a_worker_nothing_is_written(driver: RedisDriver, clock: S
 
     _, verdicts = driver.renew("", b"", [_holding("a"), _holding("b")], LEASE)
 
-    assert verdicts == [Renewed(0, is_pausing=False), None]
+    assert verdicts == [Renewed(0), None]
     assert (await read_run(driver, "a"))[0].ready_at == START
     assert (await driver.load([AllFields(names.WORKERS)])).answers == [(0, {})]
 
@@ -99,4 +100,4 @@ async def test_several_threads_may_renew_at_once(driver: RedisDriver) -> None:
     for thread in threads:
         thread.join()
 
-    assert told == [Renewed(0, is_pausing=False)] * 8
+    assert told == [Renewed(0)] * 8

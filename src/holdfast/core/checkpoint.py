@@ -13,6 +13,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import Arrival, Entry, Event, Intent, Lease, MessageToRun, Reply, Value, Wait
 from holdfast.core.states import RunState
+from holdfast.core.verbs import StopRequest
 from holdfast.core.wire import Tagged
 
 if TYPE_CHECKING:
@@ -107,15 +108,14 @@ class Checkpoint(Value, frozen=True, kw_only=True):
 class Verdict(Value, frozen=True, kw_only=True):
     """A store's answer about one run: if it is still held, and the arrivals that the holder has not seen.
 
-    `seen` is the number of the last arrival, which may have moved on to another run since. `is_pausing`: a pause was
-    requested, so the holder releases the run at the next standstill. `state` is the new state if this write, or an
-    earlier attempt at it, ended the lease.
+    `seen` is the number of the last arrival, which may have moved on to another run since. `stop` is how the holder is
+    asked to release the run. `state` is the new state if this write, or an earlier attempt at it, ended the lease.
     """
 
     run_id: str
     is_lost: bool = False
     is_held: bool = True
-    is_pausing: bool = False
+    stop: StopRequest | None = None
     arrivals: tuple[Arrival, ...] = ()
     seen: int = 0
     state: RunState | None = None

@@ -16,6 +16,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.ids import derived_id
 from holdfast.core.states import RunState
+from holdfast.core.verbs import PAUSING, StopRequest
 
 DEFAULT_PRIORITY = 100
 EVENT_RETENTION: Micros = 7 * 86_400 * 1_000_000
@@ -92,7 +93,7 @@ class Fence(Value, frozen=True, array_like=True):
     token: int
     worker: str | None
     arrivals: int
-    is_pausing: bool
+    stop: StopRequest | None
 
     @property
     def is_held(self) -> bool:
@@ -104,10 +105,10 @@ class Run(Value, frozen=True, kw_only=True):
 
     `worker` set means *held*: only the holder of `token` may write. `ready_at` is the only queue column: the instant
     from which the run may be claimed. For a held run it is the end of the lease. `rollback` set means that the code is
-    over: the run undoes its steps and ends in that state. `is_pausing` asks the holder to release the run at the next
-    standstill. `continued` is the payload of a generation after the first. `slots` are the slots it owns under the
-    limits of its type. It gives them back when it is neither held nor claimable. `deleted_at` set means that the run is
-    hidden. `purge_at` is when it is removed, if its type does not decide that: `retention` after its end, if set.
+    over: the run undoes its steps and ends in that state. `stop` is how the holder is asked to release the run.
+    `continued` is the payload of a generation after the first. `slots` are the slots it owns under the limits of its
+    type. It gives them back when it is neither held nor claimable. `deleted_at` set means that the run is hidden.
+    `purge_at` is when it is removed, if its type does not decide that: `retention` after its end, if set.
     """
 
     id: str
@@ -137,7 +138,7 @@ class Run(Value, frozen=True, kw_only=True):
     result: str | None = None
     error: ErrorRecord | None = None
     rollback: RunState | None = None
-    is_pausing: bool = False
+    stop: StopRequest | None = None
     suspended_at: Micros | None = None
     continued: str | None = None
     slots: tuple[str, ...] = ()
@@ -151,8 +152,13 @@ class Run(Value, frozen=True, kw_only=True):
         return self.worker is not None
 
     @property
+    def is_pausing(self) -> bool:
+        """True if the run is paused as soon as its holder has released it."""
+        return self.stop in PAUSING
+
+    @property
     def fence(self) -> Fence:
-        return Fence(self.id, self.token, self.worker, self.arrivals, self.is_pausing)
+        return Fence(self.id, self.token, self.worker, self.arrivals, self.stop)
 
     @property
     def input(self) -> str:

@@ -29,6 +29,7 @@ from holdfast.core.commands import Cancellation, Delete
 from holdfast.core.errors import ErrorRecord, KeyConflict
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Fence, Intent, MessageToRun, Run, Wait, WaitKind
 from holdfast.core.states import RunState, check_move
+from holdfast.core.verbs import StopRequest
 
 SUSPECT_CRASHES = 2
 CRASH_LIMIT = 3
@@ -255,7 +256,7 @@ def _let_go(run: Run, state: RunState, now: Micros, *, ready_at: Micros | None) 
         worker=None,
         claim_id=None,
         ready_at=ready_at,
-        is_pausing=False,
+        stop=None,
         updated_at=now,
     )
 
@@ -267,7 +268,7 @@ def _ended(run: Run, state: RunState, now: Micros) -> Run:
         worker=None,
         claim_id=None,
         ready_at=None,
-        is_pausing=False,
+        stop=None,
         rollback=None,
         crashes=0,
         updated_at=now,
@@ -427,7 +428,7 @@ def is_cancelled_as(child: Run, cancel: Cancellation) -> bool:
 def cancel_by_undoing(run: Run, reason: str, now: Micros) -> tuple[Run, StartRollback]:
     """Return the run with the rollback that precedes its cancel, and the start of it. A holder is fenced off."""
     start = StartRollback(end=RunState.CANCELLED, error=cancellation(reason))
-    freed = replace(run, token=run.token + 1, is_pausing=False)
+    freed = replace(run, token=run.token + 1, stop=None)
     return rolling_back(freed, start, now), start
 
 
@@ -435,14 +436,14 @@ def paused(run: Run, _waits: Iterable[Wait], now: Micros) -> Run | None:
     """Return the run, paused, or marked for its holder to pause; None if nothing changes."""
     if run.state.is_end or run.state is RunState.PAUSED or run.is_pausing:
         return None
-    asked = replace(run, is_pausing=True, updated_at=now)
+    asked = replace(run, stop=StopRequest.PAUSE, updated_at=now)
     return asked if run.is_held else _let_go(asked, RunState.PAUSED, now, ready_at=None)
 
 
 def resumed(run: Run, waits: Iterable[Wait], now: Micros) -> Run | None:
     """Return the run, resumed; None if it was not paused."""
     if run.is_pausing:
-        return replace(run, is_pausing=False, updated_at=now)
+        return replace(run, stop=None, updated_at=now)
     if run.state is not RunState.PAUSED:
         return None
     ready_at = None if is_parked(waits) else max(now, run.start_at)
@@ -475,7 +476,7 @@ def reopened(run: Run, now: Micros, *, parent_location: str | None, is_from_star
         run,
         token=run.token + 1,
         rollback=None,
-        is_pausing=False,
+        stop=None,
         crashes=0,
         result=None,
         error=None,

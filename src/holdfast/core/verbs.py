@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.states import ENDS, LIVE, RunState
@@ -22,6 +23,17 @@ if TYPE_CHECKING:
 
     Rule = Callable[[Run, Sequence[Wait], Micros], Run | None]
     """Returns the changed run, or None if nothing changes."""
+
+
+class StopRequest(StrEnum):
+    """How the holder of a run is asked to stop."""
+
+    PAUSE = "pause"
+    """At the next standstill. The run is paused then."""
+
+
+PAUSING = frozenset({StopRequest.PAUSE})
+"""Requests after which the run is paused."""
 
 
 @dataclass(frozen=True, kw_only=True)

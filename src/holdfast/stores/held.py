@@ -77,7 +77,7 @@ class Plain(msgspec.Struct, frozen=True, gc=False):
 def plain(checkpoint: Checkpoint, held: Held, now: Micros) -> Plain | None:
     """Return a checkpoint as `Plain`, or None if it takes more than one round trip."""
     run = held.run(checkpoint.run_id, checkpoint.token)
-    if run is None or run.is_pausing or _reaches_others(checkpoint):
+    if run is None or run.stop is not None or _reaches_others(checkpoint):
         return None
     for entry in checkpoint.entries:
         if entry.state is EntryState.RETRYING:

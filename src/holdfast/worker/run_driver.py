@@ -82,7 +82,7 @@ class RunDriver:
         self._is_gone = False
         self._is_lingering = False
         self._gathering = Gathering(host.clock.now() if lease.arrivals and host.gathers else 0)
-        self._is_pausing = lease.run.is_pausing
+        self._stop_request = lease.run.stop
         self._signals = host.signal_sender.signals
         self._journal = Journal(lease.run, host.name)
         self._seconds: dict[str, float] = {}
@@ -165,7 +165,7 @@ class RunDriver:
             if not self._is_leaving():
                 self.lose()
             return
-        self._is_pausing = verdict.is_pausing
+        self._stop_request = verdict.stop
         self._receive(verdict)
         self.advance()
 
@@ -321,7 +321,7 @@ class RunDriver:
 
     def _is_giving_back(self) -> bool:
         """Return True if the worker releases the run as soon as none of its steps executes: on pause or shutdown."""
-        return self._is_pausing or self._host.is_draining
+        return self._stop_request is not None or self._host.is_draining
 
     def take_checkpoint(self) -> Checkpoint | None:
         """Return the checkpoint to write now. The committer calls this."""
@@ -355,7 +355,7 @@ class RunDriver:
             return
         if checkpoint.charged:
             self.crashes = 0  # it has made progress since the crash, so it is no longer a suspect
-        self._is_pausing = verdict.is_pausing
+        self._stop_request = verdict.stop
         standstill = self._turn.committed(self._host.clock.now())
         if verdict.arrivals or verdict.seen:
             self._receive(verdict)

@@ -9,6 +9,7 @@ from holdfast.core import rules
 from holdfast.core.checkpoint import Checkpoint, Suspend
 from holdfast.core.model import Run, Wait, WaitKind
 from holdfast.core.states import ENDS, LIVE, RunState
+from holdfast.core.verbs import StopRequest
 
 NOW = 1_000
 RUN = Run(id="run", type="t", state=RunState.PENDING, payload="{}", created_at=0, start_at=0, updated_at=0, token=3)
@@ -25,7 +26,7 @@ def test_a_live_run_without_a_holder_is_paused(state: RunState) -> None:
 def test_a_held_run_is_only_asked_to_pause(state: RunState) -> None:
     run = replace(RUN, state=state, worker="w", ready_at=5)
     after = rules.paused(run, (), NOW)
-    assert after == replace(run, is_pausing=True, updated_at=NOW)
+    assert after == replace(run, stop=StopRequest.PAUSE, updated_at=NOW)
     assert after is not None
     assert rules.paused(after, (), NOW) is None
 
@@ -77,7 +78,9 @@ def test_a_wake_makes_a_run_ready_that_would_continue_later(run: Run, ready_at: 
 
 @pytest.mark.parametrize("state", sorted(RunState))
 def test_a_run_in_any_state_is_reopened_under_a_new_token(state: RunState) -> None:
-    run = replace(RUN, state=state, worker="w", crashes=3, rollback=RunState.FAILED, is_pausing=True, finished_at=9)
+    run = replace(
+        RUN, state=state, worker="w", crashes=3, rollback=RunState.FAILED, stop=StopRequest.PAUSE, finished_at=9
+    )
     after = rules.reopened(run, NOW, parent_location="call")
     assert after.parent_location == "call"
     assert (after.state, after.ready_at, after.worker, after.token) == (RunState.PENDING, NOW, None, RUN.token + 1)

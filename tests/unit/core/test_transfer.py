@@ -10,7 +10,7 @@ from holdfast.core.commands import Pause
 from holdfast.core.model import Run
 from holdfast.core.states import RunState
 from holdfast.core.transfer import EXPORT, export_pause
-from holdfast.core.verbs import VERBS
+from holdfast.core.verbs import VERBS, StopRequest
 
 HELD = Run(
     id="r", type="t", state=RunState.RUNNING, payload="{}", created_at=0, start_at=0, updated_at=0, worker="w", token=1
@@ -20,7 +20,7 @@ HELD = Run(
 def test_a_heartbeat_before_a_run_pauses_does_not_hide_that_an_export_paused_it() -> None:
     """Otherwise an import would leave the run paused forever."""
     pause = Pause(run_id="r", id=f"{EXPORT}e1")
-    pausing = replace(HELD, is_pausing=True)
+    pausing = replace(HELD, stop=StopRequest.PAUSE)
     release = Checkpoint(run_id="r", token=1, seen=0, next=Release(), beat=1)
     facts = (
         audit.of_change(pausing, pause, VERBS["pause"], 1),

@@ -231,7 +231,7 @@ class DictionaryDriver:
             partition.fields[names.READY] = b"%d" % until
         inbox = self.data.partitions.get(names.inbox(run.id), Partition(0, {})).fields
         newer = (inbox.get(str(number)) for number in range(holding.seen + 1, run.arrivals + 1))
-        return Renewed(run.arrivals, run.is_pausing, tuple(value for value in newer if value is not None))
+        return Renewed(run.arrivals, run.stop, tuple(value for value in newer if value is not None))
 
     def listen(self, heard: Callable[[bytes], None]) -> Callable[[], None]:
         subscription = asyncio.get_running_loop(), heard

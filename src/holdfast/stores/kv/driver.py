@@ -26,6 +26,7 @@ from holdfast.core.checkpoint import ClaimRequest
 from holdfast.core.clock import Micros
 from holdfast.core.model import Holding
 from holdfast.core.ports import Finding
+from holdfast.core.verbs import StopRequest
 
 # Reads
 
@@ -223,7 +224,7 @@ class Renewed(NamedTuple):
     """
 
     arrivals: int
-    is_pausing: bool
+    stop: StopRequest | None = None
     newer: tuple[bytes, ...] = ()
 
 

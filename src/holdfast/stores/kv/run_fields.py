@@ -28,7 +28,7 @@ DELETED = "deleted"
 
 MOVING = (
     "state", "token", "worker", "claim_id", "crashes", "attempt", "first_claimed_at", "python", "updated_at",
-    "arrivals", "is_pausing", "rollback", "suspended_at", "created_at", "type", "priority",
+    "arrivals", "stop", "rollback", "suspended_at", "created_at", "type", "priority",
 )  # fmt: skip
 """The fields of a live run that claims change, and those that a claim reads. The order is part of the layout."""
 

@@ -214,9 +214,7 @@ class KeyValueStore:
                 told.append(Verdict(run_id=holding.run_id, is_lost=True, is_held=False))
             else:
                 arrivals = tuple(map(decode_arrival, one.newer))
-                told.append(
-                    Verdict(run_id=holding.run_id, arrivals=arrivals, seen=one.arrivals, is_pausing=one.is_pausing)
-                )
+                told.append(Verdict(run_id=holding.run_id, arrivals=arrivals, seen=one.arrivals, stop=one.stop))
         return Verdicts(verdicts=tuple(told), now=now)
 
     async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:

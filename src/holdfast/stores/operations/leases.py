@@ -31,7 +31,7 @@ def look(unit: UnitOfWork, holdings: Sequence[Holding], now: Micros) -> Verdicts
 def verdict(unit: UnitOfWork, run: Run | Fence, seen: int) -> Verdict:
     """Return the verdict on a run that the worker still holds."""
     newer = unit.inboxes.newer(run, seen) if run.arrivals > seen else ()
-    return Verdict(run_id=run.id, arrivals=newer, seen=run.arrivals, is_pausing=run.is_pausing)
+    return Verdict(run_id=run.id, arrivals=newer, seen=run.arrivals, stop=run.stop)
 
 
 def _look_at(unit: UnitOfWork, holding: Holding, run: Run | Fence | None) -> Verdict:

@@ -40,7 +40,7 @@ create table runs (
     finished_at bigint,
     suspended_at bigint,
     rollback text,
-    is_pausing boolean not null default false,
+    stop text,
     python text,
     tags jsonb,
     options text,

@@ -9,6 +9,7 @@ from typing import Any
 from holdfast.core.clock import Clock, Micros
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.model import Holding
+from holdfast.core.verbs import StopRequest
 from holdfast.stores.kv import names
 from holdfast.stores.kv.driver import Renewed
 from holdfast.stores.redis.blocking_connection import BlockingConnection
@@ -108,5 +109,5 @@ class Renewals:
 def _verdict(item: Any) -> Renewed | None:
     if item == _LOST:
         return None
-    arrivals, is_pausing, newer = item
-    return Renewed(arrivals, bool(is_pausing), tuple(newer))
+    arrivals, stop, newer = item
+    return Renewed(arrivals, StopRequest(stop.decode()) if stop else None, tuple(newer))

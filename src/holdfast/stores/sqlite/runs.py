@@ -41,7 +41,7 @@ _OPTIONS = """
 # All fences in one row: a thread releases the GIL with each row that it fetches, and next to a busy event loop it can
 # wait milliseconds to get it back.
 _FENCES = """
-    select json_group_array(json_array(run.id, run.token, run.worker, run.arrivals, run.is_pausing))
+    select json_group_array(json_array(run.id, run.token, run.worker, run.arrivals, run.stop))
     from json_each(?) as wanted
     cross join run on run.id = wanted.value
 """  # by the primary key

@@ -35,7 +35,7 @@ create table run (
     result text,
     error text,
     rollback text,
-    is_pausing integer not null default 0,
+    stop text,
     suspended_at integer,
     slots text,
     retention integer,

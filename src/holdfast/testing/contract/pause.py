@@ -12,6 +12,7 @@ from holdfast.core.errors import RunNotFound
 from holdfast.core.ports import Store
 from holdfast.core.questions import VerdictsOn
 from holdfast.core.states import RunState
+from holdfast.core.verbs import StopRequest
 from holdfast.testing.contract.arrange import (
     LEASE,
     OTHER_WORKER,
@@ -89,7 +90,7 @@ class PauseContract(Contract):
             *(await store.changes(VerdictsOn(holdings=[holding]))).verdicts,
             *(await renew(store, holding)).verdicts,
         ]
-        assert [(verdict.is_held, verdict.is_pausing) for verdict in told] == [(True, True)] * 3
+        assert [(verdict.is_held, verdict.stop) for verdict in told] == [(True, StopRequest.PAUSE)] * 3
         assert (await facts_of(store))[-1] == "pausing"
 
     @pytest.mark.parametrize("next", [Release(), Suspend(), block(START)], ids=name_of)
@@ -163,7 +164,7 @@ class PauseContract(Contract):
         assert await store.apply(RESUME) is True
 
         verdict = await write(store, checkpoint_for(lease))
-        assert (verdict.is_held, verdict.is_pausing) == (True, False)
+        assert (verdict.is_held, verdict.stop) == (True, None)
 
     async def test_a_run_paused_while_it_rolls_back_goes_on_rolling_back(self, store: Store) -> None:
         await write(store, checkpoint_for(await held(store), entries=(a_step(has_undo=True),)))

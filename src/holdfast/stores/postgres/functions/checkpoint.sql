@@ -55,7 +55,7 @@ begin
         where r.id = c.id
             and r.token = c.token
             and coalesce(r.worker, '') <> ''
-            and not r.is_pausing
+            and r.stop is null
             and (c.kind <> 'sleep' or r.arrivals <= c.seen)
             and (c.kind <> 'end' or r.parent_id is null or r.parent_location is null)
             and (c.kind <> 'end' or r.retention is null)

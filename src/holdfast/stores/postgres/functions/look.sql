@@ -11,7 +11,7 @@ begin
                     when r.token = h.token and r.worker is not null then json_build_object(
                         'run_id', h.run_id,
                         'seen', r.arrivals,
-                        'is_pausing', r.is_pausing,
+                        'stop', r.stop,
                         'arrivals', case when r.arrivals <= h.seen then '[]'::json else newer_v1(r.id, h.seen) end
                     )
                     else json_build_object('run_id', h.run_id, 'is_lost', true, 'is_held', false)

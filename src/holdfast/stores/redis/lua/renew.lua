@@ -2,8 +2,8 @@
 -- the beginning of all keys, the epoch, the time, the lease, the worker (empty: write nothing), its record, then id,
 -- token and last known arrival for each run. No version changes, so a renewal never makes a checkpoint conflict.
 --
--- The answer is the time, then one item per run: 0 if the lease is lost, else the number of arrivals, 1 if a pause is
--- requested, and the arrivals that the holder does not know. In another epoch the answer is only the time.
+-- The answer is the time, then one item per run: 0 if the lease is lost, else the number of arrivals, how it
+-- is asked to stop, and the arrivals that the holder does not know. In another epoch the answer is only the time.
 if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[2] then
     return time_of(ARGV[3])
 end
@@ -38,7 +38,7 @@ for number = 1, #KEYS - 2 do
     if not moving or moving[TOKEN] ~= token or moving[WORKER] == null then
         answer[number + 1] = 0
     else
-        answer[number + 1] = {moving[ARRIVALS], moving[IS_PAUSING] and 1 or 0, newer(id, seen, moving[ARRIVALS])}
+        answer[number + 1] = {moving[ARRIVALS], moving[STOP] == null and '' or moving[STOP], newer(id, seen, moving[ARRIVALS])}
         if worker ~= '' then
             redis.call('HSET', KEYS[number + 2], 't', until_text)
             indexes:add('Q:' .. lane_of(moving) .. ':' .. moving[TYPE], id, until_text)
