@@ -20,7 +20,7 @@ NAMESPACES = {
 }
 CONTEXT = """step sleep sleep_until wait_event receive receive_message receive_batch send emit start call map join race
 first_settled loop version removed continue_as_new tx set_value now random uuid run logger"""
-SELECTION = "cancel pause resume wake recover rewind delete"
+SELECTION = "cancel pause resume wake evict recover rewind delete"
 
 NAMES_LIMIT = 32
 ROOT_LIMIT = 44

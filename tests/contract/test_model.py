@@ -226,11 +226,14 @@ def tells_every_end_of_a_child(right: Callable[..., None], unit: StateUnit, run:
     right(unit, replace(run, attempt=1), now)
 
 
-def pauses_without_asking(  # noqa: PLR0917 - as the function it stands in for
-    right: Callable[..., bool], unit: StateUnit, run: Run, after: Run | None, request: RunControl, now: Micros
+def pauses_without_asking(
+    right: Callable[..., bool], unit: StateUnit, run: Run, request: RunControl, now: Micros
 ) -> bool:
-    after = after and replace(after, stop=None)
-    return right(unit, run, after, request, now)
+    is_changed = right(unit, run, request, now)
+    after = unit.runs.get(run.id)
+    if after is not None and after.stop is not None:
+        unit.runs.put(replace(after, stop=None))
+    return is_changed
 
 
 def keeps_what_it_was_handed(

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import hypothesis.strategies as st
 
-from holdfast.core.commands import Cancel, Delete, Fork, Pause, Recover, Resume, Rewind, RunControl, Wake
+from holdfast.core.commands import Cancel, Delete, Evict, Fork, Pause, Recover, Resume, Rewind, RunControl, Wake
 from holdfast.testing.contract.arrange import an_id
 
-KINDS = ("cancel", "force", *("pause", "resume", "rewind", "recover") * 2, "wake", "fork", "delete")
+KINDS = ("cancel", "force", *("pause", "resume", "rewind", "recover") * 2, "wake", "evict", "fork", "delete")
 WISHES = st.tuples(
     st.sampled_from(KINDS),
     st.integers(0, 2),  # selects the id of the request: a few, so that repeats are common
@@ -31,6 +31,8 @@ def request_of(wish: Wish, run_id: str, locations: Sequence[str]) -> RunControl:
             return Pause(run_id=run_id, id=id, reason="it's %")
         case "resume":
             return Resume(run_id=run_id, id=id)
+        case "evict":
+            return Evict(run_id=run_id, id=id)
         case "wake":
             return Wake(run_id=run_id, id=id)
         case "rewind":

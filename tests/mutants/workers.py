@@ -82,7 +82,7 @@ MUTANTS = (
         edits=(
             Edit(
                 _DRIVER,
-                "        self._abandon(list(self._bodies))\n        self.advance()\n",
+                "        self._abandon(list(self._bodies))\n        self._ending.clear()\n        self.advance()\n",
                 "        for body in list(self._bodies.values()):\n"
                 "            if body.task is not None:\n"
                 "                body.task.cancel()\n"

@@ -22,7 +22,7 @@ from tests.programs.interpreter import LIMIT_SECONDS, Program, mail_of, news_of
 from tests.simulation import crowd, flows
 from tests.simulation.plan import Act, Plan
 
-CONTROLS = frozenset({"cancel", "pause", "resume", "wake", "recover"})
+CONTROLS = frozenset({"cancel", "pause", "resume", "wake", "evict", "recover"})
 
 
 async def perform(act: Act, hf: Holdfast, plan: Plan, accepted: set[str]) -> None:

@@ -94,7 +94,7 @@ def _controls(chance: random.Random, begin: float, run: str) -> list[Act]:
     """Return what people do to a run that may end in any way."""
     acts = []
     for _ in range(chance.randint(1, 4)):
-        what = chance.choice(["cancel", "pause", "resume", "resume", "wake", "recover", "rewind"])
+        what = chance.choice(["cancel", "pause", "resume", "resume", "wake", "evict", "recover", "rewind"])
         at = begin + chance.choice([0.0, 0.002, chance.random() * 2, chance.random() * 60])
         acts.append(Act(at=round(at, 3), what=what, run=run, number=chance.randint(0, 9)))
     return acts

@@ -80,6 +80,10 @@ class Wake(Control[bool], frozen=True, kw_only=True):
     """Make a waiting run ready now, so that it checks its waits again."""
 
 
+class Evict(Control[bool], frozen=True, kw_only=True):
+    """Make the holder cancel its bodies and release the run, so that any worker can continue it."""
+
+
 class Rewind(Control[bool], frozen=True, kw_only=True):
     """Drop the entry at a location and all later ones, and continue from there. `force` takes a held run away."""
 
@@ -154,7 +158,7 @@ class Cancellation(Value, frozen=True, kw_only=True):
         return cls(reason=command.reason, force=command.force, request=command.id, by=command.by)
 
 
-RunControl = Cancel | Pause | Resume | Wake | Rewind | Recover | Fork | Delete | DropMessage
+RunControl = Cancel | Pause | Resume | Wake | Evict | Rewind | Recover | Fork | Delete | DropMessage
 
 
 # Messages and events

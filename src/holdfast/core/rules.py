@@ -436,19 +436,29 @@ def paused(run: Run, _waits: Iterable[Wait], now: Micros) -> Run | None:
     """Return the run, paused, or marked for its holder to pause; None if nothing changes."""
     if run.state.is_end or run.state is RunState.PAUSED or run.is_pausing:
         return None
-    asked = replace(run, stop=StopRequest.PAUSE, updated_at=now)
+    stop = StopRequest.PAUSE if run.stop is None else StopRequest.EVICT_THEN_PAUSE
+    asked = replace(run, stop=stop, updated_at=now)
     return asked if run.is_held else _let_go(asked, RunState.PAUSED, now, ready_at=None)
 
 
 def resumed(run: Run, waits: Iterable[Wait], now: Micros) -> Run | None:
     """Return the run, resumed; None if it was not paused."""
     if run.is_pausing:
-        return replace(run, stop=None, updated_at=now)
+        stop = StopRequest.EVICT if run.stop is StopRequest.EVICT_THEN_PAUSE else None
+        return replace(run, stop=stop, updated_at=now)
     if run.state is not RunState.PAUSED:
         return None
     ready_at = None if is_parked(waits) else max(now, run.start_at)
     # Paused time does not count towards max_suspend.
     return replace(_let_go(run, RunState.PENDING, now, ready_at=ready_at), suspended_at=None)
+
+
+def evicted(run: Run, _waits: Iterable[Wait], now: Micros) -> Run | None:
+    """Return the run, marked for its holder to release it at once; None if no worker holds it, or it is marked."""
+    if not run.is_held or run.stop in (StopRequest.EVICT, StopRequest.EVICT_THEN_PAUSE):
+        return None
+    stop = StopRequest.EVICT if run.stop is None else StopRequest.EVICT_THEN_PAUSE
+    return replace(run, stop=stop, updated_at=now)
 
 
 def roused(run: Run, waits: Iterable[Wait], now: Micros) -> Run | None:

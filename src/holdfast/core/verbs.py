@@ -30,9 +30,13 @@ class StopRequest(StrEnum):
 
     PAUSE = "pause"
     """At the next standstill. The run is paused then."""
+    EVICT = "evict"
+    """Now: bodies of steps are cancelled. The run is ready for any worker then."""
+    EVICT_THEN_PAUSE = "evict_then_pause"
+    """Now: bodies of steps are cancelled. The run is paused then."""
 
 
-PAUSING = frozenset({StopRequest.PAUSE})
+PAUSING = frozenset({StopRequest.PAUSE, StopRequest.EVICT_THEN_PAUSE})
 """Requests after which the run is paused."""
 
 
@@ -177,6 +181,29 @@ _ALL = (
         event="woken",
         details={"cause": "wake"},
         signal="a run was made to check its waits now",
+    ),
+    Verb(
+        name="evict",
+        doing="evicting",
+        done="evicted",
+        summary="Take running runs from their workers, for any worker to continue.",
+        about=(
+            "Make the workers that hold the runs release them. Steps that execute right now are cancelled and executed "
+            "again."
+        ),
+        help=(
+            "The worker that holds a run cancels the steps that execute and releases the run when they have ended, at "
+            "the latest after its grace period. Nothing is recorded about those steps, and no attempt is counted: any "
+            f"worker may continue the run and executes them again.\n\n{_RUN} The exit code is 6 if no worker holds a "
+            "named run."
+        ),
+        examples=("key:order-17", "--filter type:shop.* --dry-run"),
+        states=frozenset({RunState.RUNNING, RunState.ROLLING_BACK}),
+        of="running ",
+        unchanged="is held by no worker, or leaves its worker already",
+        rule="evicted",
+        event="evicted",
+        signal="a worker was asked to release a run at once",
     ),
     Verb(
         name="recover",

@@ -169,6 +169,14 @@ class RunHandle(Generic[R]):
         """
         return await self._control("wake", by=by)
 
+    async def evict(self, *, by: str = "") -> bool:
+        """Take the run from the worker that holds it, for any worker to continue. Returns False if none holds it.
+
+        The worker cancels the steps that execute right now, and releases the run when they have ended, at the latest
+        after its `grace_seconds`. Nothing is recorded about those steps, so they are executed again.
+        """
+        return await self._control("evict", by=by)
+
     async def rewind(self, location: str, *, force: bool = False, by: str = "") -> bool:
         """Drop the history of the run from a location on, and continue from there, even if the run had ended.
 
@@ -368,6 +376,7 @@ class SyncRunHandle(Facade, Generic[R]):
     pause = blocking(RunHandle.pause)
     resume = blocking(RunHandle.resume)
     wake = blocking(RunHandle.wake)
+    evict = blocking(RunHandle.evict)
     rewind = blocking(RunHandle.rewind)
     recover = blocking(RunHandle.recover)
     delete = blocking(RunHandle.delete)

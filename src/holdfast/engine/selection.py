@@ -112,6 +112,7 @@ class BulkVerbs(Generic[A]):
     pause: _WithReason[A]
     resume: _Plain[A]
     wake: _Plain[A]
+    evict: _Plain[A]
     recover: _WithForce[A]
     rewind: _WithLocationAndForce[A]
     delete: _WithForce[A]

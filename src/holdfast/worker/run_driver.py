@@ -24,11 +24,12 @@ from holdfast.core.checkpoint import (
     Suspend,
     Verdict,
 )
-from holdfast.core.clock import Micros, Timer
+from holdfast.core.clock import Micros, Timer, micros
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import Holding, Lease
 from holdfast.core.ports import Transacted
 from holdfast.core.rules import next_deadline
+from holdfast.core.verbs import StopRequest
 from holdfast.runner.attempt import AttemptEnd, Raised, Returned, TimedOut
 from holdfast.runner.definition import Definition
 from holdfast.runner.flow_type import FlowType
@@ -83,6 +84,8 @@ class RunDriver:
         self._is_lingering = False
         self._gathering = Gathering(host.clock.now() if lease.arrivals and host.gathers else 0)
         self._stop_request = lease.run.stop
+        self._ending: set[Body] = set()
+        self._patience: Timer | None = None
         self._signals = host.signal_sender.signals
         self._journal = Journal(lease.run, host.name)
         self._seconds: dict[str, float] = {}
@@ -94,7 +97,7 @@ class RunDriver:
 
     @property
     def is_executing(self) -> bool:
-        return bool(self._bodies) or self._transaction is not None
+        return bool(self._bodies or self._ending) or self._transaction is not None
 
     def begin(self) -> None:
         """Start or resume the workflow."""
@@ -127,7 +130,7 @@ class RunDriver:
         if standstill.wake_at is not None or self._timer is not None or self._gathering.arrived_at:
             self._arm(standstill)
         # Nothing executes and no checkpoint is in flight or due: the run only waits for a near deadline.
-        is_lingering = not self._bodies and self._sent is None and self._wanted is None
+        is_lingering = not self._bodies and not self._ending and self._sent is None and self._wanted is None
         if is_lingering != self._is_lingering:
             self._linger(is_lingering=is_lingering)
         if self._sent is None and self._wanted is not None:
@@ -165,9 +168,26 @@ class RunDriver:
             if not self._is_leaving():
                 self.lose()
             return
-        self._stop_request = verdict.stop
+        self._heed(verdict)
         self._receive(verdict)
         self.advance()
+
+    def _heed(self, verdict: Verdict) -> None:
+        """Note how the store asks for the run. If it is to be evicted, cancel its bodies, and wait for their end."""
+        self._stop_request = verdict.stop
+        if verdict.stop is None or verdict.stop is StopRequest.PAUSE:
+            return
+        bodies = list(self._bodies.values())
+        self._abandon(list(self._bodies))
+        self._ending.update(body for body in bodies if body.abandon(self._body_ended))
+        if self._ending and self._patience is None:
+            grace = self._host.clock.now() + micros(self._host.grace_seconds)
+            self._patience = self._host.clock.call_at(grace, self.stop)
+
+    def _body_ended(self, body: Body) -> None:
+        self._ending.discard(body)
+        if not self._ending:
+            self.advance()
 
     def _receive(self, verdict: Verdict) -> None:
         if verdict.arrivals and self._host.gathers:
@@ -177,6 +197,7 @@ class RunDriver:
     def stop(self) -> None:
         """Give the run back now: abandon every running body, and record nothing about it."""
         self._abandon(list(self._bodies))
+        self._ending.clear()
         self.advance()
 
     def drop(self) -> None:
@@ -305,7 +326,9 @@ class RunDriver:
             return self._refusal
         if standstill.end is not None:
             return standstill.end
-        if not self._bodies:
+        if not self._bodies and not self._ending:
+            if self._stop_request is StopRequest.EVICT:
+                return _RELEASE  # not suspended: it is ready now
             if standstill.may_suspend and not self._lingers(standstill):
                 return _SUSPEND
             if self._is_giving_back():
@@ -355,7 +378,7 @@ class RunDriver:
             return
         if checkpoint.charged:
             self.crashes = 0  # it has made progress since the crash, so it is no longer a suspect
-        self._stop_request = verdict.stop
+        self._heed(verdict)
         standstill = self._turn.committed(self._host.clock.now())
         if verdict.arrivals or verdict.seen:
             self._receive(verdict)
@@ -481,6 +504,8 @@ class RunDriver:
         if self._is_lingering:
             self._linger(is_lingering=False)
         self._disarm()
+        if self._patience is not None:
+            self._patience.cancel()
         self._abandon(list(self._bodies))
         if self._transaction is not None:
             self._transaction[1].cancel()

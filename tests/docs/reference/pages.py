@@ -79,7 +79,7 @@ PAGES = (
             Entry(
                 "RunHandle",
                 "run",
-                ["cancel", "pause", "resume", "wake", "recover", "rewind", "fork", "delete"],
+                ["cancel", "pause", "resume", "wake", "evict", "recover", "rewind", "fork", "delete"],
                 "Controls",
             )
         ],

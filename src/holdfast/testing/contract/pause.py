@@ -1,4 +1,4 @@
-"""Contract of `pause`, `resume` and `wake`."""
+"""Contract of `pause`, `resume`, `evict` and `wake`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Release, StartRollback, Suspend
 from holdfast.core.clock import SECOND
-from holdfast.core.commands import Cancel, Pause, Resume, RunControl, SendMessages, Wake
+from holdfast.core.commands import Cancel, Evict, Pause, Resume, RunControl, SendMessages, Wake
 from holdfast.core.errors import RunNotFound
 from holdfast.core.ports import Store
 from holdfast.core.questions import VerdictsOn
@@ -46,6 +46,7 @@ from holdfast.testing.contract.clock import START, SettableClock
 
 PAUSE = Pause(run_id=an_id(1), id="p", reason="wait a bit")
 RESUME = Resume(run_id=an_id(1), id="r")
+EVICT = Evict(run_id=an_id(1), id="e")
 WAKE = Wake(run_id=an_id(1), id="w")
 
 
@@ -129,6 +130,61 @@ class PauseContract(Contract):
         lease = await claim_one(store, worker=OTHER_WORKER)
 
         assert lease.run.is_pausing
+
+    async def test_the_holder_of_a_run_learns_of_an_eviction_and_releases_the_run(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """SEMANTICS, evict: no crash is charged, and the run is ready now for any worker."""
+        lease = await held(store)
+        hints = HintRecorder(store)
+
+        assert await store.apply(EVICT) is True
+        assert await store.apply(EVICT) is True  # the same request again
+        assert await store.apply(replace(EVICT, id="e2")) is False
+
+        await hints.until("arrived", an_id(1))
+        hints.stop()
+        assert (await write(store, checkpoint_for(lease, entries=(a_step(),)))).stop is StopRequest.EVICT
+        (verdict,) = (await renew(store, holding_of(lease))).verdicts
+        assert verdict.stop is StopRequest.EVICT
+        clock.advance(SECOND)
+        await write(store, checkpoint_for(lease, Release()))
+        run = await the_run(store)
+        assert (run.state, run.ready_at, run.worker, run.stop, run.crashes) == (
+            RunState.PENDING,
+            START + SECOND,
+            None,
+            None,
+            0,
+        )
+        assert (await facts_of(store))[-2:] == ["evicted", "released"]
+        assert (await claim_one(store, worker=OTHER_WORKER)).run.stop is None
+
+    async def test_a_run_without_a_holder_is_not_evicted(self, store: Store) -> None:
+        """SEMANTICS, evict: False if no worker holds the run."""
+        await start(store, an_intent(1))
+        await suspended(store, 2, for_time(START + SECOND))
+        await ended(store, 3)
+        before = [await picture_of(store, number) for number in (1, 2, 3)]
+
+        assert [await store.apply(replace(EVICT, run_id=an_id(number))) for number in (1, 2, 3)] == [False] * 3
+
+        assert [await picture_of(store, number) for number in (1, 2, 3)] == before
+
+    @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+    async def test_an_evicted_run_with_a_pause_request_is_paused(self, store: Store, order: tuple[int, int]) -> None:
+        lease = await held(store)
+
+        for place in order:
+            assert await store.apply((EVICT, PAUSE)[place]) is True
+
+        assert (await the_run(store)).stop is StopRequest.EVICT_THEN_PAUSE
+        assert await store.apply(RESUME) is True
+        assert (await the_run(store)).stop is StopRequest.EVICT
+        assert await store.apply(replace(PAUSE, id="p2")) is True
+        await write(store, checkpoint_for(lease, Release()))
+        run = await the_run(store)
+        assert (run.state, run.ready_at, run.stop) == (RunState.PAUSED, None, None)
 
     async def test_a_message_to_a_paused_run_waits_until_it_is_resumed(self, store: Store) -> None:
         """T1: an arrival stays in the inbox and does not resume the run."""
