@@ -23,7 +23,7 @@ SIGNALS = {
     "run.claimed": "a worker took a run, for the first time or again",
     "run.suspended": "a run waits, and no worker holds it",
     "run.continued": "a run began its next generation",
-    "run.released": "a worker that stops released a run",
+    "run.released": "a worker released a run, because it stops or the run was evicted",
     "run.lost": "a worker lost a run: it was cancelled, rewound or taken over",
     "run.blocked": "a run cannot continue by itself",
     "run.rolling_back": "a run begins to undo its steps",
