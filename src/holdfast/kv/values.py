@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import asdict
 
 from holdfast.core.clock import Micros
+from holdfast.core.columns import columns_of
 from holdfast.core.errors import ErrorRecord
-from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Event, Intent, Run, Wait
+from holdfast.core.model import Arrival, Entry, Event, Intent, Run, Wait
 
 V = TypeVar("V")
 
@@ -30,26 +34,26 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
     outbox: int
 
 
-class HistoryValue(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The outcome of an operation."""
-
-    kind: EntryKind
-    position: int
-    result: str | None
-    error: ErrorRecord | None
-    ref: str | None
-    since: int
-    has_undo: bool
+_COLUMNS = columns_of(Entry)
+_OUTCOME = ("kind", "position", "result", "error", "ref", "since", "has_undo")
+_PROGRESS = ("state", "attempts", "started_at", "finished_at", "retry_at")
+_LATER = [field for field in _COLUMNS if field not in ("location", *_OUTCOME, *_PROGRESS)]
 
 
-class EntryMetadata(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The progress of an operation."""
+def _part_of_entry(name: str, fields: Sequence[str], later: Sequence[str] = ()) -> type[msgspec.Struct]:
+    """Return a struct of some fields of an entry. Their order is part of the layout; `later` ones may be missing."""
+    required = [(field, _COLUMNS[field].annotation) for field in fields]
+    optional = [(field, _COLUMNS[field].annotation, _COLUMNS[field].default) for field in later]
+    return msgspec.defstruct(name, [*required, *optional], frozen=True, array_like=True, gc=False)
 
-    state: EntryState
-    attempts: int
-    started_at: Micros
-    finished_at: Micros | None
-    retry_at: Micros | None
+
+HistoryValue = _part_of_entry("HistoryValue", _OUTCOME)
+"""The outcome of an operation."""
+EntryMetadata = _part_of_entry("EntryMetadata", _PROGRESS, _LATER)
+"""The progress of an operation."""
+
+_outcome = attrgetter(*_OUTCOME)
+_progress = attrgetter(*_PROGRESS, *_LATER)
 
 
 class ChildStub(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,27 +104,9 @@ read_event = ValueReader(EventValue)
 
 def split(entry: Entry) -> tuple[bytes, bytes]:
     """Return the two values of an entry: the one of the history, and its metadata."""
-    history = HistoryValue(
-        entry.kind, entry.position, entry.result, entry.error, entry.ref, entry.since, entry.has_undo
-    )
-    metadata = EntryMetadata(entry.state, entry.attempts, entry.started_at, entry.finished_at, entry.retry_at)
-    return encode(history), encode(metadata)
+    return encode(_outcome(entry)), encode(_progress(entry))
 
 
-def joined(location: str, history: HistoryValue, metadata: EntryMetadata) -> Entry:
+def joined(location: str, history: msgspec.Struct, metadata: msgspec.Struct) -> Entry:
     """Return an entry from its two values."""
-    return Entry(
-        location=location,
-        kind=history.kind,
-        state=metadata.state,
-        position=history.position,
-        attempts=metadata.attempts,
-        result=history.result,
-        error=history.error,
-        started_at=metadata.started_at,
-        finished_at=metadata.finished_at,
-        retry_at=metadata.retry_at,
-        ref=history.ref,
-        since=history.since,
-        has_undo=history.has_undo,
-    )
+    return Entry(location=location, **asdict(history), **asdict(metadata))

@@ -28,6 +28,9 @@ from holdfast.stores.working.working_set import WorkingSet
 
 encode = msgspec.json.encode
 
+_RELEASED = ("state", "ready_at", "crashes", "suspended_at", "rollback", "result", "error")
+"""Fields that `checkpoint_v1` writes when a run is released. All others stay, or follow from the release."""
+
 
 def _kind(one: Plain) -> str:
     """Return the kind of check that the server makes before it writes."""
@@ -58,16 +61,7 @@ def _move(one: Plain, number: int, now: Micros) -> dict[str, Any] | None:
 
 def _moved(before: Run, after: Run, now: Micros) -> dict[str, Any]:
     """Return the new fields of a run that is released, and the audit fact of its move."""
-    fields = {
-        "state": after.state,
-        "ready_at": after.ready_at,
-        "crashes": after.crashes,
-        "suspended_at": after.suspended_at,
-        "rollback": after.rollback,
-        "result": after.result,
-        "error": after.error,
-    }
-    moved = {name: value for name, value in fields.items() if value is not None}
+    moved = {name: value for name in _RELEASED if (value := getattr(after, name)) is not None}
     fact = audit.of_move(before, after, now)
     return moved if fact is None else {**moved, "event": fact.event, "data": fact.data or None}
 

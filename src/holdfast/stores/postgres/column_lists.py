@@ -5,31 +5,23 @@ Each kind of value has these lists, with its noun before them:
 - `columns`: the columns of its table.
 - `record`: the fields of its JSON with their types, for `json_to_recordset`.
 - `values`: what is written to the columns, from a record named `n`. The JSON leaves out defaults.
-- `updates`: the assignments of an upsert, without the key.
+- `updates`: the assignments of an upsert: all columns but the first, which is the key.
 - `fields`: what is read from the columns, as the fields of the value.
 
+The lists of `intent` have what a run gets from its start, those of `letter` have no number, because the table gives it.
 `run_changes` are the assignments of an update of a run, from a record named `n`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from holdfast.core.columns import FIXED, NEVER_NULL, StoredColumn, columns_of
 from holdfast.core.flow_definitions import FlowDefinition
-from holdfast.core.model import Arrival, DeadLetter, Entry, Run, TypeRule, Wait
-
-_KINDS: dict[str, tuple[type[msgspec.Struct], str]] = {
-    "run": (Run, "id"),
-    "entry": (Entry, "location"),
-    "arrival": (Arrival, "number"),
-    "wait": (Wait, "location"),
-    "type": (TypeRule, "name"),
-    "flow": (FlowDefinition, "type"),
-}
-"""The kinds of values by noun, each with the field that is its key among those of its run, or of all."""
+from holdfast.core.model import Arrival, DeadLetter, Entry, Intent, Run, TypeRule, Wait
+from holdfast.stores.working.working_set import EventRow
 
 _WRITTEN = {"ready_at": "instant(n.ready_at)", "tags": "n.tags::jsonb"}
 """Values of columns of a run that SQL producers write too, so that they have types of their own."""
@@ -46,18 +38,28 @@ _TYPES = {bool: "boolean", int: "bigint"}
 
 def column_lists() -> dict[str, str]:
     """Return all lists, by the names that the SQL files have for them."""
-    lists = {f"{noun}_{name}": text for noun, (kind, key) in _KINDS.items() for name, text in _lists(kind, key)}
-    lists |= {f"letter_{name}": text for name, text in _lists(DeadLetter, "number", is_numbered=True)}
-    changing = [one for one in columns_of(Run).values() if one.field not in FIXED]
+    run = columns_of(Run)
+    kinds = {
+        "run": run,
+        "intent": {field: one for field, one in columns_of(Intent).items() if field in run and field != "start_at"},
+        "entry": columns_of(Entry),
+        "arrival": columns_of(Arrival),
+        "wait": columns_of(Wait),
+        "type": columns_of(TypeRule),
+        "flow": columns_of(FlowDefinition),
+        "event": columns_of(EventRow),
+        "letter": {field: one for field, one in columns_of(DeadLetter).items() if field != "number"},
+    }
+    lists = {f"{noun}_{name}": text for noun, of in kinds.items() for name, text in _lists([*of.values()])}
+    changing = [one for field, one in run.items() if field not in FIXED]
     return lists | {"run_changes": ", ".join(f"{one.name} = {_written(one)}" for one in changing)}
 
 
-def _lists(kind: type[msgspec.Struct], key: str, *, is_numbered: bool = False) -> Iterator[tuple[str, str]]:
-    columns = [one for one in columns_of(kind).values() if not (is_numbered and one.field == key)]
+def _lists(columns: Sequence[StoredColumn]) -> Iterator[tuple[str, str]]:
     yield "columns", ", ".join(one.name for one in columns)
     yield "record", ", ".join(f"{_field(one)} {_type(one)}" for one in columns)
     yield "values", ", ".join(map(_written, columns))
-    yield "updates", ", ".join(f"{one.name} = excluded.{one.name}" for one in columns if one.field != key)
+    yield "updates", ", ".join(f"{one.name} = excluded.{one.name}" for one in columns[1:])
     yield "fields", ", ".join(map(_read, columns))
 
 

@@ -392,10 +392,6 @@ create view waits_read as
     select run_id, place, {{wait_fields}}
     from waits;
 
-create view events_read as
-    select number, topic, id, payload, at, reached, state, holder, taken_at
-    from events;
-
 -- Views for people, with singular names. Payloads are shown as `json`, because `jsonb` refuses some of them. Deleted
 -- runs are not shown.
 

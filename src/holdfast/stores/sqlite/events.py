@@ -17,22 +17,23 @@ from holdfast.core.clock import Micros
 from holdfast.core.model import Arrival, Event, Topic
 from holdfast.core.topics import FAMILY, HANDED_EXPIRY, TAKEN_RETENTION, EventState
 from holdfast.core.transfer import KeptEvent
+from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.rows import Row
 
 if TYPE_CHECKING:
     from holdfast.stores.sqlite.transaction import Transaction
 
-_TOPICS = """
-    select name, mode, retention, max_pending
+_TOPICS = f"""
+    select {rows.listed(Topic)}
     from topic
     order by name
 """  # full scan: there are few topics
 
-_PUT_TOPIC = """
-    insert into topic (name, mode, retention, max_pending)
-    values (?, ?, ?, ?)
+_PUT_TOPIC = f"""
+    insert into topic ({rows.listed(Topic)})
+    values ({rows.placed(rows.listed(Topic))})
     on conflict (name) do update
-    set mode = excluded.mode, retention = excluded.retention, max_pending = excluded.max_pending
+    set {rows.overwritten(Topic, "name")}
 """
 
 # `_LAST_CHARACTER` bounds a family of topics: topic names cannot contain it, because it is not printable.
@@ -142,13 +143,13 @@ _BEGIN = """
     values ('event', ?)
 """
 
+_topic_of = rows.reader(Topic, what="topic {name}")
+_topic_row = rows.writer(Topic)
+
 
 def list_topics(connection: apsw.Connection) -> list[Topic]:
     """Return the rules set for topics, by name."""
-    return [
-        Topic(name=name, mode=mode, retention=retention, max_pending=max_pending)
-        for name, mode, retention, max_pending in connection.execute(_TOPICS)
-    ]
+    return [_topic_of(row) for row in connection.execute(_TOPICS)]
 
 
 def last_event(connection: apsw.Connection) -> int:
@@ -183,7 +184,7 @@ class SqliteEvents:
     def put_topics(self, topics: Sequence[Topic]) -> None:
         """Set the rules of topics. Makes the pruner look at their events again."""
         for topic in topics:
-            self._connection.execute(_PUT_TOPIC, (topic.name, topic.mode, topic.retention, topic.max_pending))
+            self._connection.execute(_PUT_TOPIC, _topic_row(topic))
             is_family = topic.name.endswith(FAMILY)
             first = topic.name.removesuffix(FAMILY)
             self._connection.execute(_RECONSIDER, (first, first + _LAST_CHARACTER if is_family else first))

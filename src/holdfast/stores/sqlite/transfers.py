@@ -16,7 +16,6 @@ from holdfast.core.model import Schedule
 from holdfast.core.transfer import Dump, KeptEvent, Origin, Restoration, Restored
 from holdfast.stores.operations import schedules, transfers
 from holdfast.stores.sqlite import events, histories, reads, rows, unreadable
-from holdfast.stores.sqlite.rows import Row
 
 if TYPE_CHECKING:
     from holdfast.stores.sqlite.readers import Readers
@@ -72,6 +71,7 @@ _KEEP_ORIGIN = """
     set value = excluded.value
 """
 
+_event_of = rows.reader(KeptEvent, what="event {number}")
 _decode_origin = msgspec.json.Decoder(Origin).decode
 
 
@@ -141,10 +141,3 @@ def dump(connection: apsw.Connection, run_ids: Sequence[str]) -> list[Dump]:
 def kept_events(connection: apsw.Connection, after: int, limit: int) -> list[KeptEvent]:
     """Return events after a number that a run can still receive."""
     return [_event_of(row) for row in connection.execute(_KEPT_EVENTS, (after, limit))]
-
-
-def _event_of(row: Row) -> KeptEvent:
-    number, topic, id, payload, at, reached, is_queued = row
-    return KeptEvent(
-        number=number, topic=topic, id=id, payload=payload, at=at, reached=reached, is_queued=bool(is_queued)
-    )

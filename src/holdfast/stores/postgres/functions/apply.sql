@@ -144,12 +144,9 @@ begin
         where events.number = f.number::bigint;
     end if;
     if c.events is not null then
-        insert into events (number, topic, id, payload, at, reached, state, holder, taken_at)
-        select e.number, e.topic, e.id, e.payload, e.at, e.reached, e.state, e.holder, e.taken_at
-        from json_to_recordset(c.events) as e (
-            number bigint, topic text, id text, payload text, at bigint, reached bigint, state text, holder text,
-            taken_at bigint
-        )
+        insert into events ({{event_columns}})
+        select {{event_values}}
+        from json_to_recordset(c.events) as n ({{event_record}})
         on conflict (number) do update
         set reached = excluded.reached, state = excluded.state, holder = excluded.holder,
             taken_at = excluded.taken_at;

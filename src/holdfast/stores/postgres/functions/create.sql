@@ -20,45 +20,29 @@ begin
         );
     end if;
     insert into runs (
-        id, type, state, priority, ready_at, worker, token, claim_id, key, parent_id, parent_location, on_close,
-        created_at, start_at, updated_at, first_claimed_at, python, tags, retention, options, payload
+        state, ready_at, worker, token, claim_id, created_at, start_at, updated_at, first_claimed_at, python,
+        {{intent_columns}}
     )
     select
-        i.id,
-        i.type,
-        case when i.is_leased then 'running' else 'pending' end,
-        coalesce(i.priority, 100),
-        instant(case when i.is_leased then now + (lease ->> 'lease')::bigint else i.start_at end),
-        case when i.is_leased then lease ->> 'worker' end,
-        i.is_leased::integer,
-        case when i.is_leased then lease ->> 'claim_id' end,
-        i.key,
-        i.parent_id,
-        i.parent_location,
-        coalesce(i.on_close, 'abandon'),
+        case when n.is_leased then 'running' else 'pending' end,
+        instant(case when n.is_leased then now + (lease ->> 'lease')::bigint else n.begin_at end),
+        case when n.is_leased then lease ->> 'worker' end,
+        n.is_leased::integer,
+        case when n.is_leased then lease ->> 'claim_id' end,
         now,
-        i.start_at,
+        n.begin_at,
         now,
-        case when i.is_leased then now end,
-        case when i.is_leased then lease ->> 'python' end,
-        i.tags,
-        i.retention,
-        i.options::text,
-        i.payload
+        case when n.is_leased then now end,
+        case when n.is_leased then lease ->> 'python' end,
+        {{intent_values}}
     from (
-        select *, lease is not null and t.start_at <= now and t.type <> all(ruled) as is_leased
+        select *, lease is not null and t.begin_at <= now and t.type <> all(ruled) as is_leased
         from (
-            select
-                r.id, r.type, r.payload, r.key, r.priority, r.tags, r.parent_id, r.parent_location, r.on_close,
-                r.options, r.retention,
-                greatest(now, coalesce(r.start_at, 0)) + coalesce(r.delay, 0) as start_at
-            from json_to_recordset(wanted) as r (
-                id text, type text, payload text, key text, priority smallint, start_at bigint, delay bigint,
-                tags jsonb, parent_id text, parent_location text, on_close text, options json, retention bigint
-            )
+            select *, greatest(now, coalesce(r.start_at, 0)) + coalesce(r.delay, 0) as begin_at
+            from json_to_recordset(wanted) as r (start_at bigint, delay bigint, {{intent_record}})
         ) as t
-    ) as i
-    order by i.key collate "C", i.id collate "C"
+    ) as n
+    order by n.key collate "C", n.id collate "C"
     on conflict do nothing;
     get diagnostics made = row_count;
     if made < json_array_length(wanted) then

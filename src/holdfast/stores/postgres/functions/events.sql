@@ -43,7 +43,7 @@ begin
                 limit t.count
             ) as pending
         ) as wanted
-        join events_read as e on e.number = wanted.number
+        join events as e on e.number = wanted.number
     );
 end
 $$;
