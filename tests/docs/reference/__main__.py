@@ -11,7 +11,7 @@ FOLDER = DOCS / "reference"
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     made = contents()
-    for path in FOLDER.glob("*.md"):
+    for path in FOLDER.iterdir():
         if path.name not in made:
             path.unlink()
     for name, text in made.items():

@@ -16,6 +16,7 @@ from tests.docs.reference import introductions
 from tests.docs.reference.declarations import Declaration, declaration_of
 from tests.docs.reference.entries import Entry, rendered
 from tests.docs.reference.prose import linked, summary
+from tests.docs.reference.schemas import SCHEMAS, schemas
 
 MODULES: Sequence[ModuleType] = (holdfast, holdfast.typing, holdfast.kv, holdfast.testing)
 
@@ -379,7 +380,7 @@ def _is_word(name: str) -> bool:
 def contents() -> dict[str, str]:
     """The text of every file of the reference, by its name."""
     made = {f"{page.file}.md": "\n\n".join(_parts(page)) + "\n" for page in PAGES}
-    return made | {"README.md": "\n\n".join(_index()) + "\n"}
+    return made | {"README.md": "\n\n".join(_index()) + "\n"} | schemas()
 
 
 def _parts(page: ReferencePage) -> Iterator[str]:
@@ -426,7 +427,9 @@ def _index() -> Iterator[str]:
     yield NOTE
     yield introductions.index(links)
     yield "## Pages"
-    yield "\n".join(f"- [{page.title}]({page.file}.md): {page.about}" for page in PAGES)
+    files = [f"[{about}]({file})" for file, (_, about) in SCHEMAS.items()]
+    listed = [f"- [{page.title}]({page.file}.md): {page.about}" for page in PAGES]
+    yield "\n".join([*listed, f"- JSON Schemas of {' and of '.join(files)}"])
     yield "## Names"
     yield "\n".join(_rows(links))
 
