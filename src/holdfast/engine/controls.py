@@ -7,18 +7,16 @@ from typing import Any
 
 from holdfast.core.audit import REQUEST
 from holdfast.core.clock import Micros, moment
-from holdfast.core.codec import decode_any, encode_any
+from holdfast.core.codec import encode_any
 from holdfast.core.commands import Cancel, Delete, DropMessage, Fork, Pause, Recover, Resume, Rewind, RunControl, Wake
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.ids import new_id
-from holdfast.core.intent import check_id, check_string
+from holdfast.core.intent import check_actor, check_id, check_reason, check_string
 from holdfast.core.questions import EndsOf
 from holdfast.core.signals import Signal
 from holdfast.core.states import RunState
 from holdfast.engine.flow_patch import ForkPoint, fork_point
 from holdfast.engine.session import Session
-
-ACTOR_LIMIT = 200
 
 
 class Controls:
@@ -162,25 +160,3 @@ _STATES = {
     "run.rolling_back": RunState.ROLLING_BACK,
     "run.cancelled": RunState.CANCELLED,
 }
-
-
-def check_reason(reason: str) -> str:
-    """Return a reason, if it is a string that every store can keep."""
-    return _check_told("reason", reason)
-
-
-def check_actor(by: str) -> str:
-    """Return the name of an actor, if it is a string that every store can keep. An empty string means no name."""
-    actor = _check_told("by", by)
-    if len(actor) > ACTOR_LIMIT:
-        raise InvalidRequest(f"by= has {len(actor)} characters; the name of an actor has at most {ACTOR_LIMIT}")
-    return actor
-
-
-def _check_told(name: str, text: str) -> str:
-    if not isinstance(text, str):
-        raise InvalidRequest(f"{name}={text!r}: expected a string, for the readers of the run's audit")
-    if "\0" in text:
-        raise InvalidRequest(f"{name}= contains a NUL character, which stores cannot keep: {text[:80]!r}")
-    kept: str = decode_any(encode_any(text, name))
-    return kept

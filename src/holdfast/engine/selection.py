@@ -18,11 +18,11 @@ from msgspec.structs import replace
 from holdfast.core import recovery, revision, rules
 from holdfast.core.clock import Micros
 from holdfast.core.errors import InvalidRequest, KeyConflict, RunBusy, RunNotFound
-from holdfast.core.intent import check_string
+from holdfast.core.intent import check_actor, check_reason, check_string
 from holdfast.core.model import Run
 from holdfast.core.questions import Details
 from holdfast.core.states import RunState
-from holdfast.engine.controls import Controls, check_actor, check_reason
+from holdfast.engine.controls import Controls
 from holdfast.engine.flaws import Flaws
 from holdfast.engine.info import RunInfo
 from holdfast.engine.paging import run_pages

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.engine.controls import check_actor, check_reason
+from holdfast.core.intent import check_actor, check_reason
 from holdfast.engine.export import Export, Told
 from holdfast.engine.importing import Import, ImportReport, Lines
 from holdfast.engine.queries import Filter, checked_filter
