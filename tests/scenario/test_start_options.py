@@ -5,16 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from holdfast import Context, Holdfast, InvalidRequest, Registry, RunFailed, RunState, SyncContext
+from holdfast import Context, Holdfast, InvalidRequest, Registry, Retry, RunFailed, RunState, SyncContext
 from holdfast.app import session_of
+from holdfast.cli.actor import actor
 from holdfast.cli.commands import schedules, start
 from holdfast.core.clock import SECOND, instant
 from holdfast.core.intent import ACTOR_LIMIT
-from holdfast.core.model import Run
+from holdfast.core.model import Run, RunOptions
+from holdfast.core.questions import ListSchedules
 from holdfast.core.schedules import ScheduleOptions
 from holdfast.core.start_options import ATTEMPTS_LIMIT, OPTIONS, EveryRunOptions, StoredRunOptions
 from holdfast.flows.options import OPTION_NAMES
@@ -379,3 +383,92 @@ async def test_a_workflow_that_its_producer_does_not_know_ignores_attempts(stage
     async with stage.harness(app) as h:
         assert await h.run(run.id).result() == "fine"
         assert (await h.run(run.id).info()).state is RunState.SUCCEEDED
+
+
+# Attempts
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize(("max_attempts", "count"), [(None, 3), (1, 1), (5, 5)])
+async def test_a_failing_task_has_the_attempts_of_its_start(stage: Stage, max_attempts: int | None, count: int) -> None:
+    app, attempts = Registry(), list[None]()
+
+    @app.task("flaky", retry=Retry(max_attempts=3, initial=1))
+    def flaky() -> None:
+        attempts.append(None)
+        raise OSError("unreachable")
+
+    async with stage.harness(app) as h:
+        run = await h.start("flaky", {}, max_attempts=max_attempts)
+        await h.advance(120)
+        assert ((await run.info()).state, len(attempts)) == (RunState.FAILED, count)
+
+        await run.recover()
+        await h.advance(120)
+        assert ((await run.info()).state, len(attempts)) == (RunState.FAILED, 2 * count)
+
+        fork = await run.fork("flaky", patch=None)
+        await h.advance(120)
+        assert ((await fork.info()).state, len(attempts)) == (RunState.FAILED, 3 * count)
+
+
+# The actor
+
+
+@pytest.mark.every_store
+async def test_the_audit_shows_who_asked_for_a_run(stage: Stage) -> None:
+    async with stage.harness(application()) as h:
+        run = await h.start("work", {}, key="k", by="ada")
+        again = await h.start("work", {}, key="k", by="bob")
+        nobody = await h.start("work", {})
+        await h.schedules.put("nightly", "work", {}, every=3600, by="cyd")
+        scheduled = await h.schedules.trigger("nightly")
+        await h.settle()
+        fork = await run.fork("work", by="dan")
+
+        assert again.id == run.id
+        told = [(await one.audit())[0] for one in (run, nobody, scheduled, fork)]
+        assert [(fact.event, fact.by) for fact in told] == [
+            ("created", "ada"),
+            ("created", None),
+            ("created", "cyd"),
+            ("created", "dan"),
+        ]
+
+
+def test_the_audit_of_a_run_from_the_command_line_shows_the_login(shop: Shop) -> None:
+    started = shop.read("start", "shop.add.v1", "a:=1", "b:=2")
+
+    async def read(hf: Holdfast) -> str | None:
+        return (await hf.run(started["id"]).audit())[0].by
+
+    assert shop.do(read) == actor()
+
+
+# Moving
+
+
+@pytest.mark.every_store
+async def test_an_export_carries_the_options(stage: Stage, tmp_path: Path) -> None:
+    chosen = given_to("start")
+    options: Any = {name: value for name, (value, *_) in chosen.items()}
+    target = Stage("memory", tmp_path)
+    async with stage.harness(application()) as h, target.harness(application()) as other:
+        await h.start("work", {}, **options)
+        await h.schedules.put("nightly", "work", {}, every=3600, parent_id="p", retention=60, by="ada")
+        await other.import_([line async for line in h.export()])
+        run = await run_of_work(other)
+
+        assert {name: stored(run, field) for name, (*_, field, _) in chosen.items()} == {
+            name: value for name, (*_, value) in chosen.items()
+        }
+        schedule, copied = [
+            (await session_of(one).store.catalog(ListSchedules(name="nightly")))[0] for one in (h, other)
+        ]
+        assert (copied.parent_id, copied.retention, copied.options) == ("p", 60 * SECOND, schedule.options)
+
+
+def test_options_that_were_stored_before_still_decode() -> None:
+    old = msgspec.json.decode(b'{"max_run":5,"undelivered":"dead_letter"}', type=RunOptions)
+
+    assert old == RunOptions(max_run=5, undelivered="dead_letter", max_attempts=None, by="")
