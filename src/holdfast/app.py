@@ -21,6 +21,7 @@ from holdfast.core.clock import in_seconds
 from holdfast.core.ports import Store
 from holdfast.core.schedules import ScheduleOptions
 from holdfast.core.signals import Signal, Signals, named
+from holdfast.core.start_options import StartOptions
 from holdfast.core.startable import Call, Startable
 from holdfast.engine import events
 from holdfast.engine.async_list import AsyncList
@@ -37,7 +38,7 @@ from holdfast.engine.queries import Filter
 from holdfast.engine.schedules import Schedules
 from holdfast.engine.selection import Selection
 from holdfast.engine.session import Session, refuse_workflow_code
-from holdfast.engine.starting import Starter, StartOptions
+from holdfast.engine.starting import Starter
 from holdfast.engine.sync import Sync
 from holdfast.engine.topics import Topics
 from holdfast.engine.transfers import TIMEOUT_SECONDS, import_lines, new_export

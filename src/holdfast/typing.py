@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from holdfast.core.errors import ErrorRecord, Mistake
 from holdfast.core.schedules import ScheduleOptions
+from holdfast.core.start_options import ChildOptions, StartOptions
 from holdfast.core.startable import Startable
 from holdfast.engine.async_list import AsyncList
 from holdfast.engine.check import RunCheck
@@ -21,7 +22,6 @@ from holdfast.engine.info import AuditInfo, EntryInfo, MessageInfo, WaitInfo
 from holdfast.engine.queries import Filter
 from holdfast.engine.schedules import Schedules
 from holdfast.engine.selection import SelectedRun, Selection, SelectionReport, SyncSelection
-from holdfast.engine.starting import StartOptions
 from holdfast.engine.store_info import DeadLetterInfo, ScheduleInfo, TopicInfo, TypeInfo, WorkerInfo
 from holdfast.engine.sync import Sync, SyncExport
 from holdfast.engine.sync_namespaces import (
@@ -35,7 +35,7 @@ from holdfast.engine.sync_namespaces import (
 from holdfast.engine.topics import Topics
 from holdfast.engine.types import Types
 from holdfast.engine.workers import Workers
-from holdfast.runner.child import Child, ChildOptions
+from holdfast.runner.child import Child
 from holdfast.runner.context import StepKeywords
 from holdfast.runner.decorators import StepDecorator, TaskDecorator, WorkflowDecorator
 from holdfast.runner.dry_run import Fit

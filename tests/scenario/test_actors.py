@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Context, InvalidRequest, Registry
 from holdfast.cli.actor import actor
-from holdfast.engine.controls import ACTOR_LIMIT
+from holdfast.core.intent import ACTOR_LIMIT
 from tests.stage import Stage
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop

@@ -7,19 +7,20 @@ import inspect
 import re
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, NoReturn, Protocol, TypeGuard, TypeVar, cast
 
 from holdfast.core.clock import Micros, micros
-from holdfast.core.codec import ANY, Codec, encode_any, name_of
+from holdfast.core.codec import ANY, Codec, decode_any, encode_any, name_of
 from holdfast.core.errors import InvalidRequest, UnknownWorkflow
 from holdfast.core.location import NAME_LIMIT, check_name
-from holdfast.core.model import DEFAULT_OPTIONS, RunOptions, Undelivered
 from holdfast.core.signature import Signature
 from holdfast.core.startable import Call
 from holdfast.core.suggestion import refuse_unknown
 from holdfast.core.text import NOT_IN_TYPES_RANGE, refused_character
 
+ACTOR_LIMIT = 200
 KEY_LIMIT = 500
+T = TypeVar("T")
 _NOT_IN_TYPES = re.compile(f"[{NOT_IN_TYPES_RANGE}]")
 
 
@@ -131,27 +132,39 @@ def check_length(length: float | timedelta | None, what: str) -> Micros | None:
     return found
 
 
-def run_options(
-    *,
-    max_run: float | timedelta | None = None,
-    max_suspend: float | timedelta | None = None,
-    undelivered: Undelivered = "discard",
-) -> RunOptions:
-    """Return the options that a run keeps for its whole life, if they are valid."""
-    if undelivered not in ("discard", "dead_letter"):
-        raise InvalidRequest(f"undelivered={undelivered!r}: expected 'discard' or 'dead_letter'")
-    if max_run is None and max_suspend is None and undelivered == "discard":
-        return DEFAULT_OPTIONS
-    return RunOptions(
-        max_run=check_length(max_run, "max_run"),
-        max_suspend=check_length(max_suspend, "max_suspend"),
-        undelivered=undelivered,
-    )
+def check_choice(what: str, value: T, choices: tuple[str, ...]) -> T:
+    """Return a value if it is one of several strings."""
+    if value not in choices:
+        first = ", ".join(map(repr, choices[:-1]))
+        raise InvalidRequest(f"{what}={value!r}: expected {first} or {choices[-1]!r}")
+    return value
 
 
-def is_count(value: object) -> bool:
+def is_count(value: object) -> TypeGuard[int]:
     """True if a value is an integer of at least 1."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def check_reason(reason: str) -> str:
+    """Return a reason, if it is a string that every store can keep."""
+    return _check_told("reason", reason)
+
+
+def check_actor(by: str) -> str:
+    """Return the name of an actor, if it is a string that every store can keep. An empty string means no name."""
+    actor = _check_told("by", by)
+    if len(actor) > ACTOR_LIMIT:
+        raise InvalidRequest(f"by= has {len(actor)} characters; the name of an actor has at most {ACTOR_LIMIT}")
+    return actor
+
+
+def _check_told(name: str, text: str) -> str:
+    if not isinstance(text, str):
+        raise InvalidRequest(f"{name}={text!r}: expected a string, for the readers of the run's audit")
+    if "\0" in text:
+        raise InvalidRequest(f"{name}= contains a NUL character, which stores cannot keep: {text[:80]!r}")
+    kept: str = decode_any(encode_any(text, name))
+    return kept
 
 
 def check_text(text: object, what: str, limit: int = NAME_LIMIT) -> str:

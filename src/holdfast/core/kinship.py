@@ -18,6 +18,11 @@ def knows(recorded: Entry | None, child: Run) -> bool:
     return recorded is not None and recorded.kind is EntryKind.CHILD and recorded.ref == child.id
 
 
+def is_child(run: Run) -> bool:
+    """True if the end of a run concerns its parent, or the parent's end the run. A `parent_id` alone is lineage."""
+    return run.parent_id is not None and (run.parent_location is not None or run.on_close == "cancel")
+
+
 def is_reopened(child: Run) -> bool:
     """True if a child may have reported an end to its parent before. If not, its parent need not be checked."""
     return child.attempt > 1

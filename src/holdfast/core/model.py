@@ -37,16 +37,16 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
 
 class RunOptions(Value, frozen=True, kw_only=True):
-    """Options that are set at the start of a run and never change. Most runs have none.
+    """Options that are set at the start of a run and never change (`start_options`). Most runs have none.
 
-    `max_run` counts from the start time and `max_suspend` from each suspension; either ends the run as cancelled.
-    `undelivered` says what happens to messages that the run did not receive. `seed` is the run whose random numbers a
-    fork repeats. `trace` is the `traceparent` of the start. `map_limit` is how many children of one `map` run at once.
+    `seed`: the run whose random numbers a fork repeats. `trace`: the `traceparent` of the start. `map_limit`: of a map.
     """
 
     max_run: Micros | None = None
     max_suspend: Micros | None = None
     undelivered: Undelivered = "discard"
+    max_attempts: int | None = None
+    by: str = ""
     seed: str | None = None
     trace: str | None = None
     map_limit: int | None = None
@@ -419,10 +419,9 @@ class DeadLetter(Value, frozen=True, kw_only=True):
 class Schedule(Value, frozen=True, kw_only=True):
     """A rule that creates runs over time: at the fire times of `cron` in `zone`, or every `every` from `anchor` on.
 
-    The fields down to `is_declared` are settings. `jitter` is the maximum delay of a run after its slot. `is_declared`
-    means that the schedule is declared in code. The other fields are state. `next_at` is the next slot that no
-    scheduler has handled; None while paused. `open_run_ids` are its runs that may not have ended, kept only if
-    `overlap` is `skip`. `skipped` counts the slots skipped because of them.
+    The fields down to `is_declared` (in code) are settings. `jitter` is the maximum delay of a run after its slot. The
+    other fields are state. `next_at` is the next slot that no scheduler has handled; None while paused. `open_run_ids`
+    are its runs that may not have ended, kept only if `overlap` is `skip`. `skipped` counts the slots skipped for them.
     """
 
     name: str
@@ -436,6 +435,8 @@ class Schedule(Value, frozen=True, kw_only=True):
     jitter: Micros = 0
     priority: int = DEFAULT_PRIORITY
     tags: dict[str, str] = {}
+    parent_id: str | None = None
+    retention: Micros | None = None
     options: RunOptions = DEFAULT_OPTIONS
     is_declared: bool = False
 

@@ -32,7 +32,7 @@ from holdfast.core.entries import (
 )
 from holdfast.core.errors import ErrorRecord, InvalidRequest, RunBusy
 from holdfast.core.location import is_within, iterations_around
-from holdfast.core.model import Arrival, AuditFact, Entry, EntryKind, EntryState, Run, RunOptions, Value, WaitKind
+from holdfast.core.model import Arrival, AuditFact, Entry, EntryKind, EntryState, Run, Value, WaitKind
 from holdfast.core.rounds import ROUNDS_LOCATION, rounds_after
 from holdfast.core.states import RunState
 
@@ -213,12 +213,7 @@ def _forked_run(run: Run, request: Fork, now: Micros, *, has_history: bool, has_
         generation=run.generation,
         continued=run.continued,
         retention=run.retention,
-        options=RunOptions(
-            max_run=run.options.max_run,
-            max_suspend=run.options.max_suspend,
-            undelivered=run.options.undelivered,
-            seed=run.options.seed or run.id,
-        ),
+        options=replace(run.options, by=request.by, seed=run.options.seed or run.id, trace=None, map_limit=None),
     )
 
 

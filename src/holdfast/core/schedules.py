@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypedDict, TypeVar, get_args
+from typing import Any, get_args
 
 from msgspec.structs import replace
 
@@ -18,8 +18,9 @@ from holdfast.core.codec import same_json
 from holdfast.core.commands import Fired
 from holdfast.core.cron import check_cron, check_zone, next_fire
 from holdfast.core.errors import InvalidRequest
-from holdfast.core.intent import check_priority, check_tags, check_text, described, refuse_options, run_options
-from holdfast.core.model import DEFAULT_PRIORITY, CatchUp, Firing, Intent, Overlap, Schedule, Undelivered
+from holdfast.core.intent import check_choice, check_text, described
+from holdfast.core.model import CatchUp, Firing, Intent, Overlap, Schedule
+from holdfast.core.start_options import StoredRunOptions, check_names, intent_fields
 
 GRACE: Micros = 60 * SECOND
 """A slot that is overdue by more than this counts as missed, and the catch-up rule applies."""
@@ -37,10 +38,6 @@ SLOT_TAG = "slot"
 _STANDING = ("is_paused", "created_at", "updated_at", "anchor", "next_at", "last_slot", "last_run_id", "open_run_ids",
              "skipped", "last_skipped_slot")  # fmt: skip
 """The fields that hold the state of a schedule, not its settings."""
-
-
-T = TypeVar("T")
-
 
 # Slots
 
@@ -158,7 +155,13 @@ def jitter_of(schedule: Schedule, slot: Micros) -> Micros:
 
 def _intent(schedule: Schedule) -> Intent:
     return Intent(
-        id="", type=schedule.type, payload=schedule.payload, priority=schedule.priority, options=schedule.options
+        id="",
+        type=schedule.type,
+        payload=schedule.payload,
+        priority=schedule.priority,
+        parent_id=schedule.parent_id,
+        retention=schedule.retention,
+        options=schedule.options,
     )
 
 
@@ -214,8 +217,11 @@ def check_schedule_name(name: object) -> str:
     return check_text(name, "schedule's name")
 
 
-class ScheduleOptions(TypedDict, total=False):
-    """The options of a schedule: keywords of `hf.schedules.put` and `@hf.schedule`, besides its cron expression."""
+class ScheduleOptions(StoredRunOptions, total=False):
+    """The options of a schedule: keywords of `hf.schedules.put` and `@hf.schedule`, besides its cron expression.
+
+    All runs of the schedule have its tags, and the tags `schedule` and, unless they were triggered by hand, `slot`.
+    """
 
     every: float | timedelta | None
     """Seconds or a timedelta between two runs, instead of a cron expression. At least 1 second."""
@@ -227,16 +233,8 @@ class ScheduleOptions(TypedDict, total=False):
     """`allow` (default), or `skip`, which starts no run while an earlier one has not ended."""
     jitter: float | timedelta
     """Spreads the starts: each run begins up to this many seconds, or this timedelta, later. Default: 0."""
-    priority: int
-    """0 to 255, lower first. Default: 100."""
-    tags: Mapping[str, str] | None
-    """Tags of each run. `schedule` is added, and `slot` unless the run was triggered by hand."""
-    max_run: float | timedelta | None
-    """Seconds or a timedelta after which a run is cancelled. Default: no limit."""
-    max_suspend: float | timedelta | None
-    """Seconds or a timedelta after which one suspension of a run cancels it. Default: no limit."""
-    undelivered: Undelivered
-    """Handling of messages that a run never received: `discard` (default), or `dead_letter`."""
+    parent_id: str | None
+    """The id of a run that the runs of the schedule are listed under, as in `StartOptions`."""
 
 
 def checked_schedule(
@@ -246,11 +244,14 @@ def checked_schedule(
     cron: str | None,
     options: ScheduleOptions,
     *,
+    known: object = None,
     is_declared: bool = False,
 ) -> Schedule:
-    """Return the schedule that these arguments describe. `InvalidRequest` shows where a mistake is."""
-    if options.keys() - ScheduleOptions.__annotations__.keys():
-        refuse_options(options, ScheduleOptions.__annotations__, workflow, of="a schedule")
+    """Return the schedule that these arguments describe. `InvalidRequest` shows where a mistake is.
+
+    `known` is the definition of the type, if `workflow` is a name of one that is registered here.
+    """
+    check_names(options, ScheduleOptions, workflow, of="a schedule")
     type, payload, _ = described(workflow, args)
     every, zone = options.get("every"), options.get("zone")
     if (cron is None) == (every is None):
@@ -259,6 +260,8 @@ def checked_schedule(
         raise InvalidRequest(
             f"schedule {name!r}: zone={zone!r} is for cron; an interval does not depend on a time zone"
         )
+    fields = intent_fields(options, known or workflow)
+    _refuse_own_tags(fields.get("tags", {}))
     return Schedule(
         name=check_schedule_name(name),
         type=type,
@@ -266,24 +269,12 @@ def checked_schedule(
         cron=None if cron is None else check_cron(cron),
         every=None if every is None else _checked_every(every),
         zone="UTC" if zone is None else check_zone(zone),
-        catch_up=_checked_choice("catch_up", options.get("catch_up", "one"), get_args(CatchUp)),
-        overlap=_checked_choice("overlap", options.get("overlap", "allow"), get_args(Overlap)),
+        catch_up=check_choice("catch_up", options.get("catch_up", "one"), get_args(CatchUp)),
+        overlap=check_choice("overlap", options.get("overlap", "allow"), get_args(Overlap)),
         jitter=_checked_jitter(options.get("jitter", 0)),
-        priority=check_priority(options.get("priority", DEFAULT_PRIORITY)),
-        tags=_checked_tags(options.get("tags")),
-        options=run_options(
-            max_run=options.get("max_run"),
-            max_suspend=options.get("max_suspend"),
-            undelivered=options.get("undelivered", "discard"),
-        ),
         is_declared=is_declared,
+        **fields,
     )
-
-
-def _checked_choice(what: str, value: T, choices: tuple[str, ...]) -> T:
-    if value not in choices:
-        raise InvalidRequest(f"{what}={value!r}: expected {' or '.join(map(repr, choices))}")
-    return value
 
 
 def _checked_every(every: float | timedelta) -> Micros:
@@ -300,9 +291,7 @@ def _checked_jitter(jitter: float | timedelta) -> Micros:
     return length
 
 
-def _checked_tags(tags: Mapping[str, str] | None) -> dict[str, str]:
-    checked = check_tags(tags)
+def _refuse_own_tags(tags: Mapping[str, str]) -> None:
     for name in (NAME_TAG, SLOT_TAG):
-        if name in checked:
+        if name in tags:
             raise InvalidRequest(f"tag {name!r} is set by the schedule itself on each of its runs; choose another name")
-    return checked

@@ -57,7 +57,7 @@ def _switch(enabled: object) -> bool:
 
 
 def _count(count: object, what: str) -> int:
-    if not is_count(count) or not isinstance(count, int) or count >= COUNT_LIMIT:
+    if not is_count(count) or count >= COUNT_LIMIT:
         raise InvalidRequest(
             f"{what}={count!r}: expected a whole number of runs, at least 1, or None for no limit; "
             "use enabled=False to keep all its runs from being claimed"

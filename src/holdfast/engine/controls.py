@@ -9,19 +9,17 @@ import msgspec
 
 from holdfast.core.audit import REQUEST
 from holdfast.core.clock import Micros, moment
-from holdfast.core.codec import decode_any, encode_any
+from holdfast.core.codec import encode_any
 from holdfast.core.commands import Control, DropMessage, Fork, Recover, Rewind
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.ids import new_id
-from holdfast.core.intent import check_id, check_string
+from holdfast.core.intent import check_actor, check_id, check_reason, check_string
 from holdfast.core.questions import EndsOf
 from holdfast.core.signals import Signal
 from holdfast.core.states import RunState
 from holdfast.core.verbs import VERBS
 from holdfast.engine.flow_patch import ForkPoint, fork_point
 from holdfast.engine.session import Session
-
-ACTOR_LIMIT = 200
 
 
 class Controls:
@@ -133,22 +131,4 @@ def _checked(command: type[Control[Any]], name: str, value: Any) -> Any:
     field = next(field for field in msgspec.structs.fields(command) if field.name == name)
     if field.type is not str:
         return value
-    return check_string(value, name) if field.required else check_note(name, value)
-
-
-def check_actor(by: str) -> str:
-    """Return the name of an actor, if it is a string that every store can keep. An empty string means no name."""
-    actor = check_note("by", by)
-    if len(actor) > ACTOR_LIMIT:
-        raise InvalidRequest(f"by= has {len(actor)} characters; the name of an actor has at most {ACTOR_LIMIT}")
-    return actor
-
-
-def check_note(name: str, text: str) -> str:
-    """Return a text for the readers of an audit, if it is a string that every store can keep."""
-    if not isinstance(text, str):
-        raise InvalidRequest(f"{name}={text!r}: expected a string, for the readers of the run's audit")
-    if "\0" in text:
-        raise InvalidRequest(f"{name}= contains a NUL character, which stores cannot keep: {text[:80]!r}")
-    kept: str = decode_any(encode_any(text, name))
-    return kept
+    return check_string(value, name) if field.required else check_reason(value)

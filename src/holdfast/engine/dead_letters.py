@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
 from holdfast.core.commands import PurgeDeadLetters, ReplayDeadLetters
 from holdfast.core.errors import InvalidRequest
-from holdfast.core.intent import check_topic
+from holdfast.core.intent import check_actor, check_topic
 from holdfast.core.questions import PAGE_LIMIT, ListDeadLetters
 from holdfast.engine.async_list import AsyncList
-from holdfast.engine.controls import check_actor
 from holdfast.engine.paging import letter_pages
 from holdfast.engine.session import Session
 from holdfast.engine.store_info import DeadLetterInfo

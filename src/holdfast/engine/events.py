@@ -7,10 +7,9 @@ from typing import Any
 from holdfast.core.codec import encode_any
 from holdfast.core.commands import EmitEvents
 from holdfast.core.ids import new_id
-from holdfast.core.intent import check_topic
+from holdfast.core.intent import check_actor, check_topic
 from holdfast.core.model import Event
 from holdfast.engine.capabilities import database_of
-from holdfast.engine.controls import check_actor
 from holdfast.engine.session import Session
 
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 
 from msgspec.structs import replace
 
-from holdfast.core import export_format
+from holdfast.core import export_format, kinship
 from holdfast.core.codec import json_flaw
 from holdfast.core.commands import Pause
 from holdfast.core.errors import RunNotFound, Unreadable
@@ -260,15 +260,18 @@ class Export:
 
 
 async def family_of(store: Store, run: Run) -> list[Run]:
-    """Return the live family of a run: its live ancestors, and all live runs below the topmost of them."""
-    while run.parent_id is not None and (parent := await store.get(run.parent_id)) is not None:
+    """Return the live family of a run: its live ancestors, and all live runs below the topmost of them.
+
+    A run that was only started under a parent's id is no child of it. Such runs may even name each other.
+    """
+    while kinship.is_child(run) and (parent := await store.get(run.parent_id or "")) is not None:
         if parent.run.state.is_end:
             break
         run = parent.run
     family = [run]
     for member in family:
         async for page in run_pages(store, Query(parent_id=member.id, states=LIVE)):
-            family += [details.run for details in page]
+            family += [details.run for details in page if kinship.is_child(details.run)]
     return family
 
 

@@ -23,13 +23,13 @@ from holdfast.core.errors import (
     Unreadable,
 )
 from holdfast.core.ids import new_id
-from holdfast.core.intent import check_string, check_text
+from holdfast.core.intent import check_actor, check_string, check_text
 from holdfast.core.location import check_name
 from holdfast.core.model import MessageToRun, Run
 from holdfast.core.questions import Details, ListMessages, RepliesTo
 from holdfast.core.states import RunState
 from holdfast.engine.capabilities import database_of
-from holdfast.engine.controls import Controls, check_actor
+from holdfast.engine.controls import Controls
 from holdfast.engine.explain import explanation
 from holdfast.engine.facade import Facade, blocking
 from holdfast.engine.info import AuditInfo, EntryInfo, MessageInfo, RunInfo, entry_infos

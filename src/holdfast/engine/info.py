@@ -188,6 +188,8 @@ class AuditInfo(msgspec.Struct, frozen=True, kw_only=True):
         data: dict[str, str | int] = {"type": run.type}
         if run.key is not None:
             data["key"] = run.key
+        if run.options.by:
+            data[BY] = run.options.by
         return [cls(event="created", at=at, data=data)]
 
     @classmethod

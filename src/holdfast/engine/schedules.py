@@ -46,7 +46,8 @@ class Schedules:
         `workflow` is a workflow, a task, a bound call, or the name of a type followed by a payload. The schedule fires
         at the times of `cron`, or every `every` seconds (`ScheduleOptions`). Putting it again unchanged has no effect.
         """
-        schedule = checked_schedule(name, workflow, args, cron, options)
+        known = self._session.registry.get(workflow) if isinstance(workflow, str) else None
+        schedule = checked_schedule(name, workflow, args, cron, options, known=known)
         if (known := self._session.registry.get(schedule.type)) is not None:
             known.signature.decode(
                 schedule.payload, f"payload of {schedule.type!r}"

@@ -3,75 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any
 
 from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Created, LeaseRequest
-from holdfast.core.clock import instant, moment
+from holdfast.core.clock import moment
 from holdfast.core.codec import Codec
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.ids import new_id
-from holdfast.core.intent import (
-    check_delay,
-    check_id,
-    check_key,
-    check_length,
-    check_priority,
-    check_tags,
-    described,
-    refuse_options,
-    run_options,
-)
-from holdfast.core.model import DEFAULT_PRIORITY, Intent, Reuse, Undelivered
+from holdfast.core.intent import check_key, described
+from holdfast.core.model import DEFAULT_OPTIONS, Intent
 from holdfast.core.signals import Signal
+from holdfast.core.start_options import StartOptions, check_names, intent_fields
 from holdfast.core.startable import Call
 from holdfast.core.states import RunState
 from holdfast.engine.capabilities import database_of
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.session import LocalWorker, Session
-
-
-class StartOptions(TypedDict, total=False):
-    """The options of a run: keywords of `hf.start`, `hf.start_many`, `hf.start_in` and `hf.execute`."""
-
-    key: str | None
-    """Makes the start safe to repeat. A second start with the same key and payload returns the first run.
-
-    With another type or payload it raises `KeyConflict`.
-    """
-    reuse: Reuse
-    """Rule for a new run with the key of an old one: `never` (default), `after_failure` or `after_end`.
-
-    A cancelled run counts as failed.
-    """
-    priority: int
-    """0 to 255, lower first. Default: 100."""
-    delay: float | timedelta
-    """Seconds or a timedelta to wait before the run begins."""
-    ready_at: datetime | None
-    """The moment before which the run does not begin, instead of `delay`. UTC unless it has a zone."""
-    tags: Mapping[str, str] | None
-    """Names and values to search for, and to limit by: `{"tenant": "acme"}`."""
-    id: str | None
-    """An id of your own for the run. Default: a new UUID."""
-    max_run: float | timedelta | None
-    """Seconds or a timedelta after which a worker cancels the run, counted from when it may begin. Default: no limit.
-
-    A paused run, and a run without a worker for its type, is cancelled when a worker has it again.
-    """
-    max_suspend: float | timedelta | None
-    """Seconds or a timedelta after which one suspension of the run cancels it. Default: no limit."""
-    undelivered: Undelivered
-    """Policy for messages that the run never received: `discard` (default), or `dead_letter`."""
-    retention: float | timedelta | None
-    """Seconds or a timedelta for which the run is kept after its end.
-
-    Default: the retention of its type, else that of the worker.
-    """
 
 
 class Starter:
@@ -161,46 +112,25 @@ class Starter:
                         run_id=run.run_id,
                         type=intent.type,
                         state=RunState.PENDING,
+                        parent_id=intent.parent_id,
                         trace=intent.options.trace,
                     )
                 )
 
     def _intent(self, workflow: object, args: tuple[Any, ...], options: StartOptions) -> tuple[Intent, Codec[Any]]:
-        if options.keys() - StartOptions.__annotations__.keys():
-            target = workflow.target if isinstance(workflow, Call) else workflow
-            refuse_options(options, StartOptions.__annotations__, target, of="a run")
+        check_names(options, StartOptions, workflow, of="a run")
         type, payload, codec = described(workflow, args)
         known = self._session.registry.get(type)
         if known is not None:
             if isinstance(workflow, str):
                 codec = known.result
             known.signature.decode(payload, f"payload of {type!r}")  # refuses a wrong payload now, not later
-        key, ready_at, run_id = options.get("key"), options.get("ready_at"), options.get("id")
-        delay = check_delay(options.get("delay", 0))
-        if delay and ready_at is not None:
-            raise InvalidRequest("delay= and ready_at= both set the start of the run; pass only one of them")
-        id = new_id() if run_id is None else check_id(run_id)
-        lasting = run_options(
-            max_run=options.get("max_run"),
-            max_suspend=options.get("max_suspend"),
-            undelivered=options.get("undelivered", "discard"),
-        )
+        fields = intent_fields(options, known or workflow) if options else {}
+        id = fields.pop("id", None) or new_id()
         if (tracing := self._session.signals.tracing) is not None:
-            lasting = replace(lasting, trace=tracing.of_start(type, id))
-        intent = Intent(
-            id=id,
-            type=type,
-            payload=payload,
-            key=None if key is None else check_key(key),
-            reuse=_check_reuse(options.get("reuse", "never")),
-            priority=check_priority(options.get("priority", DEFAULT_PRIORITY)),
-            start_at=None if ready_at is None else instant(ready_at, "ready_at"),
-            delay=delay,
-            tags=check_tags(options.get("tags")),
-            retention=check_length(options.get("retention"), "retention"),
-            options=lasting,
-        )
-        return intent, codec
+            lasting = fields.get("options", DEFAULT_OPTIONS)
+            fields["options"] = replace(lasting, trace=tracing.of_start(type, id))
+        return Intent(id=id, type=type, payload=payload, **fields), codec
 
 
 def _calls(workflow: object, arguments: object) -> list[tuple[object, tuple[Any, ...]]]:
@@ -220,9 +150,3 @@ def _calls(workflow: object, arguments: object) -> list[tuple[object, tuple[Any,
     if isinstance(arguments, str) or not isinstance(arguments, Iterable):
         raise InvalidRequest(f"start_many: {arguments!r:.80} is not a list of arguments; pass a tuple for each run")
     return [(workflow, one if isinstance(one, tuple) else (one,)) for one in arguments]
-
-
-def _check_reuse(reuse: Reuse) -> Reuse:
-    if reuse not in ("never", "after_failure", "after_end"):
-        raise InvalidRequest(f"reuse={reuse!r}: expected 'never', 'after_failure' or 'after_end'")
-    return reuse

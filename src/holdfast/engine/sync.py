@@ -12,6 +12,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, Self, TypeVar, TypeVarTuple, Unpack, overload
 
+from holdfast.core.start_options import StartOptions
 from holdfast.core.startable import Call, Startable
 from holdfast.engine.check import RunCheck
 from holdfast.engine.export import Export, Told
@@ -22,7 +23,6 @@ from holdfast.engine.info import RunInfo
 from holdfast.engine.private_loop import PrivateLoop
 from holdfast.engine.queries import Filter
 from holdfast.engine.selection import SyncSelection
-from holdfast.engine.starting import StartOptions
 from holdfast.engine.sync_namespaces import (
     SyncDeadLetters,
     SyncFlows,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.engine.controls import check_actor, check_note
+from holdfast.core.intent import check_actor, check_reason
 from holdfast.engine.export import Export, Told
 from holdfast.engine.importing import Import, ImportReport, Lines
 from holdfast.engine.queries import Filter, checked_filter
@@ -22,7 +22,7 @@ def new_export(
         version=_version(),
         is_live=live,
         timeout_seconds=timeout,
-        reason=check_note("reason", reason),
+        reason=check_reason(reason),
         by=check_actor(by),
         told=told or _say_nothing,
     )

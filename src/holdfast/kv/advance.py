@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import msgspec
 from msgspec.structs import replace
@@ -14,10 +14,11 @@ from msgspec.structs import replace
 from holdfast.app import Holdfast, session_of
 from holdfast.core import rules
 from holdfast.core.checkpoint import LeaseRequest
-from holdfast.core.clock import SECOND, Clock, Micros, SystemClock, instant, moment
+from holdfast.core.clock import SECOND, Clock, Micros, SystemClock, moment
 from holdfast.core.errors import ErrorRecord, InvalidRequest, UnknownWorkflow
-from holdfast.core.intent import check_delay, check_id, check_tags, described, refuse_options, run_options
-from holdfast.core.model import Intent, Run, Undelivered
+from holdfast.core.intent import check_id, described
+from holdfast.core.model import Intent, Run
+from holdfast.core.start_options import EveryRunOptions, check_names, intent_fields
 from holdfast.core.states import RunState
 from holdfast.kv.checked_driver import CheckedDriver
 from holdfast.kv.driver import NamespaceDriver
@@ -44,21 +45,18 @@ _NEED_A_STORE = {
 """Options that are refused, with the reason."""
 
 
-class IsolatedOptions(TypedDict, total=False):
-    """The options of a run in a namespace of its own: keywords of the first `advance`."""
+class IsolatedOptions(EveryRunOptions, total=False):
+    """The options of a run in a namespace of its own: keywords of the first `advance`.
+
+    Undelivered messages leave through the outbox. The namespace has no audit, so `by` is only kept for the host.
+    """
 
     delay: float | timedelta
     """Seconds or a timedelta to wait before the run begins."""
     ready_at: datetime | None
     """The moment before which the run does not begin, instead of `delay`. UTC unless it has a zone."""
-    tags: Mapping[str, str] | None
-    """Names and values that belong to the run."""
-    max_run: float | timedelta | None
-    """Seconds or a timedelta after which the run is cancelled, counted from when it may begin. Default: no limit."""
-    max_suspend: float | timedelta | None
-    """Seconds or a timedelta after which one suspension of the run cancels it. Default: no limit."""
-    undelivered: Undelivered
-    """Policy for messages that the run never received: `discard` (default), or `dead_letter`, through the outbox."""
+    parent_id: str | None
+    """The id of a run that the host lists this run under. It has no other effect."""
 
 
 class Advanced(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +99,7 @@ async def advance(
         raise InvalidRequest(f"advance(type={type!r:.80}): expected the name of the type, such as 'shop.checkout'")
     checked = CheckedDriver(driver)
     with _alone(driver, session_of(hf).advancing, run_id):
-        request = partial(_intent, run_id, type, payload, start, options)
+        request = partial(_intent, session_of(hf).registry, run_id, type, payload, start=start, options=options)
         return await _advanced(checked, hf, run_id, clock or SystemClock(), type=type, request=request)
 
 
@@ -219,9 +217,11 @@ def _refuse_schedules(registry: Registry, type: str | None) -> None:
 
 
 def _intent(
+    registry: Registry,
     run_id: str,
     type: str | None,
     payload: Mapping[str, Any] | None,
+    *,
     start: OutboxItem | None,
     options: IsolatedOptions,
 ) -> Intent:
@@ -234,25 +234,12 @@ def _intent(
     if type is None:
         raise InvalidRequest(f"there is no run {run_id} in this namespace yet; pass its type and payload")
     _check_options(type, options)
-    ready_at = options.get("ready_at")
-    return Intent(
-        id=run_id,
-        type=described(type, (payload,))[0],
-        payload=described(type, (payload,))[1],
-        start_at=None if ready_at is None else instant(ready_at, "ready_at"),
-        delay=check_delay(options.get("delay", 0)),
-        tags=check_tags(options.get("tags")),
-        options=run_options(
-            max_run=options.get("max_run"),
-            max_suspend=options.get("max_suspend"),
-            undelivered=options.get("undelivered", "discard"),
-        ),
-    )
+    type, text, _ = described(type, (payload,))
+    return Intent(id=run_id, type=type, payload=text, **intent_fields(options, registry.get(type)))
 
 
 def _check_options(type: str, options: IsolatedOptions) -> None:
     for name in options:
         if (reason := _NEED_A_STORE.get(name)) is not None:
             raise InvalidRequest(f"advance({name}=…): {reason}; a namespace has one run, so this needs a store")
-    if unknown := [name for name in options if name not in IsolatedOptions.__annotations__]:
-        refuse_options(unknown, IsolatedOptions.__annotations__, type, of="advance")
+    check_names(options, IsolatedOptions, type, of="advance")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec.structs import replace
 
 from holdfast.core.codec import Codec
 from holdfast.core.errors import InvalidRequest
-from holdfast.core.intent import is_count, refuse_options, run_options
+from holdfast.core.intent import is_count
 from holdfast.core.location import name_from
-from holdfast.core.model import EntryKind, Intent, OnClose, RunOptions, Undelivered
+from holdfast.core.model import DEFAULT_OPTIONS, EntryKind, Intent
+from holdfast.core.start_options import intent_fields
 from holdfast.runner.operation import ChildEnd
 
 if TYPE_CHECKING:
@@ -20,48 +20,6 @@ if TYPE_CHECKING:
     from holdfast.runner.context import Context
 
 R = TypeVar("R")
-
-
-class ChildOptions(TypedDict, total=False):
-    """The options of a child run: keywords of `ctx.start`, `ctx.call` and `ctx.map`."""
-
-    name: str
-    """The name of the child in the parent's history. Default: its type."""
-    priority: int
-    """0 to 255, lower first. Default: 100."""
-    delay: float | timedelta
-    """Seconds or a timedelta to wait before the child begins."""
-    tags: Mapping[str, str] | None
-    """Names and values to search for, and to limit by. The tags of the parent are not inherited."""
-    on_close: OnClose
-    """Close policy of the child when its parent ends: `cancel`, or `abandon`, which lets it continue.
-
-    The default of `ctx.call` and `ctx.map` is `cancel`, that of `ctx.start` is `abandon`.
-    """
-    max_run: float | timedelta | None
-    """Seconds or a timedelta after which the child is cancelled, counted from when it may begin. Default: no limit."""
-    max_suspend: float | timedelta | None
-    """Seconds or a timedelta after which one suspension of the child cancels it. Default: no limit."""
-    undelivered: Undelivered
-    """Policy for messages that the child never received: `discard` (default), or `dead_letter`."""
-    retention: float | timedelta | None
-    """Seconds or a timedelta for which the child is kept after its end.
-
-    Default: the retention of its type, else that of the worker.
-    """
-
-
-def check_options(options: ChildOptions, workflow: object) -> None:
-    """Refuse an option that children do not have."""
-    if options.keys() - ChildOptions.__annotations__.keys():
-        refuse_options(options, ChildOptions.__annotations__, workflow, of="a child")
-
-
-def check_on_close(policy: OnClose) -> OnClose:
-    """Return the close policy of a child, if it is valid."""
-    if policy not in ("cancel", "abandon"):
-        raise InvalidRequest(f"on_close={policy!r}: expected 'cancel' or 'abandon'")
-    return policy
 
 
 def check_limit(limit: object) -> None:
@@ -72,14 +30,12 @@ def check_limit(limit: object) -> None:
         )
 
 
-def child_options(options: ChildOptions, map_limit: int | None) -> RunOptions:
-    """Return the options of a child that never change during its life."""
-    chosen = run_options(
-        max_run=options.get("max_run"),
-        max_suspend=options.get("max_suspend"),
-        undelivered=options.get("undelivered", "discard"),
-    )
-    return chosen if map_limit is None else replace(chosen, map_limit=map_limit)
+def child_fields(options: Mapping[str, Any], workflow: object, map_limit: int | None) -> dict[str, Any]:
+    """Return the fields of the intent of a child that its options set."""
+    fields = intent_fields(options, workflow)
+    if map_limit is not None:
+        fields["options"] = replace(fields.get("options", DEFAULT_OPTIONS), map_limit=map_limit)
+    return fields
 
 
 class Done:

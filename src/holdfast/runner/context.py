@@ -17,22 +17,20 @@ from holdfast.core.clock import Micros, instant, micros, moment
 from holdfast.core.codec import Codec, encode_any
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.ids import derived_id
-from holdfast.core.intent import check_delay, check_length, check_priority, check_tags, check_topic, described, unbound
+from holdfast.core.intent import check_topic, described, unbound
 from holdfast.core.location import check_name, name_from
-from holdfast.core.model import DEFAULT_PRIORITY, EntryKind, Event, Intent, MessageToRun
+from holdfast.core.model import EntryKind, Event, Intent, MessageToRun
 from holdfast.core.retry import Retry
+from holdfast.core.start_options import ChildOptions, check_names
 from holdfast.core.startable import Call, Startable
 from holdfast.runner.arguments import with_keywords
 from holdfast.runner.branches import Branches, check_some
 from holdfast.runner.child import (
     Child,
-    ChildOptions,
     Done,
     Started,
     check_limit,
-    check_on_close,
-    check_options,
-    child_options,
+    child_fields,
 )
 from holdfast.runner.looping import Break, Continue, Looping
 from holdfast.runner.mapping import ChildMap
@@ -230,19 +228,17 @@ class Context(Receiving):
         return await child.result(cancels=child.intent.on_close == "cancel")
 
     def _child(self, workflow: Any, args: tuple[Any, ...], options: ChildOptions) -> Child[Any]:
-        check_options(options, workflow)
+        check_names(options, ChildOptions, workflow, of="a child")
         what = described(workflow, args)
         location = self._locate(check_name(options.get("name") or what[0], "name of a child"))
-        return self._child_at(location, what, options)
+        return self._child_at(location, what, child_fields(options, workflow, None))
 
     def _child_at(
         self,
         location: str,
         what: tuple[str, str, Codec[Any]],
-        options: ChildOptions,
-        *,
+        fields: dict[str, Any],
         place: int | None = None,
-        limit: int | None = None,
     ) -> Child[Any]:
         type, payload, codec = what
         origin = location if place is None else location.rpartition("/")[0]
@@ -251,14 +247,9 @@ class Context(Receiving):
             id=derived_id(f"{self._key_of(origin)}:{self._requests.token}", self._requests.stamp, place),
             type=type,
             payload=payload,
-            priority=check_priority(options.get("priority", DEFAULT_PRIORITY)),
-            delay=check_delay(options.get("delay", 0)),
-            tags=check_tags(options.get("tags")),
             parent_id=self._requests.run.id,
             parent_location=location,
-            on_close=check_on_close(options.get("on_close", "abandon")),
-            retention=check_length(options.get("retention"), "retention"),
-            options=child_options(options, limit),
+            **fields,
         )
         return Child(self, self._requests, intent, location, codec)
 
@@ -287,13 +278,13 @@ class Context(Receiving):
         """
         check_limit(limit)
         chosen: ChildOptions = {"on_close": "cancel", **options}
-        check_options(chosen, workflow)
+        check_names(chosen, ChildOptions, workflow, of="a child")
         described_items = [described(workflow, item if isinstance(item, tuple) else (item,)) for item in items]
         default = workflow if isinstance(workflow, str) else getattr(workflow, "type", "map")
         location = self._locate(check_name(chosen.get("name") or default, "name of a map"))
+        fields = child_fields(chosen, workflow, limit)
         children = [
-            self._child_at(f"{location}/{place}", what, chosen, place=place, limit=limit)
-            for place, what in enumerate(described_items)
+            self._child_at(f"{location}/{place}", what, fields, place) for place, what in enumerate(described_items)
         ]
         return ChildMap(self._requests, location, children, limit).run()
 

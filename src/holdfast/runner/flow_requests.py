@@ -11,10 +11,8 @@ from msgspec.structs import replace
 
 from holdfast.core.clock import Micros
 from holdfast.core.ids import derived_id
-from holdfast.core.intent import check_delay, check_length
 from holdfast.core.location import name_from
 from holdfast.core.model import (
-    DEFAULT_PRIORITY,
     Entry,
     EntryKind,
     EntryState,
@@ -41,7 +39,7 @@ from holdfast.flows.requests import (
     WriteLog,
 )
 from holdfast.flows.run_state import AskedRequest, ChildCancels, FlowState, MemberStart, Unsent
-from holdfast.runner.child import child_options
+from holdfast.runner.child import child_fields
 from holdfast.runner.flow_facts import ANY_VALUE, failure_record, member_place
 from holdfast.runner.flow_history import FlowHistory
 from holdfast.runner.open_operations import OpenOperations
@@ -325,19 +323,14 @@ class FlowRequests:
         *,
         map_limit: int | None = None,
     ) -> Intent:
-        options = request.options
+        fields = {"on_close": on_close} | child_fields(request.options, None, map_limit)
         return Intent(
             id=child_id,
             type=request.type,
             payload=payload,
-            priority=options.get("priority", DEFAULT_PRIORITY),
-            delay=check_delay(options.get("delay", 0)),
-            tags=options.get("tags") or {},
             parent_id=self._run.id,
             parent_location=location,
-            on_close=options.get("on_close", on_close),
-            retention=check_length(options.get("retention"), "retention"),
-            options=child_options(options, map_limit),  # type: ignore[arg-type]  # the machine has checked them
+            **fields,
         )
 
     def _start(self, intent: Intent, asked: AskedRequest, *, is_awaited: bool) -> None:

@@ -14,8 +14,8 @@ from typing import Any, Never, TypeVar, TypeVarTuple, Unpack, overload
 from uuid import UUID
 
 from holdfast.core.retry import Retry
+from holdfast.core.start_options import ChildOptions
 from holdfast.core.startable import Call, Startable
-from holdfast.runner.child import ChildOptions
 from holdfast.runner.context import Context, StepKeywords
 from holdfast.runner.looping import Break, Continue
 from holdfast.runner.message import Message

@@ -6,6 +6,8 @@ from collections.abc import Callable, Coroutine
 from functools import update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from msgspec.structs import replace
+
 from holdfast.core.startable import Call
 from holdfast.runner.arguments import with_keywords
 from holdfast.runner.context import Context, requests_of
@@ -35,13 +37,20 @@ class Task(Definition, Generic[P, R]):
         return True
 
     def begin(self, context: Context, payload: str) -> Coroutine[Any, Any, Any]:
-        return requests_of(context).perform(self.call(payload))
+        requests = requests_of(context)
+        return requests.perform(self.call(payload, requests.run.options.max_attempts))
 
-    def call(self, payload: str) -> StepCall:
-        """Return the one step of the task. Raises `InvalidRequest` if the payload does not fit the function."""
+    def call(self, payload: str, max_attempts: int | None) -> StepCall:
+        """Return the one step of the task. Raises `InvalidRequest` if the payload does not fit the function.
+
+        `max_attempts` replaces the number of attempts in the options of the task, if the run has that option.
+        """
         args, kwargs = self.signature.decode(payload, f"payload of {self.type!r}")
         function = with_keywords(self.function, kwargs) if kwargs else self.function
-        return self._call(self.type, function, args, self.signature.result, self.options)
+        options = self.options
+        if max_attempts is not None:
+            options = replace(options, retry=replace(options.retry, max_attempts=max_attempts))
+        return self._call(self.type, function, args, self.signature.result, options)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Bind arguments, by position or by name: `hf.start(resize.bind(image="cat.png"))`."""

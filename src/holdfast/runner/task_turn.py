@@ -65,7 +65,8 @@ class TaskTurn:
         self.outcome = outcome.crash_loop(self.pending.run, self.definition)
         if self.outcome is None:
             try:
-                self._ask(self.definition.call(self.pending.run.input))
+                run = self.pending.run
+                self._ask(self.definition.call(run.input, run.options.max_attempts))
             except Unreadable as error:
                 self._block(error, now)
             except InvalidRequest as error:

@@ -16,7 +16,7 @@ from enum import Enum
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, is_typeddict
 
 import holdfast
 from holdfast import testing, typing
@@ -214,13 +214,27 @@ def _members(kind: type) -> Iterator[Member]:
         return
     seen = internal_members(kind)
     elsewhere = {base for public in kind.__mro__[1:] if _has_entry(public) for base in public.__mro__}
-    for base in kind.__mro__:
+    for base in _lineage(kind):
         if not _is_ours(base) or base in elsewhere:
             continue
         for member in _own_members(base, kind):
             if member.name not in seen:
                 seen.add(member.name)
                 yield member
+
+
+def _lineage(kind: type) -> Iterator[type]:
+    """A class and its bases. A `TypedDict` does not know its bases before CPython 3.12, but its source does."""
+    if not is_typeddict(kind):
+        yield from kind.__mro__
+        return
+    source = source_of(kind.__module__)
+    node = _find(source, kind.__name__)
+    assert isinstance(node, ast.ClassDef)
+    yield kind
+    for base in node.bases:
+        if (named := ast.unparse(base)) != "TypedDict":
+            yield from _lineage(getattr(source.module, named))
 
 
 def is_contract(kind: type) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -16,12 +16,14 @@ from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.group import group
 from holdfast.cli.lookup import store_now
 from holdfast.cli.output import Output, cleaned, preview
-from holdfast.cli.payloads import parse_object, parse_pair
+from holdfast.cli.payloads import parse_object
 from holdfast.cli.session import in_session
+from holdfast.cli.start_options import given_options, start_options
 from holdfast.cli.streams import despite
 from holdfast.cli.table import Column, Table
 from holdfast.cli.times import LENGTH, ago, spoken, stamp
 from holdfast.core.model import DEFAULT_PRIORITY
+from holdfast.core.schedules import ScheduleOptions
 from holdfast.core.wire import plain_form
 from holdfast.engine.liveness import alive
 from holdfast.engine.store_info import ScheduleInfo
@@ -112,22 +114,19 @@ def next_times(out: Output, name: str) -> None:
     help="Fire or skip a time while an earlier run of the schedule has not ended.",
 )
 @click.option("--jitter", type=LENGTH, help="Spread the starts over this time.")
-@click.option("--priority", type=int, default=DEFAULT_PRIORITY, show_default=True, help="0 to 255, lower first.")
-@click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="A tag of the runs; may be repeated.")
+@start_options(ScheduleOptions)
 @pass_output
-def add(
-    out: Output, name: str, type: str, *, payload: str, jitter: timedelta | None, tags: Sequence[str], **rule: Any
-) -> None:
+def add(out: Output, name: str, type: str, *, payload: str, **options: Any) -> None:
     """Create or change a schedule, by --cron or --every, and show the next five times at which it fires.
 
     TYPE is the type of a workflow or task; no worker needs to know it yet. A schedule with the same NAME is replaced.
     A schedule that is declared in code is reset to the code whenever a worker starts.
     """
     arguments = parse_object([payload])
-    options: dict[str, Any] = {"jitter": jitter or timedelta(), "tags": dict(parse_pair(tag, "--tag") for tag in tags)}
+    given = given_options(options)
 
     async def work(hf: Holdfast) -> None:
-        schedule = await hf.schedules.put(name, type, arguments, **rule, **options)
+        schedule = await hf.schedules.put(name, type, arguments, **given)
         if out.is_json:
             out.item(_with_times(schedule))
             return

@@ -14,12 +14,13 @@ from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.output import Output
-from holdfast.cli.payloads import parse_object, parse_pair
+from holdfast.cli.payloads import parse_object
 from holdfast.cli.run_result import finish, outcome, wait_for_end
 from holdfast.cli.session import in_session
+from holdfast.cli.start_options import given_options, start_options
 from holdfast.cli.streams import despite
-from holdfast.cli.times import LENGTH, MOMENT, stamp
-from holdfast.core.model import DEFAULT_PRIORITY
+from holdfast.cli.times import LENGTH, stamp
+from holdfast.core.start_options import StartOptions
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.liveness import alive, is_handled
 
@@ -33,12 +34,7 @@ from holdfast.engine.liveness import alive, is_handled
 )
 @click.argument("type", shell_complete=completing.types)
 @click.argument("payload", nargs=-1)
-@click.option("--key", metavar="KEY", help="Idempotency key: the same key and payload return the same run.")
-@click.option("--priority", type=int, default=DEFAULT_PRIORITY, show_default=True, help="0 to 255, lower first.")
-@click.option("--delay", type=LENGTH, help="Start after this time, such as 30s or 2h.")
-@click.option("--at", type=MOMENT, help="Start at this moment, such as 2030-01-31T09:00 (local time) or …Z.")
-@click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="A tag for searches; may be repeated.")
-@click.option("--retention", type=LENGTH, help="Keep the run for this long after its end, such as 7d.")
+@start_options(StartOptions)
 @click.option("--wait", is_flag=True, help="Wait for the end and print the result; it decides the exit code.")
 @click.option("--timeout", type=LENGTH, help="With --wait: stop waiting after this time (exit code 12).")
 @pass_output
@@ -47,36 +43,25 @@ def command(
     type: str,
     payload: Sequence[str],
     *,
-    key: str | None,
-    priority: int,
-    delay: timedelta | None,
-    at: datetime | None,
-    tags: Sequence[str],
-    retention: timedelta | None,
     wait: bool,
     timeout: timedelta | None,
+    **options: Any,
 ) -> ExitCode:
     """Start a run of a workflow or task, by its type, and print its id.
 
     PAYLOAD holds the parameters by name: JSON, @file, - for stdin, or pairs such as name=text count:=3.
     The run is durable when the command returns; no worker needs to exist yet.
     """
-    if delay is not None and at is not None:
+    at = options["ready_at"]
+    if options["delay"] is not None and at is not None:
         raise Refusal("--delay and --at contradict each other; give one of them")
     if timeout is not None and not wait:
         raise Refusal("--timeout works only with --wait; add --wait")
     arguments = parse_object(payload)
-    options: dict[str, Any] = {
-        "key": key,
-        "priority": priority,
-        "delay": delay or timedelta(0),
-        "ready_at": at,
-        "tags": dict(parse_pair(tag, "--tag") for tag in tags),
-        "retention": retention,
-    }
+    given = given_options(options)
 
     async def work(hf: Holdfast) -> ExitCode:
-        run = await hf.start(type, arguments, **options)
+        run = await hf.start(type, arguments, **given)
         await _tell(out, hf, run, type, at)
         with despite(f"run {run.id} was started" if run.created else f"run {run.id} already exists"):
             if not wait:

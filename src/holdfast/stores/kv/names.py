@@ -288,6 +288,6 @@ def all_children(run_id: str) -> Range:
 
 
 def all_of(run_id: str) -> list[str]:
-    """Return the names of everything that belongs to one run."""
+    """Return the names of everything that belongs to one run. The list of runs under it lives as long as these."""
     makers = (head, history, undo_index, inbox, message_ids, values, replies, audit, children, children_index)
-    return [*(name(run_id) for name in makers), kids_index(run_id)]
+    return [name(run_id) for name in makers]

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core import kinship
 from holdfast.core.clock import Micros
 from holdfast.core.columns import FIXED, columns_of, compiled
 from holdfast.core.model import Run
@@ -179,15 +180,19 @@ def _entries(run: Run, places: _Places, member: str) -> tuple[_Entry, ...]:
         end = (names.PURGE, f"{names.time_text(run.purge_at)}{id}", 0)
     elif run.finished_at is not None:
         end = (names.ended(run.type), f"{names.time_text(run.finished_at)}{id}", 0)
-    is_live_child = run.parent_id is not None and not run.state.is_end
     return (
         (places.by_state, member, 0),
         None if places.held_by is None else (places.held_by, id, 0),
         None if places.lane is None else (places.lane, id, run.ready_at or 0),
         end,
         (names.slotted(run.type), id, 0) if run.slots else None,
-        (names.children_index(run.parent_id or ""), member, 0) if is_live_child else None,
+        (names.children_index(run.parent_id or ""), member, 0) if is_live_child(run) else None,
     )
+
+
+def is_live_child(run: Run) -> bool:
+    """True if the parent of a run finds it among its live children."""
+    return kinship.is_child(run) and not run.state.is_end
 
 
 def lasting_entries_of(run: Run) -> list[tuple[str, str, int]]:

@@ -18,6 +18,7 @@ from holdfast.stores.kv.run_fields import (
     entry_changes,
     fields_of,
     is_catalogue,
+    is_live_child,
     lasting_entries_of,
     run_of,
 )
@@ -106,7 +107,7 @@ class KvRuns:
             self._runs[run.id] = self._fenced(run) if run.token > 0 else run
             if run.key is not None:
                 self._keys[run.key] = run.id
-            if run.parent_id is not None:
+            if run.parent_id is not None and is_live_child(run):
                 self._new_children.setdefault(run.parent_id, []).append(run.id)
 
     def existing(self, run_ids: Sequence[str]) -> set[str]:
@@ -212,7 +213,7 @@ class KvRuns:
         space.put(names.head(run.id), fields_of(run))
         space.add_all(lasting_entries_of(run))
         space.add_all(entries_of(run))
-        if run.parent_id is not None:
+        if run.parent_id is not None and is_live_child(run):
             space.put(names.children(run.parent_id), {})
         self._note_lease(run)
 
@@ -224,7 +225,7 @@ class KvRuns:
         if drops:
             space.drop(head, drops)
         _write_entries(space, before, after)
-        if after.parent_id is not None and before.state.is_end and not after.state.is_end:
+        if after.parent_id is not None and is_live_child(after) and not is_live_child(before):
             space.put(names.children(after.parent_id), {})
         if after.token != before.token:
             self._note_lease(after)

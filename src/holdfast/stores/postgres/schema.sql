@@ -51,7 +51,15 @@ create table runs (
     slots text,
     retention bigint,
     deleted_at bigint,
-    purge_at bigint
+    purge_at bigint,
+    -- Options of the view `intent`. `on conflict` works only for views whose columns are columns of their table. The
+    -- trigger moves the values to `options` and `retention`, so all of these are null in every row.
+    asked_max_run interval,
+    asked_max_suspend interval,
+    asked_retention interval,
+    asked_undelivered text,
+    asked_max_attempts integer,
+    asked_by text
 ) with (
     -- Each claim, suspension and end rewrites the row. Long values are stored outside it, so that they are not copied.
     toast_tuple_target = 512,
@@ -429,7 +437,7 @@ comment on column run.attempt is
     'Grows when the run is recovered or rewound, when its worker dies, and when it is tried again after a block.';
 comment on column run.generation is 'Grows when the run continues as new.';
 comment on column run.crashes is 'Number of workers in a row that died while they held it.';
-comment on column run.parent_id is 'Id of the run that started it as a child.';
+comment on column run.parent_id is 'Id of the run that started it as a child, or that it was started under.';
 comment on column run.created_at is 'Time when it was created.';
 comment on column run.start_at is 'Earliest time for its start.';
 comment on column run.ready_at is
@@ -446,7 +454,13 @@ create view intent as
         key as idempotency_key,
         priority,
         ready_at as run_at,
-        tags,
+        tags, parent_id,
+        asked_max_run as max_run,
+        asked_max_suspend as max_suspend,
+        asked_retention as retention,
+        asked_undelivered as undelivered,
+        asked_max_attempts as max_attempts,
+        asked_by as by,
         state collate "C" as state,
         json_or_null(result) as result,
         json_or_null(error) as error,
@@ -464,6 +478,14 @@ comment on column intent.idempotency_key is 'At most one run has it. A second in
 comment on column intent.priority is '0 (first) to 255 (last). Default: 100.';
 comment on column intent.run_at is 'Earliest start. Default: now. After the insert: the time when the run is due next.';
 comment on column intent.tags is 'A JSON object of names and values for searches.';
+comment on column intent.parent_id is 'Id of a run to list this run under. Neither waits for the other.';
+comment on column intent.max_run is 'Write only: a worker cancels the run after this time, counted from run_at.';
+comment on column intent.max_suspend is 'Write only: one suspension of the run that takes longer cancels it.';
+comment on column intent.retention is 'Write only: how long the run is kept after its end. Default: as its type says.';
+comment on column intent.undelivered is
+    'Write only: discard (default) or dead_letter, for messages that the run never received.';
+comment on column intent.max_attempts is 'Write only: number of attempts of a task. Default: as its code says.';
+comment on column intent.by is 'Write only: who asked for the run, for its audit. Default: the role that logged in.';
 comment on column intent.state is 'Read only: its state, see run.state.';
 comment on column intent.result is 'Read only: its return value.';
 comment on column intent.error is 'Read only: the error because of which it failed or was cancelled.';

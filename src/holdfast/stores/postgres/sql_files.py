@@ -7,15 +7,17 @@ runs nothing; `schema` does.
 from __future__ import annotations
 
 from importlib.resources import files
+from typing import get_args
 
 from holdfast.core import audit
 from holdfast.core.claim_order import BEGUN, CHILD, NEW, RANKS, SHARE
-from holdfast.core.clock import FIRST_INSTANT, LAST_INSTANT
+from holdfast.core.clock import FIRST_INSTANT, LAST_INSTANT, LENGTH_LIMIT_SECONDS
 from holdfast.core.codec import DEPTH_LIMIT, DIGIT_LIMIT, VALUE_LIMIT_BYTES
-from holdfast.core.intent import KEY_LIMIT
+from holdfast.core.intent import ACTOR_LIMIT, KEY_LIMIT
 from holdfast.core.location import NAME_LIMIT, PEOPLE_PREFIX
-from holdfast.core.model import EVENT_RETENTION
+from holdfast.core.model import EVENT_RETENTION, Undelivered
 from holdfast.core.rules import LIMIT_LOCATION, SUSPECT_CRASHES
+from holdfast.core.start_options import ATTEMPTS_LIMIT
 from holdfast.core.text import NOT_IN_TYPES_RANGE, POSTGRES_REFUSED_RANGE
 from holdfast.stores import sql_text
 from holdfast.stores.postgres.column_lists import column_lists
@@ -76,6 +78,12 @@ HEADERS = {
 CONSTANTS = {
     "name_limit": str(NAME_LIMIT),
     "key_limit": str(KEY_LIMIT),
+    "actor_limit": str(ACTOR_LIMIT),
+    "attempts_limit": str(ATTEMPTS_LIMIT),
+    "attempts_limit_shown": f"{ATTEMPTS_LIMIT:,}",
+    "length_limit_seconds": f"{LENGTH_LIMIT_SECONDS:.0f}",
+    "undelivered": ", ".join(f"'{policy}'" for policy in get_args(Undelivered)),
+    "undelivered_shown": ", ".join(get_args(Undelivered)),
     "value_limit": str(VALUE_LIMIT_BYTES),
     "value_limit_shown": f"{VALUE_LIMIT_BYTES // 2**20} MiB",
     "depth_limit": str(DEPTH_LIMIT),

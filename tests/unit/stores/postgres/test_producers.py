@@ -324,8 +324,8 @@ def test_a_run_that_has_started_is_left_for_a_worker_to_cancel(place: Place) -> 
 
 def test_a_run_with_dependents_is_left_for_a_worker_to_cancel(place: Place) -> None:
     place.many(
-        "insert into {schema}.runs (id, type, arrivals, parent_id, state) values (%s, 'shop', %s, %s, %s)",
-        [("has mail", 1, None, "pending"), ("is a child", 0, "p", "pending"), ("is paused", 0, None, "paused")],
+        "insert into {schema}.runs (id, type, arrivals, parent_location, state) values (%s, 'shop', %s, %s, %s)",
+        [("has mail", 1, None, "pending"), ("is a child", 0, "c", "pending"), ("is paused", 0, None, "paused")],
     )
 
     assert place.all("select {schema}.cancel(id) from {schema}.runs") == [True, True, True]

@@ -27,7 +27,7 @@ begin
       and r.state = 'pending'
       and r.token = 0
       and r.arrivals = 0
-      and r.parent_id is null
+      and r.parent_location is null
       and r.slots is null
       and not exists (select from waits as w where w.run_id = r.id)
     returning r.id, r.type, r.state

@@ -1,4 +1,4 @@
--- Refuse a row of the view `intent` that no worker could carry out. The trigger calls it only for rows without
+-- Refuse a row of the view `intent` that no worker could carry out, and store its options. The trigger calls it only for rows without
 -- `start_at`: Python always sets it, and has checked its rows.
 create function check_intent_v1() returns trigger
     language plpgsql
@@ -43,6 +43,35 @@ begin
         end loop;
     end if;
     perform check_payload_v1('payload', new.payload, true);
+    if new.parent_id is not null then
+        perform check_text_v1('parent_id', new.parent_id);
+    end if;
+    if new.asked_undelivered not in ({{undelivered}}) then
+        raise exception 'undelivered %: it is one of {{undelivered_shown}}', quote_literal(left(new.asked_undelivered, 80))
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if new.asked_max_attempts not between 1 and {{attempts_limit}} then
+        raise exception 'max_attempts %: it is a number from 1 to {{attempts_limit_shown}}', new.asked_max_attempts
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if length(new.asked_by) > {{actor_limit}} then
+        raise exception 'by has % characters; it has at most {{actor_limit}}', length(new.asked_by)
+            using errcode = 'invalid_parameter_value';
+    end if;
+    new.retention := check_length_v1('retention', new.asked_retention);
+    new.options := json_strip_nulls(json_build_object(
+        'max_run', check_length_v1('max_run', new.asked_max_run),
+        'max_suspend', check_length_v1('max_suspend', new.asked_max_suspend),
+        'undelivered', new.asked_undelivered,
+        'max_attempts', new.asked_max_attempts,
+        'by', coalesce(new.asked_by, 'sql:' || session_user)
+    ))::text;
+    new.asked_max_run := null;
+    new.asked_max_suspend := null;
+    new.asked_retention := null;
+    new.asked_undelivered := null;
+    new.asked_max_attempts := null;
+    new.asked_by := null;
     return new;
 end
 $$;
