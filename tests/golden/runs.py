@@ -100,7 +100,8 @@ async def fill(url: str) -> None:
 async def check_states(hf: Holdfast) -> None:
     """Check that each run is in the state in which it was kept."""
     found = {key: (await hf.run(key=key).info()).state for key in STATES}
-    assert found == STATES, found
+    # A server that is another one than that of the golden store ends all leases.
+    assert found in (STATES, {**STATES, "held": RunState.PENDING}), found
 
 
 async def finish(hf: Holdfast) -> None:

@@ -16,7 +16,7 @@ from holdfast.config.settings import Setting
 from holdfast.core.codec import json_flaw
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.plan import PlanProgress
-from holdfast.core.ports import Finding, Pruned, SchemaStatus
+from holdfast.core.ports import Finding, Pruned
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck
 from holdfast.engine.flow_view import FlowPlace, FlowView, FlowWait
@@ -276,10 +276,6 @@ def check_json(found: RunCheck) -> Json:
         "summary": found.summary,
         "report": found.report,
     }
-
-
-def schema_json(status: SchemaStatus) -> Json:
-    return {"current": status.current, "wanted": status.wanted}
 
 
 def outcome_json(info: RunInfo) -> Json:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from holdfast.cli import render
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import WorkerRecord
-from holdfast.core.ports import Finding, SchemaStatus
+from holdfast.core.ports import Finding
 from holdfast.engine.store_info import WorkerInfo
 from holdfast.typing import AuditInfo
 from tests.unit.cli.test_timeline import ZERO, entry, run, snapshot
@@ -85,12 +85,10 @@ def test_a_snapshot_contains_everything_about_a_run() -> None:
 
 def test_the_other_records_have_fixed_keys_too() -> None:
     worker = WorkerRecord(id="w", name="n", host="h", pid=1, types=("a",), concurrency=2)
-    status = SchemaStatus(current=0, wanted=1)
 
     assert list(render.worker_json(WorkerInfo.of(worker, held=0, is_alive=True))) == (
         ["id", "name", "host", "pid", "types", "concurrency", "started_at", "heartbeat_at", "is_alive", "held"]
     )
-    assert render.schema_json(status) == {"current": 0, "wanted": 1}
     assert render.finding_json(Finding(level="ok", subject="s", text="t")) == {
         "level": "ok",
         "subject": "s",

@@ -1,4 +1,4 @@
--- The schema. Every change here, except to comments, needs a new number: `NUMBER` in `schema.py`.
+-- The tables at the baseline, number 7. This file stays as it is: changes are steps in `migrations`.
 --
 -- Ids are text. Times are whole microseconds since 1970. User values are JSON text.
 -- The payload, tags and options of a run are in `intent`, so that an update of the run never copies its payload.
