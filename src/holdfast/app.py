@@ -74,7 +74,13 @@ class Holdfast:
     def __init__(self, url: str | None = None, *, store: Store | None = None) -> None:
         configuration = Configuration()
         name = url or (configuration[settings.URL] if store is None else type(store).__name__)
-        session = Session(name, store_for(name) if store is None else store, Registry(), Signals())
+        session = Session(
+            name,
+            store_for(name) if store is None else store,
+            Registry(),
+            Signals(),
+            may_migrate=lambda: configuration[settings.MIGRATE] == "auto",
+        )
         self._assemble(session, configuration, Hooks(session.signals))
 
     def _assemble(self, session: Session, configuration: Configuration, hooks: Hooks) -> None:
@@ -474,7 +480,9 @@ class Holdfast:
     def _twin(self) -> Holdfast:
         """Make another Holdfast with the same runs, code and hooks, for another event loop."""
         session, twin = self._session, Holdfast.__new__(Holdfast)
-        other = Session(session.url, session.store.twin(), session.registry, session.signals)
+        other = Session(
+            session.url, session.store.twin(), session.registry, session.signals, may_migrate=session.may_migrate
+        )
         twin._assemble(other, self._configuration, self._hooks)  # noqa: SLF001 - of the same class
         return twin
 

@@ -67,13 +67,13 @@ async def test_a_schema_of_a_newer_version_is_refused(postgres_url: str) -> None
     async with Holdfast(postgres_url):
         pass
     with psycopg.connect(postgres_url) as connection:
-        connection.execute("update holdfast.meta set value = '999' where name = 'schema'")
+        connection.execute("update holdfast.meta set value = '999' where name in ('schema', 'compatible_from')")
 
     error = await refusal(postgres_url)
 
     assert isinstance(error, SchemaOutOfDate)
     assert "has schema number 999, made by a newer version of holdfast" in str(error)
-    assert "export with the old version, import with the new one" in str(error)
+    assert "use the newer version here" in str(error)
 
 
 async def test_a_user_without_permissions_is_refused(postgres_url: str) -> None:

@@ -27,8 +27,11 @@ class WrappedDriver:
     async def close(self) -> None:
         await self.inner.close()
 
-    def peek(self, partition: str, field: str) -> bytes | None:
-        return self.inner.peek(partition, field)
+    async def begin_epoch(self) -> None:
+        await self.inner.begin_epoch()
+
+    def peek(self, partition: str, fields: Sequence[str]) -> dict[str, bytes]:
+        return self.inner.peek(partition, fields)
 
     async def load(self, reads: Sequence[Read]) -> Answers:
         return await self.inner.load(reads)

@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from holdfast.stores.postgres import schema
+from holdfast.stores.postgres import schema, sql_files
 from holdfast.testing.patience import GUARD_SECONDS
 
 SCHEMA = "holdfast"
@@ -71,14 +71,14 @@ begin
     for place in
         select format('%I.%I', '{SCHEMA}', relname)
         from pg_class
-        where relnamespace = to_regnamespace('{SCHEMA}') and relkind = 'r' and relname <> 'meta'
+        where relnamespace = to_regnamespace('{SCHEMA}') and relkind = 'r' and relname not in ('meta', 'schema_steps')
     loop
         execute format('select exists (select from %s)', place) into is_used;
         if is_used then
             execute format('delete from %s', place);
         end if;
     end loop;
-    delete from {SCHEMA}.meta where name <> 'schema';
+    delete from {SCHEMA}.meta where name not in ('schema', 'compatible_from');
     perform setval(oid::regclass, 1, false)
     from pg_class
     where relnamespace = to_regnamespace('{SCHEMA}') and relkind = 'S';
@@ -133,7 +133,7 @@ class Cleaner:
         """Create the schema, unless it exists."""
         if self._fingerprint is None:
             connection = self._connected()
-            schema.prepare(connection, SCHEMA)
+            schema.prepare(connection, SCHEMA, sql_files.migrations())
             self._fingerprint = _fingerprint(connection)
 
     def clean(self) -> bool:

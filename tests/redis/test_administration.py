@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ports import SchemaStatus
-from holdfast.stores.kv.store import SCHEMA
+from holdfast.stores.kv.migrations import MIGRATIONS
 from holdfast.stores.redis import RedisDriver, redis_store
 from holdfast.stores.redis.administration import erase
 from tests.redis.cleaning import connect, keys_of
@@ -15,28 +15,30 @@ from tests.redis.server import RedisServer
 
 
 async def test_a_field_of_an_empty_namespace_is_none_and_nothing_is_written(redis_url: str) -> None:
-    assert RedisDriver(redis_url).peek("meta", "schema") is None
+    assert RedisDriver(redis_url).peek("meta", ["schema"]) == {}
     assert keys_of(redis_url) == []
 
 
 async def test_a_store_that_is_not_open_knows_its_schema_number(redis_url: str) -> None:
     store = redis_store(redis_url)
-    assert store.schema() == SchemaStatus(current=0, wanted=SCHEMA)
+    assert store.schema() == SchemaStatus(current=0, wanted=MIGRATIONS.number)
 
     await store.open()
     await store.close()
 
-    assert redis_store(redis_url).schema() == SchemaStatus(current=SCHEMA, wanted=SCHEMA)
+    found = redis_store(redis_url).schema()
+    assert (found.current, found.wanted, found.pending) == (MIGRATIONS.number, MIGRATIONS.number, ())
+    assert [step.name for step in found.applied] == [migration.step.name for migration in MIGRATIONS.all]
 
 
 async def test_reading_a_field_begins_no_epoch_after_a_restart(redis_server: RedisServer) -> None:
     driver = RedisDriver(redis_server.url)
     await driver.open()
     await driver.close()
-    known = driver.peek("meta", "epoch")
+    known = driver.peek("meta", ["epoch"])
     redis_server.restart()
 
-    assert driver.peek("meta", "epoch") == known
+    assert driver.peek("meta", ["epoch"]) == known
 
 
 async def test_erasing_removes_all_keys_of_one_namespace_only(redis_url: str) -> None:

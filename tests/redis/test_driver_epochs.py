@@ -123,7 +123,7 @@ async def test_a_released_run_has_a_fact_that_says_why(kept: RedisDriver, redis_
     (fact,) = facts_of('a"', [line])
     assert line == fact_line(fact)
     assert (fact.run_id, fact.event, fact.at) == ('a"', "released", START)
-    assert fact.data == {"worker": 'w"1', "reason": "the server was restarted or replaced"}
+    assert fact.data == {"worker": 'w"1', "reason": "the server was restarted or replaced, or the store was migrated"}
 
 
 async def test_what_was_remembered_before_a_restart_is_refused(kept: RedisDriver, redis_server: RedisServer) -> None:

@@ -56,7 +56,7 @@ def test_a_store_of_another_version_is_refused_and_left_unchanged(shop: Shop) ->
     shop.type("migrate")
     namespace = shop.url.partition("namespace=")[2]
     with connect(shop.url) as client:
-        client.hset(f"{{{namespace}}}:meta", "schema", "99")
+        client.hset(f"{{{namespace}}}:meta", mapping={"schema": "99", "compatible_from": "99"})
     result = shop.type("ls")
 
     assert result.exit_code == 5

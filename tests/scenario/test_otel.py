@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from holdfast import Context, Holdfast, InvalidRequest, Registry, Retry, RunFailed
 from holdfast.app import session_of
+from holdfast.core.ports import Report
 from holdfast.otel import instrument
 from holdfast.stores.memory import MemoryStore
 from holdfast.telemetry.definitions import METRICS
@@ -275,9 +276,9 @@ async def test_an_export_does_not_open_a_closed_object(telescope: Telescope) -> 
     class CountingStore(MemoryStore):
         opened = 0
 
-        async def open(self) -> None:
+        async def open(self, migrate: Report | None = None) -> None:
             self.opened += 1
-            await super().open()
+            await super().open(migrate)
 
     store = CountingStore()
     hf = Holdfast("memory://", store=store)

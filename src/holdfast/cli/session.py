@@ -12,7 +12,6 @@ from holdfast.app import Holdfast, session_of
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.settings import Settings
 from holdfast.config.secret import scrubbed
-from holdfast.stores import schema_number
 
 T = TypeVar("T")
 
@@ -50,14 +49,13 @@ def run_tidily(work: Coroutine[Any, Any, T]) -> T:
 
 @asynccontextmanager
 async def opened(settings: Settings, *, may_create: bool = False) -> AsyncIterator[Holdfast]:
-    """Yield an engine after checks of its store. Only `may_create` permits a store that does not exist yet.
+    """Yield an engine after a check of its store. Only `may_create` permits a store that does not exist yet.
 
     Even then the store is created at the first use, so that a refused command leaves nothing behind.
     """
     hf = engine_for(settings)
     if not may_create:
         check_exists(hf)
-    check_schema(hf)
     try:
         yield hf
     finally:
@@ -83,8 +81,3 @@ def check_exists(hf: Holdfast) -> None:
             "name another with --url or HOLDFAST_URL, or create this one with `holdfast migrate`",
             ExitCode.UNREACHABLE,
         )
-
-
-def check_schema(hf: Holdfast) -> None:
-    """Refuse a store that another version of holdfast created."""
-    schema_number.check(session_of(hf).store.schema(), scrubbed(session_of(hf).url))

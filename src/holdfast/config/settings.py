@@ -50,6 +50,12 @@ Maybe = Setting[T | None]
 
 URL = Setting("url", Url(), "sqlite:///holdfast.db", "URL of the store: sqlite:///FILE, postgresql://… or redis://….")
 APPLICATION: Maybe[str] = Setting("application", Text(), None, "Your Holdfast object, as MODULE:ATTR.")
+MIGRATE = Setting(
+    "migrate",
+    Choice("manual", "auto"),
+    "manual",
+    "Who migrates a store on Postgres or Redis: `holdfast migrate`, or with auto the first process that opens it.",
+)
 RETENTION = Setting("retention", Length(), timedelta(days=30), "How long a run is kept after its end.")
 
 METRICS_TOKEN: Maybe[str] = Setting("metrics_token", Secret(), None, "Bearer token that clients need to read /metrics.")

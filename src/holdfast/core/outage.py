@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
-from holdfast.core.errors import HoldfastError, StoreUnavailable
+from holdfast.core.errors import HoldfastError, SchemaOutOfDate, StoreUnavailable
 
 FIRST_PAUSE_SECONDS = 0.05
 LAST_PAUSE_SECONDS = 1.0
@@ -74,13 +74,15 @@ class Outage:
             self._log.log(level, "%s after %.1f s", self._works, self._now() - began_at)
 
     async def retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Call until the store answers, without a time limit. Errors other than `StoreUnavailable` are raised.
+        """Call until the store answers, without a time limit. Other errors than those of an outage are raised.
+
+        A store that was migrated under this process is an outage, too: the run goes on in a process that can use it.
 
         Several callers may share an outage. A call that works at once does not end it, because another may still fail.
         """
         try:
             return await call()
-        except StoreUnavailable as error:
+        except (StoreUnavailable, SchemaOutOfDate) as error:
             self.failed(error)
         try:
             answer = await self._repeat(call)
@@ -99,7 +101,7 @@ class Outage:
             await asyncio.sleep(next(waits))
             try:
                 return await call()
-            except StoreUnavailable as error:
+            except (StoreUnavailable, SchemaOutOfDate) as error:
                 self.failed(error)
 
 

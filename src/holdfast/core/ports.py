@@ -65,11 +65,40 @@ class Pruned(Value, frozen=True, kw_only=True):
         )
 
 
+class SchemaStep(Value, frozen=True, kw_only=True):
+    """A numbered change of a schema. `is_compatible`: workers of the number before it go on."""
+
+    number: int
+    name: str
+    about: str
+    is_compatible: bool
+
+
+class AppliedStep(Value, frozen=True, kw_only=True):
+    """A step that a store has gone through: when, and which version of holdfast applied it."""
+
+    number: int
+    name: str
+    at: Micros
+    version: str
+
+
 class SchemaStatus(Value, frozen=True, kw_only=True):
-    """The schema number of a store (0 if it is empty), and the number that this code needs."""
+    """The schema number of a store (0 if it is empty), and the number that this code needs.
+
+    `compatible_from` is the lowest number whose code may use the store (0: only its own number). `pending` are the
+    steps between both numbers, `applied` those that the store has recorded, each in the order of their numbers.
+    """
 
     current: int
     wanted: int
+    compatible_from: int = 0
+    pending: tuple[SchemaStep, ...] = ()
+    applied: tuple[AppliedStep, ...] = ()
+
+
+Report = Callable[[str], None]
+"""Called during a migration with a line about its progress, from any thread."""
 
 
 class Finding(Value, frozen=True, kw_only=True):
@@ -151,8 +180,13 @@ class Store(Reader, Protocol):
 
     # Lifetime
 
-    async def open(self) -> None:
-        """Open the store. An empty store gets its schema. One with another schema number is refused, unchanged."""
+    async def open(self, migrate: Report | None = None) -> None:
+        """Open the store. An empty store gets its schema.
+
+        With `migrate`, a store with a lower schema number is migrated, and progress is reported. Without it, a store
+        that several machines share raises `SchemaOutOfDate` and stays unchanged. So does every store with a higher
+        number, unless that one is compatible with this code.
+        """
         ...
 
     async def close(self) -> None: ...

@@ -6,6 +6,7 @@ All parts of the public object share one session, which opens the store at the f
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -22,6 +23,8 @@ from holdfast.runner.asyncio_private import get_running_loop_or_none
 from holdfast.runner.loop import RunLoop
 from holdfast.runner.registry import Registry
 from holdfast.runner.violation import holdfast_call
+
+_log = logging.getLogger("holdfast.store")
 
 
 class LocalWorker(Protocol):
@@ -43,14 +46,24 @@ class LocalWorker(Protocol):
 class Session:
     """A store that is opened at the first use and can be opened again after it was closed.
 
-    `url` is the name of the store for people. `make_results` and `make_replies` can be replaced before it is opened.
+    `url` is the name of the store for people. If `may_migrate` says so, opening a store with a lower schema number
+    migrates it. `make_results` and `make_replies` can be replaced before it is opened.
     """
 
-    def __init__(self, url: str, store: Store, registry: Registry, signals: Signals) -> None:
+    def __init__(
+        self,
+        url: str,
+        store: Store,
+        registry: Registry,
+        signals: Signals,
+        *,
+        may_migrate: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.url = url
         self.store = store
         self.registry = registry
         self.signals = signals
+        self.may_migrate = may_migrate
         self.local_workers: list[LocalWorker] = []
         self.advancing: set[int] = set()
         """The identities of the namespace drivers on which a run is being advanced."""
@@ -81,7 +94,7 @@ class Session:
         assert self._opening is not None
         async with self._opening:
             if self._results is None:
-                await self.store.open()
+                await (self.store.open(_log_migration) if self.may_migrate() else self.store.open())
                 self._replies = self.make_replies(self.store)
                 self._results = self.make_results(self.store)
                 self._pid = os.getpid()
@@ -125,6 +138,10 @@ class Session:
     def _check_process(self) -> None:
         if self._pid is not None and self.is_forked:
             raise opened_elsewhere("this Holdfast", self._pid)
+
+
+def _log_migration(line: str) -> None:
+    _log.info("migrating the store: %s", line)
 
 
 INSTEAD = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.core.intent import check_actor, check_reason
+from holdfast.core.package import installed_version
 from holdfast.engine.export import Export, Told
 from holdfast.engine.importing import Import, ImportReport, Lines
 from holdfast.engine.queries import Filter, checked_filter
@@ -19,7 +20,7 @@ def new_export(
         session,
         checked_filter(chosen),
         store_kind=type(session.store).__name__.removesuffix("Store").lower(),
-        version=_version(),
+        version=installed_version(),
         is_live=live,
         timeout_seconds=timeout,
         reason=check_reason(reason),
@@ -37,13 +38,3 @@ async def import_lines(session: Session, lines: Lines, *, by: str, told: Told | 
 
 def _say_nothing(_what: str, _count: int) -> None:
     """Ignore progress, if the caller passed no callback."""
-
-
-def _version() -> str:
-    """Return the version of holdfast, for people who read the file."""
-    from importlib.metadata import PackageNotFoundError, version  # imported here: slow to load, and rarely needed
-
-    try:
-        return version("holdfast")
-    except PackageNotFoundError:
-        return "of a checkout"

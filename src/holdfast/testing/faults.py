@@ -23,7 +23,17 @@ from holdfast.core.commands import Command, Sent
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, MessageToRun, WorkerRecord
-from holdfast.core.ports import Database, Finding, Pruned, SchemaStatus, Store, Transacted, Transaction, Transfer
+from holdfast.core.ports import (
+    Database,
+    Finding,
+    Pruned,
+    Report,
+    SchemaStatus,
+    Store,
+    Transacted,
+    Transaction,
+    Transfer,
+)
 from holdfast.core.questions import Awaited, Details, ListDueSchedules, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.testing.calls import StoreCall
@@ -176,8 +186,8 @@ class FaultyStore:
 
     # Calls of the engine
 
-    async def open(self) -> None:
-        await self.inner.open()
+    async def open(self, migrate: Report | None = None) -> None:
+        await self.inner.open(migrate)
 
     async def close(self) -> None:
         await self.inner.close()

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeGuard
 
 from holdfast.core.checkpoint import Checkpoint, Verdict, Verdicts
 from holdfast.core.clock import Micros
-from holdfast.core.errors import StoreUnavailable
+from holdfast.core.errors import SchemaOutOfDate, StoreUnavailable
 from holdfast.core.outage import Outage, pauses
 from holdfast.core.ports import Store
 from holdfast.worker.signals import SignalSender
@@ -269,7 +269,7 @@ class Committer:
         while True:
             if _is_held_up(error) and len(batch) > 1:
                 raise error
-            if isinstance(error, StoreUnavailable):
+            if isinstance(error, StoreUnavailable | SchemaOutOfDate):
                 self._outage.failed(error)
                 await asyncio.sleep(next(waits))
             elif isinstance(error, Exception):

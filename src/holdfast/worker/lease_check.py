@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from holdfast.core.checkpoint import Verdicts
-from holdfast.core.errors import StoreUnavailable
+from holdfast.core.errors import SchemaOutOfDate, StoreUnavailable
 from holdfast.core.model import Holding
 from holdfast.core.ports import Store
 from holdfast.core.questions import VerdictsOn
@@ -58,7 +58,9 @@ class LeaseCheck:
         """Ask about the held runs. Hints from another process add a pause after each request."""
         while self._must_look:
             self._must_look = False
-            with suppress(StoreUnavailable):  # the next heartbeat gets the same answer, and logs the outage
+            with suppress(
+                StoreUnavailable, SchemaOutOfDate
+            ):  # the next heartbeat gets the same answer, and logs the outage
                 holdings = self._holdings()
                 answer = await self._store.changes(VerdictsOn(holdings=holdings))
                 self._loop.call_soon(self._heard, holdings, answer)

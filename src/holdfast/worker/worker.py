@@ -21,7 +21,7 @@ from holdfast.config import settings
 from holdfast.core.checkpoint import Claimed, Finish, LeaseRequest, Verdicts
 from holdfast.core.clock import SECOND, FollowingClock, Micros, micros
 from holdfast.core.commands import OfferTypes, RetireWorker
-from holdfast.core.errors import InvalidRequest, StoreUnavailable
+from holdfast.core.errors import InvalidRequest, SchemaOutOfDate, StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.ids import new_id
 from holdfast.core.intent import check_length, check_text, is_count
@@ -234,7 +234,7 @@ class Worker:
                 "could not give back %d runs; other workers claim them when their leases end", len(self._drivers)
             )
         await self._let_go_of_everything()
-        with contextlib.suppress(StoreUnavailable, TimeoutError):
+        with contextlib.suppress(StoreUnavailable, SchemaOutOfDate, TimeoutError):
             async with asyncio.timeout(_RELEASE_SECONDS):
                 await self._store.apply(RetireWorker(worker_id=self.id))
         self.signal_sender.worker("worker.stopped")

@@ -104,7 +104,7 @@ CLAIM_PLANS = {
 def connection(tmp_path: Path) -> Iterator[apsw.Connection]:
     path = tmp_path / "runs.db"
     connection = open_for_writing(path)
-    schema.prepare(connection, path)
+    schema.prepare(connection, path, schema.migrations(), print)
     yield connection
     connection.close()
 

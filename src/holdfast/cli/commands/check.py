@@ -15,7 +15,7 @@ from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.output import Output, cleaned
-from holdfast.cli.session import check_exists, check_schema
+from holdfast.cli.session import check_exists
 from holdfast.cli.summary import short_ids, state_cell
 from holdfast.cli.table import Column, Line, Table
 from holdfast.cli.view import report_lines
@@ -86,7 +86,6 @@ def command(
     if session_of(hf).url.partition(":")[0] == "memory":
         raise Refusal(f"{name} uses a memory store, where no run outlives its process; there is nothing to check")
     check_exists(hf)
-    check_schema(hf)
     found, undeclared = asyncio.run(_check(out, hf, type_, limit))
     if out.is_json:
         out.items(found)

@@ -16,7 +16,7 @@ from holdfast.cli.output import Output, cleaned
 from holdfast.cli.session import check_exists, engine_for, opened
 from holdfast.cli.settings import Settings
 from holdfast.core.ports import Finding
-from holdfast.stores import schema_number
+from holdfast.stores import migrations
 
 _MARKS = {"ok": ("✓", "good"), "warning": ("!", "wait"), "problem": ("✗", "bad")}
 
@@ -42,7 +42,7 @@ def command(out: Output, *, strict: bool) -> ExitCode:
 async def _examine(settings: Settings) -> list[Finding]:
     hf = engine_for(settings)
     check_exists(hf)
-    if (trouble := schema_number.trouble(session_of(hf).store.schema())) is not None:
+    if (trouble := migrations.trouble(session_of(hf).store.schema())) is not None:
         # The other checks need the schema of this version.
         return [Finding.problem("schema", trouble)]
     async with opened(settings) as hf, hf:

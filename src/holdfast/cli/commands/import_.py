@@ -38,7 +38,8 @@ _SHOWN = 10
 def command(out: Output, file: str, *, dry_run: bool) -> ExitCode:
     """Import the runs that `export` wrote to FILE. FILE - means stdin.
 
-    The command checks the whole file first: it imports nothing from a file that was cut off or changed. Runs that
+    The command checks the whole file first: it imports nothing from a file that was cut off or changed. A store that
+    does not exist yet is created. Runs that
     already exist do not change, so the import can be repeated. When all runs are imported, those that the export paused
     continue here; those that were paused before stay paused. The exit code is 6 if a run was refused, for example
     because its key belongs to another run.
@@ -55,7 +56,7 @@ def command(out: Output, file: str, *, dry_run: bool) -> ExitCode:
             _tell(out, report, scrubbed(session_of(hf).url))
             return ExitCode.CONFLICT if report.refused else ExitCode.OK
 
-        return in_session(out.settings, work)
+        return in_session(out.settings, work, may_create=True)
 
 
 @contextmanager

@@ -79,6 +79,7 @@ class Dictionary:
     counters: dict[str, int] = field(default_factory=dict)
     marks: dict[str, tuple[str, Micros]] = field(default_factory=dict)
     version: int = 0
+    epoch: int = 0
     listeners: list[tuple[asyncio.AbstractEventLoop, Callable[[bytes], None]]] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -117,15 +118,19 @@ class DictionaryDriver:
 
     @property
     def epoch(self) -> int:
-        return 0
+        return self.data.epoch
 
     async def open(self) -> None: ...
 
     async def close(self) -> None: ...
 
-    def peek(self, partition: str, field: str) -> bytes | None:
+    async def begin_epoch(self) -> None:
+        self.data.epoch += 1
+
+    def peek(self, partition: str, fields: Sequence[str]) -> dict[str, bytes]:
         with self.data.lock:
-            return self.data.partitions.get(partition, Partition(0, {})).fields.get(field)
+            known = self.data.partitions.get(partition, Partition(0, {})).fields
+            return {field: known[field] for field in fields if field in known}
 
     async def load(self, reads: Sequence[Read]) -> Answers:
         with self.data.lock:

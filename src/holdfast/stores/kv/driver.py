@@ -245,8 +245,15 @@ class Driver(Protocol):
 
     async def close(self) -> None: ...
 
-    def peek(self, partition: str, field: str) -> bytes | None:
-        """Return one field, if it exists. Blocking; the driver need not be open, and nothing is written."""
+    async def begin_epoch(self) -> None:
+        """Change the epoch for all drivers of this data, and end all leases if the engine has a way to do it.
+
+        A migration does this to stop workers of an older number: each store looks at the number again.
+        """
+        ...
+
+    def peek(self, partition: str, fields: Sequence[str]) -> dict[str, bytes]:
+        """Return those fields that exist. Blocking; the driver need not be open, and nothing is written."""
         ...
 
     async def load(self, reads: Sequence[Read]) -> Answers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, assert_never, cast
 
@@ -12,10 +11,10 @@ import msgspec
 from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Created, LeaseRequest, Verdict, Verdicts
 from holdfast.core.clock import Clock, FollowingClock, Micros
 from holdfast.core.commands import Command
-from holdfast.core.errors import SchemaOutOfDate, Unreadable
+from holdfast.core.errors import Unreadable
 from holdfast.core.hint import Hint
 from holdfast.core.model import AuditFact, Entry, Holding, Intent, WorkerRecord
-from holdfast.core.ports import Finding, Pruned, SchemaStatus
+from holdfast.core.ports import Finding, Pruned, Report, SchemaStatus
 from holdfast.core.questions import (
     AnyAwaited,
     AnyListing,
@@ -42,11 +41,11 @@ from holdfast.core.questions import (
     VerdictsOn,
 )
 from holdfast.core.retention import RUN_RETENTION
-from holdfast.stores.kv import checkup, claims, descent, foresight, listing, names, pruning, unreadable
+from holdfast.stores.kv import checkup, claims, descent, foresight, listing, migrations, names, pruning, unreadable
 from holdfast.stores.kv import reads as answers
 from holdfast.stores.kv.checkpoints import BatchWriter
 from holdfast.stores.kv.decision import Decisions, Operation
-from holdfast.stores.kv.driver import Driver, Fields, Part, Partition, Read
+from holdfast.stores.kv.driver import Driver, Read
 from holdfast.stores.kv.flows import list_flows
 from holdfast.stores.kv.held import HeldRuns
 from holdfast.stores.kv.hints import KvHints
@@ -54,20 +53,14 @@ from holdfast.stores.kv.inboxes import decode_arrival
 from holdfast.stores.kv.runs import OddRun, head_of
 from holdfast.stores.kv.starts import Starts
 from holdfast.stores.kv.transfers import KvTransfer
+from holdfast.stores.migrations import Migrations, check, finding_of_schema
 from holdfast.stores.operations import commands, leases
 from holdfast.stores.operations.unit_of_work import OddRow
 
 A = TypeVar("A")
 
-SCHEMA = 2
-"""Number of the layout that `names` and `run_fields` describe."""
-
 CLAIMED_AT_ONCE = 100
 """Maximum number of runs that a claim of an engine leases. The first runs work while the next ones are leased."""
-
-_SCHEMA_FIELD = "schema"
-
-_log = logging.getLogger("holdfast.store")
 
 
 class KeyValueStore:
@@ -76,8 +69,15 @@ class KeyValueStore:
     flushes = 2
     """Number of batches in flight: the second is written while the first is on its way."""
 
-    def __init__(self, make_driver: Callable[[], Driver], *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        make_driver: Callable[[], Driver],
+        *,
+        clock: Clock | None = None,
+        steps: Migrations[migrations.StepFunction] = migrations.MIGRATIONS,
+    ) -> None:
         self._make_driver = make_driver
+        self._steps = steps
         self._driver = make_driver()
         self._clock = clock
         self._following = FollowingClock()
@@ -87,7 +87,6 @@ class KeyValueStore:
         self._starts = Starts(self._driver, self._decisions, self._held)
         self._stop_listening: Callable[[], None] | None = None
         self._epoch = 0
-        self._schema = 0
         self._opening = asyncio.Lock()
 
     @property
@@ -100,36 +99,18 @@ class KeyValueStore:
 
     # Lifetime
 
-    async def open(self) -> None:
+    async def open(self, migrate: Report | None = None) -> None:
         async with self._opening:
             if self._stop_listening is not None:
                 return
             await self._driver.open()
             try:
-                await self._prepare()
+                self._following.told(await migrations.prepare(self._driver, self._steps, migrate))
             except BaseException:
                 await self._driver.close()
                 raise
+            self._epoch = self._driver.epoch
             self._stop_listening = self._driver.listen(self._hints.heard)
-
-    async def _prepare(self) -> None:
-        """Note the number of the layout in an empty store. Refuse a store with another one, unchanged."""
-        loaded = await self._driver.load([Fields(names.META, (_SCHEMA_FIELD,))])
-        self._following.told(loaded.now)
-        meta = cast("Partition", loaded.answers[0])
-        number = int(meta.fields.get(_SCHEMA_FIELD, b"0"))
-        if number == 0:
-            part = Part(checks={names.META: meta.version}, puts={names.META: {_SCHEMA_FIELD: b"%d" % SCHEMA}})
-            if (await self._driver.commit([part])).refused[0] is not None:
-                return await self._prepare()  # another process was first
-            number = SCHEMA
-        self._schema = number
-        if number != SCHEMA:
-            raise SchemaOutOfDate(
-                f"the data has layout {number}, this version of holdfast needs layout {SCHEMA}; "
-                "use the version of holdfast that wrote it, or export its runs with that version and import them here"
-            )
-        return None
 
     async def close(self) -> None:
         if self._stop_listening is not None:
@@ -139,12 +120,11 @@ class KeyValueStore:
         await self._driver.close()
 
     def twin(self) -> KeyValueStore:
-        return type(self)(self._make_driver, clock=self._clock)
+        return type(self)(self._make_driver, clock=self._clock, steps=self._steps)
 
     def schema(self) -> SchemaStatus:
         # A store that is not open may be asked, too: the command line checks a store before it opens it.
-        current = self._schema or int(self._driver.peek(names.META, _SCHEMA_FIELD) or 0)
-        return SchemaStatus(current=current, wanted=SCHEMA)
+        return migrations.status_of(self._driver.peek(names.META, migrations.FIELDS), self._steps)
 
     async def now(self) -> Micros:
         if self._clock is not None:
@@ -154,6 +134,14 @@ class KeyValueStore:
         self._following.told(now, asked_at)
         return now
 
+    async def _enter_epoch(self) -> None:
+        """In a new epoch, forget what is known of runs, and refuse a store that this code can no longer use."""
+        epoch = self._driver.epoch
+        self._held.clear()  # the engine may have lost writes, so what is remembered may never have been
+        found, _, _ = await migrations.load_status(self._driver, self._steps)
+        check(found, "the store", may_migrate=True)
+        self._epoch = epoch
+
     def _time(self) -> Micros:
         """The time as far as this process knows it."""
         return self._following.now() if self._clock is None else self._clock.now()
@@ -161,11 +149,15 @@ class KeyValueStore:
     # Writing
 
     async def create(self, intents: Sequence[Intent], lease: LeaseRequest | None = None) -> Created:
+        if self._driver.epoch != self._epoch:
+            await self._enter_epoch()
         created, news = await self._starts.create(intents, lease, self._time())
         self._hints.tell(news)
         return created
 
     async def claim(self, request: ClaimRequest) -> Claimed:
+        if self._driver.epoch != self._epoch:
+            await self._enter_epoch()
         asked_at = self._time()
         asked = request if request.limit <= CLAIMED_AT_ONCE else msgspec.structs.replace(request, limit=CLAIMED_AT_ONCE)
         found = await self._driver.claim(asked)
@@ -194,10 +186,9 @@ class KeyValueStore:
                 await unreadable.block_odd(self._driver, odd)
 
     async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> Verdicts:
-        asked_at = self._time()
         if self._driver.epoch != self._epoch:
-            self._epoch = self._driver.epoch
-            self._held.clear()  # the engine may have lost writes, so what is remembered may never have been
+            await self._enter_epoch()
+        asked_at = self._time()
         writer = BatchWriter(self._decisions, self._held, asked_at)
         verdicts = await writer.write(checkpoints)
         self._following.told(verdicts.now, asked_at)
@@ -231,6 +222,8 @@ class KeyValueStore:
     async def _apply(
         self, operation: Operation[A], reads: Sequence[Read] = (), follow: descent.Follow = descent.closing
     ) -> A:
+        if self._driver.epoch != self._epoch:
+            await self._enter_epoch()
         try:
             decided = await self._decisions.decide(operation, reads, follow=follow)
         except OddRow as error:
@@ -317,7 +310,8 @@ class KeyValueStore:
         return await answers.workers(self._driver)
 
     async def check(self) -> Sequence[Finding]:
-        return [*await self._driver.check(), *await checkup.findings(self._driver)]
+        found, _, _ = await migrations.load_status(self._driver, self._steps)
+        return [*await self._driver.check(), finding_of_schema(found), *await checkup.findings(self._driver)]
 
     # Hints
 

@@ -17,7 +17,7 @@ from holdfast.core.clock import Clock, Micros, SystemClock
 from holdfast.core.commands import Command
 from holdfast.core.hint import Hint, News
 from holdfast.core.model import AuditFact, Entry, Holding, Intent, WorkerRecord
-from holdfast.core.ports import Finding, Pruned, SchemaStatus
+from holdfast.core.ports import Finding, Pruned, Report, SchemaStatus
 from holdfast.core.questions import Awaited, Details, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.stores.loops import call_on
@@ -53,7 +53,7 @@ class MemoryStore:
 
     # Lifetime
 
-    async def open(self) -> None: ...
+    async def open(self, migrate: Report | None = None) -> None: ...
 
     async def close(self) -> None: ...
 

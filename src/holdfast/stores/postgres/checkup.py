@@ -10,9 +10,10 @@ from psycopg import errors
 
 from holdfast.core.clock import SECOND
 from holdfast.core.ports import Finding
-from holdfast.stores import schema_number
+from holdfast.stores.migrations import finding_of_schema
 from holdfast.stores.operations.limits import finding_of
 from holdfast.stores.postgres import schema as schemas
+from holdfast.stores.postgres import sql_files
 from holdfast.stores.postgres.sql import qualified
 
 LONG_TRANSACTION_SECONDS = 300
@@ -156,14 +157,9 @@ def _server(connection: Connection, _schema: str) -> Iterator[Finding]:
 
 
 def _schema(connection: Connection, schema: str) -> Iterator[Finding]:
-    found = schemas.status(connection, schema)
-    if (trouble := schema_number.trouble(found)) is not None:
-        yield Finding.problem("schema", trouble)
-        return
-    ((size,),) = connection.execute(_SIZE, (schema,)).fetchall()
-    yield Finding.ok(
-        "schema", f"number {found.current} in {schema!r}, with {size / _GIBIBYTE:,.2f} GiB of tables and indexes"
-    )
+    found = schemas.status(connection, schema, sql_files.migrations())
+    ((size,),) = connection.execute(_SIZE, (schema,)).fetchall() if found.current else ((0,),)
+    yield finding_of_schema(found, f" in {schema!r}, with {size / _GIBIBYTE:,.2f} GiB of tables and indexes")
 
 
 def _durability(connection: Connection, _schema: str) -> Iterator[Finding]:

@@ -132,8 +132,8 @@ def _translated(address: PostgresAddress, error: psycopg.Error, text: str) -> Ho
     if code in _SCHEMA:
         return SchemaOutOfDate(
             f"the schema {address.schema!r} of {address.shown} lacks objects that this version of holdfast needs "
-            f"({text}); `holdfast migrate` creates the schema if it is empty, and says what to do if another version "
-            "created it"
+            f"({text}); `holdfast migrate --check` says if the schema is empty, or if an older or a newer version of "
+            "holdfast made it, and what to do"
         )
     if code == "42501":
         return StoreUnavailable(f"{address.shown} lacks a permission ({text}); {_grant(address, text)}")

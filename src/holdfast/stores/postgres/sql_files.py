@@ -1,11 +1,14 @@
-"""The SQL files of the Postgres store: `schema.sql`, and one file per server function in `functions`.
+"""The SQL files of the Postgres store: tables, steps that change them, views, and one file per server function.
 
-The files name rules of `core`, and settings that many functions share, in double braces. This module fills them in. It
-runs nothing; `schema` does.
+`schema.sql` has the tables of the baseline, and `migrations` the steps after it. `views.sql` and `functions` are as
+this code needs them: each migration makes them again. The files name rules of `core`, and settings that many functions
+share, in double braces. This module fills them in. It runs nothing; `schema` does.
 """
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from importlib.resources import files
 from typing import get_args
 
@@ -20,14 +23,17 @@ from holdfast.core.rules import LIMIT_LOCATION, SUSPECT_CRASHES
 from holdfast.core.start_options import ATTEMPTS_LIMIT
 from holdfast.core.text import NOT_IN_TYPES_RANGE, POSTGRES_REFUSED_RANGE
 from holdfast.stores import sql_text
+from holdfast.stores.migrations import Migrations, sql_migrations
 from holdfast.stores.postgres.column_lists import column_lists
 from holdfast.stores.postgres.sql import RANK
 
-NUMBER = 13
-"""The number of the schema. Every change of an SQL file, except of a comment, needs the next number."""
+BASELINE = 13
+"""The schema number of `schema.sql`. Every change of an SQL file, except of a comment, needs a step."""
 
 FIRST = ("micros", "instant", "new_id", "json_of", "json_or_null", "check_intent")
-"""Functions that `schema.sql` uses. They are made before it. All others may use its tables and are made after it."""
+"""Functions that tables and views use. They are made before these, and all others after them."""
+
+_VIEW = re.compile(r"^create view (\w+)", re.MULTILINE)
 
 
 def _decimal(digits: int) -> str:
@@ -112,16 +118,56 @@ CONSTANTS = {
 """Rules of `core`. SQL defines no lists and no limits itself."""
 
 
+@cache
+def migrations() -> Migrations[str]:
+    """Return the steps after `schema.sql`."""
+    return sql_migrations(BASELINE, files(__package__) / "migrations", HEADERS | CONSTANTS)
+
+
 def script() -> str:
-    """Return the statements that make the schema. Run them without checks of function bodies: these use each other."""
-    functions = function_texts()
-    first = [functions.pop(name) for name in FIRST]
-    return filled_in("\n".join([*first, schema_text(), *functions.values()]))
+    """Return the statements that make a new schema, to run without checks of function bodies: these use each other."""
+    steps = [migration.body for migration in migrations().all]
+    return "\n".join([*first_functions(), tables(), *steps, *views().values(), *other_functions()])
+
+
+def tables() -> str:
+    """Return the statements that make the tables of the baseline."""
+    return filled_in(schema_text())
+
+
+def views() -> dict[str, str]:
+    """Return the statements that make or replace each view, by name, in order."""
+    text = filled_in(views_text())
+    found = list(_VIEW.finditer(text))
+    ends = [view.start() for view in found[1:]] + [len(text)]
+    return {
+        view[1]: "create or replace" + text[view.start() + len("create") : end]
+        for view, end in zip(found, ends, strict=True)
+    }
+
+
+def first_functions() -> list[str]:
+    """Return the statements that make or replace the functions that tables and views use."""
+    return [_function(text) for name, text in function_texts().items() if name in FIRST]
+
+
+def other_functions() -> list[str]:
+    """Return the statements that make or replace all other functions."""
+    return [_function(text) for name, text in function_texts().items() if name not in FIRST]
+
+
+def _function(text: str) -> str:
+    return filled_in(text).replace("create function", "create or replace function", 1)
 
 
 def schema_text() -> str:
     """Return the text of `schema.sql`, with its names in braces."""
     return (files(__package__) / "schema.sql").read_text("utf-8")
+
+
+def views_text() -> str:
+    """Return the text of `views.sql`, with its names in braces."""
+    return (files(__package__) / "views.sql").read_text("utf-8")
 
 
 def function_texts() -> dict[str, str]:

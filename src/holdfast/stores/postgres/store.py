@@ -15,14 +15,26 @@ import psycopg
 from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Created, LeaseRequest, Verdicts
 from holdfast.core.clock import Clock, FollowingClock, Micros
 from holdfast.core.commands import Command
-from holdfast.core.errors import StoreUnavailable
+from holdfast.core.errors import SchemaOutOfDate, StoreUnavailable
 from holdfast.core.hint import Hint, News
 from holdfast.core.model import AuditFact, Entry, Holding, Intent, WorkerRecord
-from holdfast.core.ports import Finding, Pruned, SchemaStatus
+from holdfast.core.ports import Finding, Pruned, Report, SchemaStatus
 from holdfast.core.questions import Awaited, Details, EndsOf, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.stores.held import Held
-from holdfast.stores.postgres import answers, checkup, claims, commands, leases, listing, pruning, reads, schema
+from holdfast.stores.migrations import Migrations
+from holdfast.stores.postgres import (
+    answers,
+    checkup,
+    claims,
+    commands,
+    leases,
+    listing,
+    pruning,
+    reads,
+    schema,
+    sql_files,
+)
 from holdfast.stores.postgres.address import PostgresAddress
 from holdfast.stores.postgres.checkpoints import Writing
 from holdfast.stores.postgres.connections import OWN, UNLIMITED, SessionLimits
@@ -58,8 +70,11 @@ class PostgresStore:
     flushes = 2
     """Number of batches in flight: the second is written while the first waits for the disk."""
 
-    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+    def __init__(self, url: str, *, clock: Clock | None = None, steps: Migrations[str] | None = None) -> None:
         self._url = url
+        self._steps = steps or sql_files.migrations()
+        self._refusal: SchemaOutOfDate | None = None
+        """Set when the schema was migrated so that this code can no longer use it."""
         self._address = PostgresAddress.of(url)
         self._calls = Calls(self._address.schema)
         self._clock = clock
@@ -83,18 +98,19 @@ class PostgresStore:
 
     # Lifetime
 
-    async def open(self) -> None:
+    async def open(self, migrate: Report | None = None) -> None:
         self._check_process()
         async with self._opening:
             if self._pid is not None:
                 return
+            self._refusal = None
             for sessions in self._all:
                 sessions.start()
             self._pid = os.getpid()
             self._at_exit = weakref.finalize(self, _end, self._parts, self._pid)
             os.register_at_fork(after_in_child=_abandoning(weakref.ref(self)))
             try:
-                await asyncio.to_thread(self._prepare)
+                await asyncio.to_thread(self._prepare, migrate)
                 self._hints.start()
                 self._request_thread.start()
                 await self.now()
@@ -115,15 +131,15 @@ class PostgresStore:
         self._pid = None  # nothing is open, so a fork is harmless
 
     def twin(self) -> PostgresStore:
-        return PostgresStore(self._url, clock=self._clock)
+        return PostgresStore(self._url, clock=self._clock, steps=self._steps)
 
     def schema(self) -> SchemaStatus:
         with self._connected() as connection:
-            return schema.status(connection, self._address.schema)
+            return schema.status(connection, self._address.schema, self._steps)
 
-    def _prepare(self) -> None:
+    def _prepare(self, migrate: Report | None) -> None:
         with self._connected() as connection:
-            schema.prepare(connection, self._address.schema)
+            schema.prepare(connection, self._address.schema, self._steps, migrate)
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
@@ -211,9 +227,16 @@ class PostgresStore:
 
     def renew(self, worker: WorkerRecord, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
         at = self._at
-        told = self._running(self._heart).run_blocking(
-            lambda connection: leases.renew(connection, self._calls, worker, holdings, lease=lease, at=at)
-        )
+
+        def beat(connection: Connection) -> Verdicts:
+            schema.check_number(connection, self._address.schema, self._steps)
+            return leases.renew(connection, self._calls, worker, holdings, lease=lease, at=at)
+
+        try:
+            told = self._running(self._heart).run_blocking(beat)
+        except SchemaOutOfDate as error:
+            self._refusal = error
+            raise
         for verdict in told.verdicts:
             if verdict.is_lost:
                 self._held.let_go(verdict.run_id)
@@ -355,11 +378,14 @@ class PostgresStore:
 
         Raises:
             StoreUnavailable: The store is not open, or was opened in the process that this one was forked from.
+            SchemaOutOfDate: The schema was migrated, and this code can no longer use it.
 
         """
         self._check_process()
         if self._pid is None:
             raise StoreUnavailable(f"the store {self._address.shown} is not open; call open() first")
+        if self._refusal is not None:
+            raise SchemaOutOfDate(str(self._refusal))
         return carrier
 
     def _check_process(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 from holdfast.stores.redis.address import RedisAddress
@@ -17,11 +18,11 @@ _KEYS_AT_ONCE = 1_000
 """Number of keys of the database that one call examines, so that it does not stop the server for long."""
 
 
-def field_of(address: RedisAddress, partition: str, field: str) -> bytes | None:
-    """Return a field of a partition; None if there is none. Blocking."""
+def fields_of(address: RedisAddress, partition: str, fields: Sequence[str]) -> dict[str, bytes]:
+    """Return those fields of a partition that exist. Blocking."""
     key = Keys(address.prefix).of(partition)
-    (value,) = _carried_out(address, asked(packed("HGET", key, field)))
-    return value  # type: ignore[no-any-return]
+    (values,) = _carried_out(address, asked(packed("HMGET", key, *fields)))
+    return {field: value for field, value in zip(fields, values, strict=True) if value is not None}
 
 
 def erase(url: str) -> None:

@@ -111,7 +111,7 @@ def _epochs(lines: Sequence[bytes]) -> Iterator[Finding]:
         yield Finding.ok("epochs", "the server was never restarted or replaced")
     for told in known[-_NAMED:]:
         at = f"{moment(told.at):%Y-%m-%d %H:%M:%S} UTC"
-        text = f"the server was restarted or replaced at {at}: "
+        text = f"the server was restarted or replaced, or the store was migrated, at {at}: "
         text += f"{told.released:,} {'lease was' if told.released == 1 else 'leases were'} released"
         if not told.version:
             yield Finding.warning("epochs", f"the namespace was emptied before {at}: all runs of that time are gone")

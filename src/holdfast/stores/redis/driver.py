@@ -21,9 +21,10 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.core.model import Holding
 from holdfast.core.ports import Finding
 from holdfast.stores.kv.driver import Answers, ClaimAnswer, Committed, Gain, Part, Read, Renewed
+from holdfast.stores.kv.migrations import MIGRATIONS
 from holdfast.stores.redis import checkup
 from holdfast.stores.redis.address import RedisAddress
-from holdfast.stores.redis.administration import field_of
+from holdfast.stores.redis.administration import fields_of
 from holdfast.stores.redis.claims import claim_arguments, found_of
 from holdfast.stores.redis.commits import (
     CommitCall,
@@ -62,15 +63,15 @@ _log = logging.getLogger("holdfast.store")
 class RedisDriver:
     """A namespace on a Redis or Valkey server. It belongs to the event loop on which it was opened.
 
-    With a `clock`, its time counts instead of that of the server.
+    With a `clock`, its time counts instead of that of the server. `number` is the schema number of the code above it.
     """
 
-    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+    def __init__(self, url: str, *, clock: Clock | None = None, number: int = MIGRATIONS.number) -> None:
         self._address = address = RedisAddress.of(url)
         self._clock = clock
         self._keys = keys = Keys(address.prefix)
         self._scripts = lua_scripts()
-        self._epochs = Epochs(address, keys, self._scripts.epoch, clock)
+        self._epochs = Epochs(address, keys, self._scripts.epoch, clock, number)
         self._connector = RedisConnector(address, self._greeting)
         self._hints = RedisHints(self._connector, keys.channel)
         self._renewals = Renewals(self._connector, self._epochs, keys, self._scripts.renew, clock)
@@ -139,11 +140,19 @@ class RedisDriver:
             await connection.drain(CLOSE_SECONDS)
             connection.close()
 
+    async def begin_epoch(self) -> None:
+        """Begin a new epoch: all leases end, and all drivers connect again and look at the schema number."""
+        await self._converse(self._new_epoch)
+
+    def _new_epoch(self) -> Conversation[None]:
+        (info,) = yield from _tolerated(packed("INFO"))
+        yield from self._epochs.check({} if isinstance(info, ServerError) else parsed_info(info), must_begin=True)
+
     # Reading
 
-    def peek(self, partition: str, field: str) -> bytes | None:
-        """Return one field, if it exists. Blocking; the driver need not be open, and nothing is written."""
-        return field_of(self._address, partition, field)
+    def peek(self, partition: str, fields: Sequence[str]) -> dict[str, bytes]:
+        """Return those fields that exist. Blocking; the driver need not be open, and nothing is written."""
+        return fields_of(self._address, partition, fields)
 
     async def load(self, reads: Sequence[Read]) -> Answers:
         """Answer reads, all from one snapshot."""

@@ -1,5 +1,7 @@
 """Epochs: a namespace begins a new epoch when its server was restarted or replaced, and all leases of the old one end.
 
+A migration that older workers do not understand begins one, too: so each client looks at the schema number again.
+
 A server that comes back may have forgotten writes that it had confirmed. So every client compares the server with the
 one that the namespace knows, on each new connection and before anything else. `identity` explains how it recognizes a
 server, and `epoch.lua` what happens if it is another one.
@@ -16,7 +18,9 @@ import msgspec
 
 from holdfast.core.clock import Clock, Micros
 from holdfast.core.errors import StoreUnavailable
-from holdfast.stores.kv import names
+from holdfast.core.ports import SchemaStatus
+from holdfast.stores.kv.migrations import OLDEST_FIELD
+from holdfast.stores.migrations import check
 from holdfast.stores.redis.address import RedisAddress
 from holdfast.stores.redis.conversation import Conversation, asked, packed, scripted
 from holdfast.stores.redis.identity import ServerIdentity, recognized, run_id_of
@@ -53,11 +57,12 @@ decode_line = msgspec.json.Decoder(EpochLine).decode
 class Epochs:
     """The epoch that this process knows, and the highest version that was confirmed to it. Any thread may use it."""
 
-    def __init__(self, address: RedisAddress, keys: Keys, script: LuaScript, clock: Clock | None) -> None:
+    def __init__(self, address: RedisAddress, keys: Keys, script: LuaScript, clock: Clock | None, number: int) -> None:
         self._address = address
         self._keys = keys
         self._script = script
         self._clock = clock
+        self._schema_number = number
         self._changing = threading.Lock()
         self._confirmed = 0
         self._witness = b""
@@ -68,12 +73,20 @@ class Epochs:
         """Note that the server has confirmed a version."""
         self._confirmed = max(self._confirmed, version)
 
-    def check(self, info: Mapping[str, str]) -> Conversation[None]:
-        """Compare the server with the one that the namespace knows, and begin a new epoch if it is another one."""
+    def check(self, info: Mapping[str, str], *, must_begin: bool = False) -> Conversation[None]:
+        """Compare the server with the one that the namespace knows, and begin a new epoch if it is another one.
+
+        With `must_begin`, an epoch begins in any case.
+
+        Raises:
+            SchemaOutOfDate: The namespace was migrated, and this code can no longer use it.
+
+        """
         run_id = run_id_of(info)
         while True:
             noted, number, is_voiding = yield from self._noted()
             is_same, server = yield from recognized(noted, run_id, self._own_witness(number))
+            is_same = is_same and not must_begin
             if is_same:
                 self._refuse_older(number)
                 if server == noted and not is_voiding and self.number in (0, number):
@@ -83,6 +96,7 @@ class Epochs:
             if isinstance(reply, int):
                 continue  # another client was first
             number, is_done, released, lost = reply
+            must_begin = False
             if is_done:
                 self._adopt(number, server, released, lost)
                 return
@@ -94,8 +108,10 @@ class Epochs:
 
     def _noted(self) -> Conversation[tuple[ServerIdentity, int, bool]]:
         """Return the server that the namespace knows, the epoch (0 if there is none), and True if leases are left."""
-        fields = ("server", "witness", "epoch", "voiding")
-        ((run_id, witness, epoch, voiding),) = yield from asked(packed("HMGET", self._keys.of(names.META), *fields))
+        fields = ("server", "witness", "epoch", "voiding", OLDEST_FIELD)
+        ((run_id, witness, epoch, voiding, oldest),) = yield from asked(packed("HMGET", self._keys.meta, *fields))
+        wanted = self._schema_number
+        check(SchemaStatus(current=wanted, wanted=wanted, compatible_from=int(oldest or 0)), self._address.shown)
         return ServerIdentity(run_id or b"", witness or b""), int(epoch or 0), voiding is not None
 
     def _begin(self, noted: ServerIdentity, number: int, server: ServerIdentity, *, is_same: bool) -> Conversation[Any]:
@@ -136,8 +152,8 @@ class Epochs:
             return
         _log.log(
             logging.ERROR if lost else logging.WARNING,
-            "the server of %s was restarted or replaced: %s released, and their runs start again from their last "
-            "checkpoint%s",
+            "the server of %s was restarted or replaced, or the store was migrated: %s released, and their runs start "
+            "again from their last checkpoint%s",
             self._address.shown,
             "1 lease was" if released == 1 else f"{released:,} leases were",
             f"; at least {lost} confirmed writes were lost" if lost else "",

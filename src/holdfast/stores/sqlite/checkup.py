@@ -11,7 +11,7 @@ import apsw
 
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.ports import Finding
-from holdfast.stores import schema_number
+from holdfast.stores.migrations import finding_of_schema
 from holdfast.stores.operations.limits import finding_of
 from holdfast.stores.sqlite import limits, reads, schema
 from holdfast.stores.sqlite.files import Files, file_system_type, is_network
@@ -36,7 +36,7 @@ def findings(connection: apsw.Connection, files: Files, now: Micros) -> list[Fin
         _file_system(files),
         _disk(files),
         _wal(files),
-        _schema(connection, files),
+        finding_of_schema(schema.status(connection, files.database, schema.migrations())),
         _side_directory(files),
         _privacy(files),
         _slots(connection),
@@ -105,13 +105,6 @@ def _wal(files: Files) -> Finding:
             "find it and close it",
         )
     return Finding.ok("wal", text)
-
-
-def _schema(connection: apsw.Connection, files: Files) -> Finding:
-    found = schema.status(connection, files.database)
-    if (trouble := schema_number.trouble(found)) is not None:
-        return Finding.problem("schema", trouble)
-    return Finding.ok("schema", f"number {found.current}")
 
 
 def _slots(connection: apsw.Connection) -> Finding:

@@ -76,6 +76,7 @@ class SqliteDatabase:
                 turn.acquire()
                 connection = open_for_writing(self._files.database, may_create=False)
             try:
+                self._writer().check_number(connection)
                 yield from self._transaction(connection)
             finally:
                 connection.close(force=True)

@@ -123,4 +123,5 @@ def guard_of(connection: apsw.Connection, refusal: type[Exception], *, may_read:
 @cache
 def own_tables() -> frozenset[str]:
     """Return the names of this store's tables."""
-    return frozenset(_CREATE_TABLE.findall(schema.script()))
+    texts = (schema.baseline(), *(migration.body for migration in schema.migrations().all))
+    return frozenset(_CREATE_TABLE.findall("\n".join(texts)))

@@ -14,8 +14,10 @@ from typing import TypeVar
 import apsw
 
 from holdfast.core.errors import StoreUnavailable
+from holdfast.stores.migrations import Migrations
+from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.connections import open_for_reading
-from holdfast.stores.sqlite.errors import needs_reopening, unavailable
+from holdfast.stores.sqlite.errors import needs_reopening
 from holdfast.stores.sqlite.files import Files
 from holdfast.stores.sqlite.jobs import Job, JobOutcome, Round, ask, tell
 
@@ -29,8 +31,9 @@ _Answer = TypeVar("_Answer")
 class Readers:
     """Runs reads, each on a consistent snapshot of the database."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, steps: Migrations[str]) -> None:
         self._files = files
+        self._steps = steps
         self._jobs: SimpleQueue[Job[apsw.Connection] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._starting = threading.Lock()
@@ -112,15 +115,9 @@ class Readers:
             except Exception as error:  # noqa: BLE001 - every error goes to its caller; the thread goes on
                 if needs_reopening(error):
                     connection.close()
-                outcome = JobOutcome(job, error=self._translated(error))
+                outcome = JobOutcome(job, error=schema.translated(self._files.database, error, self._steps))
             tell([outcome])
         connection.close()
-
-    def _translated(self, error: Exception) -> Exception:
-        translated = unavailable(self._files.database, error)
-        if translated is not error:
-            translated.__cause__ = error
-        return translated
 
 
 class _Connection:

@@ -1,4 +1,4 @@
--- The schema. Every change here, except to comments, needs a new number: `NUMBER` in `schema.py`.
+-- The tables at the baseline, number 7. This file stays as it is: changes are steps in `migrations`.
 --
 -- Ids are text. Times are whole microseconds since 1970. User values are JSON text.
 -- The payload, tags and options of a run are in `intent`, so that an update of the run never copies its payload.
@@ -35,7 +35,7 @@ create table run (
     result text,
     error text,
     rollback text,
-    stop text,
+    is_pausing integer not null default 0,
     suspended_at integer,
     slots text,
     retention integer,

@@ -19,9 +19,10 @@ from holdfast.core.commands import Command, EmitEvents, RetireWorker, SendMessag
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.model import AuditFact, Entry, Holding, Intent, WorkerRecord
-from holdfast.core.ports import Finding, Pruned, SchemaStatus
+from holdfast.core.ports import Finding, Pruned, Report, SchemaStatus
 from holdfast.core.questions import Awaited, Details, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
+from holdfast.stores.migrations import Migrations
 from holdfast.stores.operations import commands, flows, leases, pruning, starts
 from holdfast.stores.sqlite import answers, checkup, claims, histories, listing, purging, reads, schema, unreadable
 from holdfast.stores.sqlite.checkpoints import write as write_checkpoints
@@ -49,8 +50,16 @@ class SqliteStore:
 
     flushes = 1  # a second flush in parallel gains nothing: the one writer commits everything in its queue together
 
-    def __init__(self, path: str | os.PathLike[str], *, mode: int = PRIVATE_MODE, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        mode: int = PRIVATE_MODE,
+        clock: Clock | None = None,
+        steps: Migrations[str] | None = None,
+    ) -> None:
         self._files = Files(Path(path).absolute(), mode)
+        self._steps = steps or schema.migrations()
         self._clock: Clock = clock or SystemClock()
         self._hint_watcher = HintWatcher(self._files)
         self._locks = WorkerLocks(self._files.workers)
@@ -62,15 +71,15 @@ class SqliteStore:
 
     # Lifetime
 
-    async def open(self) -> None:
+    async def open(self, migrate: Report | None = None) -> None:
         self._check_process()
         async with self._opening:
             if self._threads is not None:
                 return
             self._files.make()
-            writer = Writer(self._files, self._clock, self._hint_watcher, self._locks)
-            readers = Readers(self._files)
-            await writer.start()
+            writer = Writer(self._files, self._clock, self._hint_watcher, self._locks, self._steps)
+            readers = Readers(self._files, self._steps)
+            await writer.start(migrate)
             self._threads = writer, readers
             self._pid = os.getpid()
             self._hint_watcher.watch(writer.look)
@@ -91,11 +100,11 @@ class SqliteStore:
         self._pid = None  # nothing is open now, so a forked child may open the store
 
     def twin(self) -> SqliteStore:
-        return SqliteStore(self._files.database, mode=self._files.mode, clock=self._clock)
+        return SqliteStore(self._files.database, mode=self._files.mode, clock=self._clock, steps=self._steps)
 
     def schema(self) -> SchemaStatus:
         try:
-            return schema.status_of_file(self._files.database)
+            return schema.status_of_file(self._files.database, self._steps)
         except apsw.Error as error:
             raise unavailable(self._files.database, error) from error
 

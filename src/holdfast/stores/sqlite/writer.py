@@ -20,9 +20,11 @@ import apsw
 from holdfast.core.clock import Clock
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.hint import Hint
+from holdfast.core.ports import Report
+from holdfast.stores.migrations import Migrations
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.connections import be_patient, open_for_writing
-from holdfast.stores.sqlite.errors import concerns_everybody, needs_reopening, unavailable
+from holdfast.stores.sqlite.errors import concerns_everybody, needs_reopening
 from holdfast.stores.sqlite.files import Files
 from holdfast.stores.sqlite.hint_watcher import HintWatcher
 from holdfast.stores.sqlite.jobs import ANSWER_SECONDS, Job, JobOutcome, Round, ask, ask_blocking, give_up, settle, tell
@@ -47,15 +49,20 @@ class _Signal(Enum):
 class Writer:
     """Runs operations in transactions that they share with operations of other callers."""
 
-    def __init__(self, files: Files, clock: Clock, hint_watcher: HintWatcher, locks: WorkerLocks) -> None:
+    def __init__(
+        self, files: Files, clock: Clock, hint_watcher: HintWatcher, locks: WorkerLocks, steps: Migrations[str]
+    ) -> None:
         self._files = files
         self._clock = clock
         self._hint_watcher = hint_watcher
         self._locks = locks
+        self._steps = steps
         self._jobs: SimpleQueue[Job[Transaction] | _Signal] = SimpleQueue()
         self._write_lock = WriteLock(files.turn)
         self._connection: apsw.Connection | None = None
         self._identity = 0
+        self._data_version = -1
+        """The version of the data after the last commit here. If it has changed, another process has committed."""
         self._wal = Wal(files.wal)
         self._at_work = threading.Lock()
         self._round = Round()
@@ -66,12 +73,23 @@ class Writer:
 
     # For callers, from any thread
 
-    async def start(self) -> None:
-        """Open the database and start the thread. Raises if the database cannot be opened."""
+    async def start(self, migrating: Report | None = None) -> None:
+        """Open the database and start the thread. Raises if the database cannot be opened.
+
+        `migrating` is called with the progress of a migration, which may take any time.
+        """
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[None] = loop.create_future()
         limit = loop.call_later(ANSWER_SECONDS, give_up, opened)
-        self._thread = threading.Thread(target=self._serve, args=(opened,), name="holdfast-sqlite-writer", daemon=True)
+
+        def report(line: str) -> None:
+            loop.call_soon_threadsafe(limit.cancel)
+            if migrating is not None:
+                migrating(line)
+
+        self._thread = threading.Thread(
+            target=self._serve, args=(opened, report), name="holdfast-sqlite-writer", daemon=True
+        )
         self._thread.start()
         try:
             await opened
@@ -167,12 +185,12 @@ class Writer:
 
     # In the thread
 
-    def _serve(self, opened: asyncio.Future[None]) -> None:
+    def _serve(self, opened: asyncio.Future[None], report: Report) -> None:
         opening: Job[Transaction] = Job(lambda _: None, opened)
         try:
             self._write_lock.open()
             self._hint_watcher.open()
-            self._connect(may_create=True)
+            self._connect(may_create=True, report=report)
         except Exception as error:  # noqa: BLE001 - the caller gets every error, and the thread ends
             self._is_stopped = True
             self._close_files()
@@ -255,10 +273,13 @@ class Writer:
         started = time.monotonic()
         try:
             connection.execute("begin immediate")
+            if connection.data_version() != self._data_version:
+                self.check_number(connection)
             transaction = Transaction(connection, self._clock)
             outcomes = [_outcome(job, transaction) for job in jobs]
             transaction.flush()
             connection.execute("commit")
+            self._data_version = connection.data_version()
         except BaseException:
             _roll_back(connection)
             raise
@@ -279,7 +300,11 @@ class Writer:
         assert self._connection is not None
         return self._connection
 
-    def _connect(self, *, may_create: bool) -> None:
+    def check_number(self, connection: apsw.Connection) -> None:
+        """Refuse to write if another process has migrated the database so that this code does not know it."""
+        schema.check_number(connection, self._files.database, self._steps)
+
+    def _connect(self, *, may_create: bool, report: Report = lambda _: None) -> None:
         path = self._files.database
         if self._files.identity() in _INHERITED:
             raise StoreUnavailable(
@@ -292,12 +317,13 @@ class Writer:
         try:
             connection = open_for_writing(path, may_create=may_create)
             try:
-                schema.prepare(connection, path)
+                schema.prepare(connection, path, self._steps, report)
             except BaseException:
                 connection.close()
                 raise
         finally:
             self._write_lock.release()
+        self._data_version = -1  # unknown
         self._wal.watch(connection)
         self._hint_watcher.rebase(connection.execute("pragma data_version").get)
         self._identity = self._files.identity()
@@ -358,10 +384,7 @@ class Writer:
         return rest
 
     def _translated(self, error: Exception) -> Exception:
-        translated = unavailable(self._files.database, error)
-        if translated is not error:
-            translated.__cause__ = error
-        return translated
+        return schema.translated(self._files.database, error, self._steps)
 
 
 def _roll_back(connection: apsw.Connection) -> None:

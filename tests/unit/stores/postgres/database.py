@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from holdfast.stores.postgres import schema
+from holdfast.stores.postgres import schema, sql_files
 from holdfast.stores.postgres.sql import qualified
 
 
@@ -32,7 +32,7 @@ class Place:
         self.connection.cursor().executemany(qualified(text, self.schema), rows)
 
     def prepared(self) -> Place:
-        schema.prepare(self.connection, self.schema)
+        schema.prepare(self.connection, self.schema, sql_files.migrations())
         return self
 
     @contextmanager

@@ -10,11 +10,11 @@ from holdfast.stores.postgres import sql_files
 from holdfast.stores.postgres.column_lists import column_lists
 
 PLACE = re.compile(r"\{\{(\w+)\}\}")
-CREATE = re.compile(r"^create function (\w+?)(?:_v\d+)?\(", re.MULTILINE)
+CREATE = re.compile(r"^create(?: or replace)? function (\w+?)(?:_v\d+)?\(", re.MULTILINE)
 
 
 def texts() -> dict[str, str]:
-    return {**sql_files.function_texts(), "schema": sql_files.schema_text()}
+    return {**sql_files.function_texts(), "schema": sql_files.schema_text(), "views": sql_files.views_text()}
 
 
 def test_an_unknown_name_is_an_error() -> None:
@@ -41,8 +41,16 @@ def test_a_file_defines_the_one_function_that_it_is_named_after(name: str) -> No
     assert CREATE.findall(sql_files.function_texts()[name]) == [name]
 
 
-def test_the_schema_file_defines_no_function_itself() -> None:
-    assert not CREATE.findall(sql_files.schema_text())
+def test_no_other_file_defines_a_function() -> None:
+    steps = "".join(migration.body for migration in sql_files.migrations().all)
+
+    assert not CREATE.findall(sql_files.schema_text() + sql_files.views_text() + steps)
+
+
+def test_every_view_is_created_once_and_each_replaces_the_one_before() -> None:
+    made = re.findall(r"^create or replace view (\w+)", sql_files.script(), re.MULTILINE)
+
+    assert made == re.findall(r"^create view (\w+)", sql_files.views_text(), re.MULTILINE) == list(sql_files.views())
 
 
 def test_functions_that_the_schema_uses_are_created_before_it_and_all_others_once_after_it() -> None:
@@ -50,5 +58,5 @@ def test_functions_that_the_schema_uses_are_created_before_it_and_all_others_onc
     made = CREATE.findall(script)
     before = CREATE.findall(script[: script.index("create table meta")])
 
-    assert before == list(sql_files.FIRST)
+    assert sorted(before) == sorted(sql_files.FIRST)
     assert sorted(made) == list(sql_files.function_texts())

@@ -111,7 +111,7 @@ local function release(id, worker)
     moving[UPDATED_AT] = now
     redis.call('HSET', head, '', whole(version), 'm', json_of(moving), 't', whole(now))
     redis.call('RPUSH', prefix .. 'a:' .. id, '{"event":"released","at":' .. whole(now) ..
-        ',"data":{"worker":' .. quoted(worker) .. ',"reason":"the server was restarted or replaced"}}')
+        ',"data":{"worker":' .. quoted(worker) .. ',"reason":"the server was restarted or replaced, or the store was migrated"}}')
     indexes:move_state(id, state, moving)
     indexes:move_lane(id, type, lane, lane_of(moving), now)
     types[type] = true

@@ -1,0 +1,1 @@
+"""Migrations of stores: who may go on, and what an interruption leaves behind."""
