@@ -95,6 +95,19 @@ local version = redis.call('INCR', versions)
 local indexes = Indexes.new(prefix)
 local types = {}
 
+-- A moving part as JSON, whatever its fields hold: a migration begins an epoch before it changes them.
+local function unchanged_json(moving)
+    local parts = {}
+    for place, value in ipairs(moving) do
+        if value == null or type(value) == 'boolean' then
+            parts[place] = value == null and 'null' or tostring(value)
+        else
+            parts[place] = type(value) == 'number' and whole(value) or quoted(value)
+        end
+    end
+    return '[' .. table.concat(parts, ',') .. ']'
+end
+
 -- Releases a run without charging a crash. The token grows: else the checkpoint of the old holder would seem to be
 -- written already (`rules.judge`). A requested pause stays requested: the next holder obeys it.
 local function release(id, worker)
@@ -109,9 +122,10 @@ local function release(id, worker)
     moving[TOKEN] = math.max(moving[TOKEN], base) + 1
     moving[WORKER], moving[CLAIM_ID] = null, null
     moving[UPDATED_AT] = now
-    redis.call('HSET', head, '', whole(version), 'm', json_of(moving), 't', whole(now))
+    redis.call('HSET', head, '', whole(version), 'm', unchanged_json(moving), 't', whole(now))
     redis.call('RPUSH', prefix .. 'a:' .. id, '{"event":"released","at":' .. whole(now) ..
-        ',"data":{"worker":' .. quoted(worker) .. ',"reason":"the server was restarted or replaced, or the store was migrated"}}')
+        ',"data":{"worker":' .. quoted(worker) ..
+        ',"reason":"the server was restarted or replaced, or the store was migrated"}}')
     indexes:move_state(id, state, moving)
     indexes:move_lane(id, type, lane, lane_of(moving), now)
     types[type] = true
