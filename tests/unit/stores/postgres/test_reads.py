@@ -276,7 +276,7 @@ def test_replies_are_found_by_run_and_message(place: Place) -> None:
 
     found = reads.replies(place.connection, place.schema, [("a", "1"), ("b", "1"), ("b", "2")])
 
-    assert found == {("a", "1"): '"x"', ("b", "1"): "3"}
+    assert found == {"a": {"1": '"x"'}, "b": {"1": "3"}}
 
 
 def test_dead_letters_are_listed_by_topic_or_family_oldest_first(place: Place) -> None:
