@@ -17,9 +17,9 @@ UNREADABLE = (
         breaks="a row that cannot be read hides no other",
         edits=(
             Edit(
-                "engine/info.py",
-                'ready_at=flaws.later("ready_at", run.ready_at),',
-                "ready_at=None if run.ready_at is None else moment(run.ready_at),",
+                "engine/flaws.py",
+                "return None if at is None or at > LAST_INSTANT else self.moment(name, at)",
+                "return None if at is None or at > LAST_INSTANT else moment(at)",
             ),
         ),
         caught_by=(_ROWS,),
