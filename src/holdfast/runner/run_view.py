@@ -17,7 +17,7 @@ class RunView:
     """Facts about a run for its own code, as `ctx.run`. The same on every replay.
 
     `id`, `type`, `key`, `tags`, `priority` and `created_at` are those of its start. `generation` is 1, and one more
-    after each `ctx.continue_as_new`. `parent_id` is the run that started it as a child.
+    after each `ctx.continue_as_new`. `parent_id` is the run that it was started by or under.
     """
 
     def __init__(self, run: Run) -> None:

@@ -166,7 +166,7 @@ def test_views_hide_deleted_runs(place: Place) -> None:
 
 
 def test_a_run_that_is_cancelled_with_sql_keeps_its_retention(place: Place) -> None:
-    place.execute("insert into {schema}.runs (id, type, retention) values ('a', 't', 5)")
+    place.execute("insert into {schema}.intent (id, type, retention) values ('a', 't', '5 microseconds')")
 
     place.execute("select {schema}.cancel('a')")
 
