@@ -80,9 +80,9 @@ SQLITE = (
         breaks="a store of another version is refused and left unchanged",
         edits=(
             Edit(
-                "stores/schema_number.py",
-                "found.current not in (0, found.wanted)",
-                "found.current > found.wanted",
+                "stores/migrations.py",
+                "(found.compatible_from or found.current) > found.wanted",
+                "found.compatible_from > found.wanted + 1",
             ),
         ),
         caught_by=(

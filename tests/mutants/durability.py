@@ -70,8 +70,8 @@ SQLITE = (
         edits=(
             Edit(
                 "stores/sqlite/writer.py",
-                '            connection.execute("begin immediate")\n            transaction',
-                '            connection.execute("begin")\n            transaction',
+                '            connection.execute("begin immediate")\n            if connection',
+                '            connection.execute("begin")\n            if connection',
             ),
         ),
         caught_by=(

@@ -232,3 +232,18 @@ def test_usage_errors_are_reported(shop: Shop, words: list[Any]) -> None:
     shop.type("migrate")
 
     assert shop.type(*words).exit_code == 2
+
+
+def test_an_import_creates_the_store_unless_it_only_looks_or_the_file_is_bad(shop: Shop, tmp_path: Path) -> None:
+    shop.start("shop.add.v1", {"a": 1, "b": 2}, key="sum")
+    runs, bad = tmp_path / "runs.jsonl", tmp_path / "bad.jsonl"
+    runs.write_text(shop.type("export").stdout)
+    bad.write_text(runs.read_text()[:-20])
+    (tmp_path / "other").mkdir()
+    other = Shop(tmp_path / "other")
+
+    assert other.type("import", str(runs), "--dry-run").exit_code == 0
+    assert other.type("import", str(bad)).exit_code != 0
+    assert list((tmp_path / "other").iterdir()) == []
+    assert other.type("import", str(runs)).exit_code == 0
+    assert [run["key"] for run in other.read("ls")] == ["sum"]

@@ -88,3 +88,14 @@ def test_a_server_that_evicts_is_refused(shop: Shop, redis_server: RedisServer) 
     assert result.exit_code == 2
     assert "CONFIG SET maxmemory-policy noeviction" in result.stderr
     assert redis_server.ask("DBSIZE") == 0
+
+
+def test_an_import_creates_the_namespace(shop: Shop, tmp_path: Path) -> None:
+    (tmp_path / "file").mkdir()
+    source = Shop(tmp_path / "file")
+    source.start("shop.add.v1", {"a": 1, "b": 2}, key="sum")
+    runs = tmp_path / "runs.jsonl"
+    runs.write_text(source.type("export").stdout)
+
+    assert shop.type("import", str(runs)).exit_code == 0
+    assert [run["key"] for run in shop.read("ls")] == ["sum"]

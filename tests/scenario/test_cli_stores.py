@@ -101,3 +101,37 @@ def test_a_traceback_is_shown_on_request(shop: Shop) -> None:
     assert result.exit_code == 5
     assert result.stderr.startswith("Traceback")
     assert "Error: there is no holdfast database" in result.stderr
+
+
+def test_the_check_of_a_store_tells_by_its_exit_code_if_it_fits(shop: Shop) -> None:
+    empty = shop.type("migrate", "--check")
+    assert (empty.exit_code, "the store has no schema" in empty.stdout, shop.path.exists()) == (1, True, False)
+
+    shop.type("migrate")
+    assert shop.type("migrate", "--check").exit_code == 0
+
+    with closing(apsw.Connection(str(shop.path))) as connection:
+        connection.execute("update meta set value = '99' where name = 'schema'")
+    compatible = shop.type("migrate", "--check")
+    assert (compatible.exit_code, "schema number 99" in compatible.stdout) == (0, True)
+    assert shop.type("ls").exit_code == 0
+    assert "of a newer version of holdfast that is compatible with number" in shop.type("doctor").stdout
+
+    with closing(apsw.Connection(str(shop.path))) as connection:
+        connection.execute("update meta set value = '99' where name = 'compatible_from'")
+    newer = shop.type("migrate", "--check")
+    assert (newer.exit_code, "made by a newer version of holdfast" in newer.stdout) == (1, True)
+
+
+def test_the_plan_and_the_check_exclude_each_other(shop: Shop) -> None:
+    result = shop.type("migrate", "--plan", "--check")
+
+    assert (result.exit_code, "exclude each other" in result.stderr) == (2, True)
+
+
+def test_a_wrong_word_for_who_migrates_is_refused(shop: Shop) -> None:
+    result = shop.type("start", "shop.add.v1", "a:=1", "b:=2", HOLDFAST_MIGRATE="yes")
+
+    assert result.exit_code == 2
+    assert "HOLDFAST_MIGRATE" in result.stderr
+    assert not shop.path.exists()

@@ -13,7 +13,7 @@
     ├── RunBusy                    a worker holds the run right now
     ├── LeaseLost                  this worker no longer holds the run; its writes are refused
     ├── StoreUnavailable           the store cannot be reached or written right now
-    ├── SchemaOutOfDate            the schema does not fit this version of holdfast
+    ├── SchemaOutOfDate            the store does not fit this version of holdfast
     ├── HistoryDiverged            the code no longer fits the recorded history
     ├── WorkflowViolation          workflow code did what only a step may do
     ├── RunFailed, RunCancelled    raised by `run.result()` if the run did not succeed
@@ -224,7 +224,7 @@ class StoreUnavailable(HoldfastError):
 
 
 class SchemaOutOfDate(HoldfastError):
-    """Raised when the store was made by another version of holdfast."""
+    """Raised when the store does not fit this version of holdfast. The message says which command to run."""
 
 
 class HistoryDiverged(HoldfastError):
