@@ -44,8 +44,12 @@ def _in_signatures() -> Iterator[Any]:
 
 
 def _values_in(hint: Any) -> Iterator[Any]:
-    if isinstance(hint, TypeVar) or get_origin(hint) in UNIONS:
-        return
+    if (
+        isinstance(hint, TypeVar)
+        or get_origin(hint) in UNIONS
+        or any(get_origin(one) is Callable for one in get_args(hint))
+    ):
+        return  # an optional function, such as one that shows progress, stays in its process
     if get_origin(hint) in (Awaitable, Callable, Sequence):
         arguments, *rest = get_args(hint)
         for part in [*(arguments if isinstance(arguments, list) else [arguments]), *rest]:

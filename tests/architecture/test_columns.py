@@ -9,7 +9,9 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
 
-# The tables themselves, and what a claim, a start, a suspension or a layout decides. A list by hand would add a file.
+TABLES = ("schema.sql", "views.sql")
+
+# What a claim, a start, a suspension or a layout decides. A list by hand would add a file.
 DECIDING = {
     "first_claimed_at": {
         "stores/kv/run_fields.py",
@@ -28,9 +30,9 @@ DECIDING = {
 
 
 def places_of(name: str) -> set[str]:
-    """Return the files of stores that name a column, besides those that make tables."""
+    """Return the files of stores that name a column, besides those that make tables and views for people."""
     files = [path for folder in ("stores", "kv") for path in (SOURCE / folder).rglob("*")]
-    texts = [path for path in files if path.suffix in (".py", ".sql", ".lua") and path.name != "schema.sql"]
+    texts = [path for path in files if path.suffix in (".py", ".sql", ".lua") and path.name not in TABLES]
     word = re.compile(rf"\b{name}\b", re.IGNORECASE)
     found = {path.relative_to(SOURCE) for path in texts if word.search(path.read_text("utf-8"))}
     return {path.as_posix() for path in found if "migrations" not in path.parts}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast import Context, Fatal, Registry, RunFailed, RunHandle, RunState
-from holdfast.core.commands import Command, Recover
+from holdfast.core.commands import Command, Control, Recover
 from holdfast.core.ports import Store
+from holdfast.engine.controls import Controls
 from holdfast.testing.faults import FaultyStore, When
 from holdfast.testing.harness import Harness
 from tests.stage import Stage, url_for
@@ -28,7 +29,13 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a recovery take several transactions."""
-    monkeypatch.setattr("holdfast.engine.controls.Recover", partial(Recover, limit=LIMIT))
+    complete = Controls.request
+
+    def request(verb: str, run_id: str, **parameters: Any) -> Control[Any]:
+        made = complete(verb, run_id, **parameters)
+        return replace(made, limit=LIMIT) if isinstance(made, Recover) else made
+
+    monkeypatch.setattr(Controls, "request", request)
 
 
 A = TypeVar("A")

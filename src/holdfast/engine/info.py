@@ -188,9 +188,10 @@ class AuditInfo(msgspec.Struct, frozen=True, kw_only=True):
         data: dict[str, str | int] = {"type": run.type}
         if run.key is not None:
             data["key"] = run.key
-        if run.options.by:
-            data[BY] = run.options.by
-        return [cls(event="created", at=at, data=data)]
+        by = getattr(run.options, "by", "")  # options that cannot be decoded are None
+        if by:
+            data[BY] = by
+        return [cls(event="created", at=at, by=by or None, data=data)]
 
     @classmethod
     def of(cls, fact: AuditFact) -> AuditInfo:

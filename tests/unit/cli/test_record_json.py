@@ -129,7 +129,13 @@ def test_the_other_records_have_fixed_keys_too() -> None:
     assert list(shown(WorkerInfo.of(worker, held=0, is_alive=True))) == (
         ["id", "name", "host", "pid", "types", "concurrency", "started_at", "heartbeat_at", "is_alive", "held"]
     )
-    assert shown(SchemaStatus(current=0, wanted=1)) == {"current": 0, "wanted": 1}
+    assert shown(SchemaStatus(current=0, wanted=1)) == {
+        "current": 0,
+        "wanted": 1,
+        "compatible_from": 0,
+        "pending": [],
+        "applied": [],
+    }
     assert shown(Finding(level="ok", subject="s", text="t")) == {"level": "ok", "subject": "s", "text": "t"}
     assert list(shown(Pruned())) == (
         ["runs", "events", "dead_letters", "taken", "receipts", "replies", "flows", "has_more"]
