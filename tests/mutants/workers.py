@@ -127,7 +127,11 @@ MUTANTS = (
         name="outage-taken-for-refusal",
         breaks="a write whose answer was lost is repeated",
         edits=(
-            Edit(_COMMITTER, "            if isinstance(error, StoreUnavailable):\n", "            if not batch:\n"),
+            Edit(
+                _COMMITTER,
+                "            if isinstance(error, StoreUnavailable | SchemaOutOfDate):\n",
+                "            if not batch:\n",
+            ),
         ),
         caught_by=(_SIMULATION, _WORKERS, _RUNS, Catch("random programs")),
     ),
