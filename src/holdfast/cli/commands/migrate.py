@@ -13,11 +13,12 @@ from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.output import Output
 from holdfast.cli.session import engine_for
 from holdfast.config.secret import scrubbed
+from holdfast.core.clock import moment
 from holdfast.core.ports import SchemaStatus, Store
 from holdfast.core.wire import plain_form
 from holdfast.stores import migrations
 
-_KINDS = {True: "compatible: workers of the number before it go on", False: "not compatible: they are refused"}
+_KINDS = {True: "compatible: older workers go on", False: "not compatible: older workers are refused"}
 
 
 @holdfast_command(
@@ -66,7 +67,8 @@ def _show(
     done = [] if before is None else [step for step in found.applied if step.number > before.current]
     is_made = before is not None and before.current == 0
     if out.is_json:
-        out.item({**plain_form(found), "is_made": is_made, "trouble": trouble})
+        applied = [{**plain_form(step), "at": moment(step.at)} for step in found.applied]
+        out.item({**plain_form(found), "applied": applied, "is_made": is_made, "trouble": trouble})
         return
     number = f"schema number {found.current}" if found.current else "no schema yet"
     out.line(f"{shown}: {number}, this version needs number {found.wanted}")

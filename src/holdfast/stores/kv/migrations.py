@@ -76,7 +76,7 @@ MIGRATIONS = Migrations(
         _step(
             4,
             "stop-requests",
-            "keep how the holder of a run is asked to stop, instead of a flag for a pause",
+            "keep how the holder of a run is asked to stop",
             _name_stop_requests,
             compatible=False,
         ),

@@ -1,5 +1,6 @@
--- incompatible: keep how the holder of a run is asked to stop, instead of a flag for a pause
+-- incompatible: keep how the holder of a run is asked to stop
 
+-- Instead of a flag for a pause.
 alter table run add column stop text;
 
 update run
