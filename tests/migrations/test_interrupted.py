@@ -6,7 +6,7 @@ import os
 import resource
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from holdfast import SchemaOutOfDate, StoreUnavailable
 from holdfast.core.questions import Query
 from holdfast.stores.kv import KeyValueStore, names
 from holdfast.stores.kv.dictionary import Dictionary, DictionaryDriver
+from holdfast.stores.kv.driver import Committed, Gain, Part
 from holdfast.stores.kv.migrations import BASELINE, MIGRATIONS
 from holdfast.stores.migrations import Migrations
 from holdfast.stores.postgres import schema as postgres_schema
@@ -28,6 +29,7 @@ from holdfast.stores.sqlite.connections import open_for_writing
 from holdfast.testing.contract.arrange import an_intent, start
 from tests.golden import files
 from tests.key_value.faulty_driver import DriverFaults, FaultyDriver, of_worker
+from tests.key_value.wrapped_driver import WrappedDriver
 from tests.migrations.steps import ignore, of_key_values, of_postgres, of_sqlite
 
 # The steps of the tests add a colour and a price. They follow those of the store.
@@ -314,3 +316,28 @@ async def test_older_code_is_refused_while_a_step_that_is_not_compatible_is_inte
     assert store.schema().current == MIGRATIONS.number + 1
     with pytest.raises(SchemaOutOfDate, match=f"schema number {MIGRATIONS.number + 2}, made by a newer version"):
         await KeyValueStore(lambda: DictionaryDriver(data), steps=of_key_values(1)).open()
+
+
+class Rival(WrappedDriver):
+    """A driver beside which another process changes a run between the load and the commit of a step."""
+
+    async def commit(self, parts: Sequence[Part | Gain], hint: bytes = b"") -> Committed:
+        heads = [
+            name for part in parts if isinstance(part, Part) for name in part.puts if name.startswith(names.head(""))
+        ]
+        if heads and not self.has_interfered:
+            self.has_interfered = True
+            await self.inner.commit([Part(checks={}, puts={heads[0]: {"colour": b"blue"}})])
+        return await super().commit(parts, hint)
+
+    has_interfered = False
+
+
+async def test_a_step_does_not_overwrite_what_another_process_wrote_meanwhile() -> None:
+    data = await a_dictionary()
+    store = KeyValueStore(lambda: Rival(DictionaryDriver(data)), steps=of_key_values(1))
+
+    await store.open(ignore)
+
+    heads = [partition.fields for name, partition in data.partitions.items() if name.startswith(names.head(""))]
+    assert sorted(head["colour"] for head in heads) == [b"blue", *[b"red"] * 6]

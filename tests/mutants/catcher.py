@@ -152,6 +152,8 @@ CATCHERS: Mapping[str, Catcher] = {
         ),
         words="memory",
     ),
+    "evictions": Catcher(layer="scenarios", command=_tests("tests/scenario/test_evicting.py"), words="memory"),
+    "migrations": Catcher(layer="unit tests", command=_tests("tests/migrations", "tests/golden")),
     "rounds": Catcher(layer="scenarios", command=_tests("tests/scenario/test_rounds.py"), words="memory"),
     "frozen worker": Catcher(layer="crash tests", command=_tests("tests/crash/test_frozen_worker.py")),
     "index of runs": Catcher(layer="unit tests", command=_tests("tests/unit/stores/test_memory_run_index.py")),

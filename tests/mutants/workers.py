@@ -77,6 +77,66 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="evicted-run-released-while-it-executes",
+        breaks="an evicted run is released when its bodies have ended",
+        edits=(
+            Edit(
+                _DRIVER,
+                "        if not self._bodies and not self._ending:\n            if self._stop_request",
+                "        if not self._bodies:\n            if self._stop_request",
+            ),
+        ),
+        caught_by=(Catch("evictions", "test_the_end_of_an_evicted_step_is_not_recorded"),),
+    ),
+    Mutant(
+        name="eviction-waits-for-ever",
+        breaks="an evicted run is released after the grace period at the latest",
+        edits=(
+            Edit(
+                _DRIVER,
+                "            self._patience = self._host.clock.call_at(grace, self.stop)\n",
+                "            self._patience = self._host.clock.call_at(grace, lambda: None)\n",
+            ),
+        ),
+        caught_by=(Catch("evictions", "test_a_step_that_does_not_end_delays_an_eviction_by_the_grace_period_only"),),
+    ),
+    Mutant(
+        name="eviction-forgets-a-pause",
+        breaks="an evicted run with a pause request is paused",
+        edits=(
+            Edit(
+                "core/rules.py",
+                "    stop = StopRequest.EVICT if run.stop is None else StopRequest.EVICT_THEN_PAUSE\n",
+                "    stop = StopRequest.EVICT\n",
+            ),
+        ),
+        caught_by=(Catch("evictions"), Catch("contract", "test_an_evicted_run_with_a_pause_request_is_paused")),
+    ),
+    Mutant(
+        name="incompatible-step-lets-old-workers-go-on",
+        breaks="a store refuses workers that are older than its last incompatible step",
+        edits=(
+            Edit(
+                "stores/migrations.py",
+                "        return before if self.step.is_compatible else self.step.number\n",
+                "        return before\n",
+            ),
+        ),
+        caught_by=(Catch("migrations", "test_older_code_is_refused_after_a_step_that_is_not_compatible"),),
+    ),
+    Mutant(
+        name="key-value-step-overwrites-a-run",
+        breaks="a step changes a run only as it was read",
+        edits=(
+            Edit(
+                "stores/kv/migrations.py",
+                "Part(checks={names.head(run_id): heads[run_id].version}, puts",
+                "Part(checks={}, puts",
+            ),
+        ),
+        caught_by=(Catch("migrations", "test_a_step_does_not_overwrite_what_another_process_wrote_meanwhile"),),
+    ),
+    Mutant(
         name="shutdown-recorded-as-outcome",
         breaks="stopping a worker records no outcome",
         edits=(
