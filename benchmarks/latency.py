@@ -14,8 +14,8 @@ from benchmarks.processes import workers
 from benchmarks.stores import MeasuredStore, add_options, chosen
 from holdfast import Context, Holdfast, Registry
 from holdfast.app import session_of
-from holdfast.cli.bench import measures
-from holdfast.cli.bench.measures import Work, all_suspended, messages, seconds, starts, steps_in_a_row
+from holdfast_bench import measures
+from holdfast_bench.measures import Work, all_suspended, messages, seconds, starts, steps_in_a_row
 
 ROUNDS = 15
 

@@ -21,13 +21,13 @@ import psycopg
 from benchmarks.stores import the_postgres
 from holdfast import Holdfast
 from holdfast.app import session_of
-from holdfast.cli.bench import measures
 from holdfast.core.checkpoint import Checkpoint, ClaimRequest, Hold
 from holdfast.core.model import Entry, EntryKind, EntryState, Lease
 from holdfast.stores.postgres.connections import OWN
 from holdfast.stores.postgres.loop_session import LoopSession
 from holdfast.stores.postgres.scripts import Script
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast_bench import measures
 
 STEPS = 200
 STARTS = 60

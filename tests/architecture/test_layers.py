@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[2]
-SOURCE = PROJECT / "src" / "holdfast"
+PACKAGES = ("src/holdfast", "examples/demo/holdfast_demo", "benchmarks/store_bench/holdfast_bench")
+FILES = [path for package in PACKAGES for path in (PROJECT / package).rglob("*")]
+SOURCES = [path for path in FILES if path.suffix == ".py"]
 
 LINE_LIMIT = 800
 VAGUE_NAMES = {"common", "helper", "helpers", "util", "utils"}
@@ -27,20 +29,20 @@ def test_imports_point_down_only() -> None:
     assert linter.returncode == 0, linter.stdout + linter.stderr
 
 
-def test_no_source_file_imports_the_tests() -> None:
-    imports = re.compile(r"^\s*(from|import) (tests|benchmarks)\b", re.MULTILINE)
+def test_no_source_file_imports_tests_benchmarks_or_examples() -> None:
+    imports = re.compile(r"^\s*(from|import) (tests|benchmarks|examples)\b", re.MULTILINE)
 
-    assert [_shown(path) for path in SOURCE.rglob("*.py") if imports.search(path.read_text(encoding="utf-8"))] == []
+    assert [_shown(path) for path in SOURCES if imports.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_no_source_file_exceeds_the_maximum_length() -> None:
-    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCE.rglob("*.py")}
+    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
 
     assert {_shown(path): count for path, count in lines.items() if count > LINE_LIMIT} == {}
 
 
 def test_every_source_file_is_named_after_its_contents() -> None:
-    vague = [path for path in SOURCE.rglob("*") if path.stem.strip("_") in VAGUE_NAMES]
+    vague = [path for path in FILES if path.stem.strip("_") in VAGUE_NAMES]
 
     assert [_shown(path) for path in vague] == []
 

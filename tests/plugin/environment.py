@@ -19,8 +19,8 @@ from types import FrameType
 import pytest
 
 from holdfast.cli import lifeline
-from holdfast.cli.demo import application
 from holdfast.config.settings import SETTINGS
+from holdfast_demo import application
 from tests.postgres.server import MEMORY, _is_open, has_room
 
 _SETTINGS = {setting.variable for setting in SETTINGS.values()}

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, StoreUnavailable
-from holdfast.cli.bench.measures import MEASURES, Figure, Measure
-from holdfast.cli.commands import bench
+from holdfast_bench import report
+from holdfast_bench.measures import MEASURES, Figure, Measure
 from tests.redis import connect, namespace_of
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
@@ -81,7 +81,7 @@ def test_a_benchmark_on_redis_that_fails_leaves_nothing_behind(
         await hf.start("shop.add.v1", {"a": 1, "b": 2})
         raise StoreUnavailable("the server is gone")
 
-    monkeypatch.setattr(bench, "measured", fail)
+    monkeypatch.setattr(report, "measured", fail)
     result = Shop(tmp_path).type(*QUICKLY, HOLDFAST_URL=redis_url)
 
     assert result.exit_code == 5

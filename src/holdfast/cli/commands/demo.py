@@ -8,11 +8,11 @@ import click
 
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
-from holdfast.cli.demo.acts import Acts
-from holdfast.cli.demo.processes import DemoProcesses
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.output import Output
 from holdfast.cli.session import opened, run_tidily
+from holdfast_demo.acts import Acts
+from holdfast_demo.processes import DemoProcesses
 
 _USUAL_SECONDS = 15.0
 

@@ -36,12 +36,12 @@ async def count_up(number: int) -> int:
 
 
 @registry.workflow("bench.one.v1")
-async def one_step(ctx: Context) -> int:  # noqa: ARG001 - every workflow has one
+async def one_step(ctx: Context) -> int:
     return await count_up(0)
 
 
 @registry.workflow("bench.many.v1")
-async def many_steps(ctx: Context, count: int) -> int:  # noqa: ARG001 - as above
+async def many_steps(ctx: Context, count: int) -> int:
     number = 0
     while number < count:
         number = await count_up(number)
@@ -162,5 +162,5 @@ async def seconds(work: Awaitable[object]) -> float:
 async def all_suspended(hf: Holdfast, type: str) -> None:
     """Wait until all runs of a type are suspended."""
     # Poll, because nothing reports it.
-    while [run async for run in hf.list(type=type, state=["pending", "running"], limit=1)]:  # noqa: ASYNC110
+    while [run async for run in hf.list(type=type, state=["pending", "running"], limit=1)]:
         await asyncio.sleep(_LOOK_SECONDS)

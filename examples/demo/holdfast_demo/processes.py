@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import Self
 
 import holdfast
-from holdfast.cli.demo.application import LEDGER_VARIABLE, PACE_VARIABLE
-from holdfast.cli.demo.step_log import StepLog
 from holdfast.config.file import OWN_NAME
 from holdfast.config.settings import SETTINGS
+from holdfast_demo.application import LEDGER_VARIABLE, PACE_VARIABLE
+from holdfast_demo.step_log import StepLog
 
 _LEASE = "5s"
 _END_SECONDS = 5.0
@@ -54,17 +54,17 @@ class DemoProcesses:
             self.url,
             "-v",
             "worker",
-            "holdfast.cli.demo.application:hf",
+            "holdfast_demo.application:hf",
         ]
-        home = str(Path(holdfast.__file__).parents[1])
-        paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
+        homes = dict.fromkeys(str(Path(file).parents[1]) for file in (holdfast.__file__, __file__))
+        paths = [*homes, *filter(None, [os.environ.get("PYTHONPATH")])]
         variables = {
             LEDGER_VARIABLE: str(self.directory / "ledger.jsonl"),
             PACE_VARIABLE: str(self._pace),
             "PYTHONPATH": os.pathsep.join(paths),
         }
         with self.log.open("ab") as log:
-            worker = subprocess.Popen(  # noqa: S603 - our own interpreter, with our own arguments
+            worker = subprocess.Popen(
                 [*command, "--name", name, "--lease", _LEASE],
                 cwd=self.directory,
                 env=_surroundings() | variables,

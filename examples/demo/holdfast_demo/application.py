@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from holdfast import Context, Holdfast, Retry, step_info
-from holdfast.cli.demo.step_log import StepLog
+from holdfast_demo.step_log import StepLog
 
 LEDGER_VARIABLE = "HOLDFAST_DEMO_LEDGER"
 PACE_VARIABLE = "HOLDFAST_DEMO_PACE"

@@ -9,8 +9,6 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.app import Holdfast
-from holdfast.cli.demo.application import CHECKOUT, STEPS
-from holdfast.cli.demo.processes import DemoProcesses
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.follow import follow, read
 from holdfast.cli.output import Output
@@ -20,6 +18,8 @@ from holdfast.cli.view import Snapshot, timeline_lines
 from holdfast.core.model import EntryKind, WaitKind
 from holdfast.core.states import RunState
 from holdfast.engine.handle import RunHandle
+from holdfast_demo.application import CHECKOUT, STEPS
+from holdfast_demo.processes import DemoProcesses
 
 _ACT_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
@@ -82,7 +82,7 @@ class Acts:
         await run.send("approve", {"by": "ann"})
 
     async def _kill_and_replace(self, run: RunHandle[Any], worker: subprocess.Popen[bytes]) -> None:
-        while not self._stage.ledger.begun(_SECOND, "pack", worker.pid):  # noqa: ASYNC110 - another process writes it
+        while not self._stage.ledger.begun(_SECOND, "pack", worker.pid):
             await asyncio.sleep(_LOOK_SECONDS)
         await asyncio.sleep(0.4 * self._pace)
         worker.kill()

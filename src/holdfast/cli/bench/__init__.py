@@ -1,1 +1,0 @@
-"""The measurements of `holdfast bench`, and the empty store on which they run."""
