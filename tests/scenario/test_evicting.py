@@ -93,6 +93,7 @@ async def test_a_step_that_does_not_end_delays_an_eviction_by_the_grace_period_o
         assert (await run.info()).worker is not None
         assert begun == [1]
         await h.advance(60)
+        assert begun == [1, 1]
         assert await run.result() == 2
         may_end.set()
 
