@@ -27,7 +27,7 @@ UNREADABLE = (
     Mutant(
         name="postgres-odd-row-hides-the-others",
         breaks="a row that cannot be decoded hides no other",
-        edits=(Edit("stores/postgres/reads.py", "        return unreadable.details(text)\n", "        raise\n"),),
+        edits=(Edit("stores/postgres/reads.py", "        run, why = unreadable.marked(", "        raise\n        ("),),
         caught_by=(_ROWS,),
     ),
     Mutant(

@@ -369,7 +369,8 @@ async def check_claims(stage: Stage, damage: Damage, type: str, caplog: pytest.L
 
 
 @on_each_store(HISTORY)
-async def test_an_unreadable_history_blocks_its_run_alone(stage: Stage, damage: Damage) -> None:
+@pytest.mark.parametrize("is_limited", [False, True], ids=["free", "limited"])
+async def test_an_unreadable_history_blocks_its_run_alone(stage: Stage, damage: Damage, is_limited: bool) -> None:
     stepping = Registry()
 
     @stepping.workflow("shop.wait.v1")
@@ -378,6 +379,8 @@ async def test_an_unreadable_history_blocks_its_run_alone(stage: Stage, damage: 
         return first + await ctx.receive("go")
 
     async with stage.harness(stepping) as h:
+        if is_limited:
+            await h.types.set("shop.wait.v1", concurrency=10)
         runs = [await h.start(patient) for _ in range(3)]
         await h.settle()
         damage.do(stage, session_of(h).store, runs[1].id)
