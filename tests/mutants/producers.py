@@ -18,8 +18,8 @@ UNREADABLE = (
         edits=(
             Edit(
                 "engine/flaws.py",
-                "return None if at is None or at > LAST_INSTANT else self.moment(name, at)",
-                "return None if at is None or at > LAST_INSTANT else moment(at)",
+                "(ValueError, TypeError, OverflowError, RecursionError)",
+                "(ValueError, TypeError, RecursionError)",
             ),
         ),
         caught_by=(_ROWS,),
@@ -48,8 +48,8 @@ UNREADABLE = (
         edits=(
             Edit(
                 "engine/flaws.py",
-                "        except Unreadable:\n            self._known[name] =",
-                "        except ZeroDivisionError:\n            self._known[name] =",
+                "(ValueError, TypeError, OverflowError, RecursionError)",
+                "(TypeError, OverflowError, RecursionError)",
             ),
         ),
         caught_by=(_ROWS,),

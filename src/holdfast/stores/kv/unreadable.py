@@ -9,7 +9,6 @@ from typing import cast
 import msgspec
 
 from holdfast.core.clock import Micros
-from holdfast.core.columns import columns_of
 from holdfast.core.errors import ErrorRecord, Unreadable
 from holdfast.core.model import AuditFact, Run
 from holdfast.core.states import RunState
@@ -19,7 +18,7 @@ from holdfast.stores.kv.audits import fact_line
 from holdfast.stores.kv.claims import LeasedRun, leased
 from holdfast.stores.kv.driver import AllFields, ClaimedRun, Driver, Part, Partition
 from holdfast.stores.kv.reads import salvage
-from holdfast.stores.kv.run_fields import STAND_INS, entries_of, fields_of, is_catalogue
+from holdfast.stores.kv.run_fields import entries_of, fields_of, is_catalogue
 from holdfast.stores.kv.runs import FAILURES, OddRun
 
 _log = logging.getLogger("holdfast.store")
@@ -53,8 +52,7 @@ async def block_odd(driver: Driver, odd: OddRun) -> None:
 async def block(driver: Driver, unread: UnreadRun, now: Micros) -> None:
     """Block a run that no worker can read. Its unreadable fields stay as they are, except its state."""
     found, why = unread
-    salvaged, flaws = salvage(found.id, found.head.fields)
-    run = _mended(salvaged)
+    run, flaws = salvage(found.id, found.head.fields)
     error = ErrorRecord(type=Unreadable.__name__, message=flaws or why)
     _log.warning("run %s cannot be read and is blocked: %s", found.id, error.message)
     blocked = _blocked(run, error, now)
@@ -74,12 +72,6 @@ async def block(driver: Driver, unread: UnreadRun, now: Micros) -> None:
         appends={names.audit(found.id): [fact_line(fact)]},
     )
     await driver.commit([part])
-
-
-def _mended(run: Run) -> Run:
-    """Return a run that can be stored: with stand-ins for fields that could not be decoded."""
-    blank = {name: STAND_INS.get(name, column.default) for name, column in columns_of(Run).items()}
-    return msgspec.structs.replace(run, **{name: one for name, one in blank.items() if getattr(run, name) is None})
 
 
 def _blocked(run: Run, error: ErrorRecord, now: Micros) -> Run:

@@ -17,7 +17,7 @@ from holdfast.core import unreadable as core_unreadable
 from holdfast.core.checkpoint import Verdict, Verdicts
 from holdfast.core.errors import Unreadable
 from holdfast.core.model import Arrival, Entry, Lease, Run, Wait
-from holdfast.core.unreadable import reason_of, salvaged
+from holdfast.core.unreadable import reason_of
 from holdfast.stores.postgres.json_parts import items, members
 from holdfast.stores.working.working_set import Loaded
 
@@ -47,8 +47,8 @@ readable = partial(core_unreadable.readable, failures=FAILURES)
 
 
 def marked(text: str) -> tuple[Run, str]:
-    """Decode the JSON of a run without the fields that cannot be decoded, and return why they cannot."""
-    return salvaged({name: msgspec.Raw(value.encode()) for name, value in members(text).items()})
+    """Decode the JSON of a run with placeholders for what cannot be decoded, and return why it cannot."""
+    return core_unreadable.marked({name: msgspec.Raw(value.encode()) for name, value in members(text).items()})
 
 
 def each(texts: str, decode: Callable[[str], _T], otherwise: Callable[[str, str], _T]) -> list[_T]:

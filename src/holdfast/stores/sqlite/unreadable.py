@@ -18,7 +18,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.columns import columns_of
 from holdfast.core.errors import ErrorRecord, Unreadable
 from holdfast.core.model import AuditFact, Run
-from holdfast.core.unreadable import reason_of, salvaged
+from holdfast.core.unreadable import reason_of
 from holdfast.stores.operations.unit_of_work import OddRow
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.histories import history
@@ -67,11 +67,11 @@ _BLOCK = """
 readable = partial(core_unreadable.readable, failures=FAILURES)
 
 
-def salvage(row: Row) -> tuple[Run, str]:
+def marked(row: Row) -> tuple[Run, str]:
     """Decode what can be decoded of a row of `WHOLE_RUN` or `RAW_RUN`, and return why the rest cannot."""
     columns: dict[str, Any] = dict(zip(_COLUMNS, map(_text_of, row), strict=True))
     columns |= {flag: bool(columns[flag]) for flag in _FLAGS}
-    return salvaged(columns)
+    return core_unreadable.marked(columns)
 
 
 def has_odd_types(row: Row) -> bool:
@@ -94,7 +94,7 @@ def block_due(unit: Transaction, types: Sequence[str]) -> int:
 
 def _flaw(unit: Transaction, row: Sequence[Any]) -> str | None:
     """Return why a worker could not read this run, or None if it could."""
-    run, why = salvage(tuple(row))
+    run, why = marked(tuple(row))
     if why:
         return why
     try:
