@@ -38,7 +38,7 @@ def marked(columns: Mapping[str, Any]) -> tuple[Run, str]:
     """Return a run with placeholders for the columns that cannot be decoded, and their names with the reasons.
 
     `columns` are values by the field names of a run: either JSON that is not decoded yet (`Raw`), or plain values. As
-    plain values, the JSON fields are text.
+    plain values, texts may be bytes, and the JSON fields are text.
     """
     kept = PLACEHOLDERS | {"id": repr(columns.get("id"))}
     flaws = []
@@ -67,7 +67,7 @@ def _decoded(name: str, value: Any) -> Any:
         return column.default
     if column.is_json or isinstance(value, msgspec.Raw):
         return msgspec.json.decode(value, type=column.annotation)
-    return msgspec.convert(value, column.annotation)
+    return msgspec.convert(value.decode() if isinstance(value, bytes) else value, column.annotation)
 
 
 def _cut(text: str) -> str:

@@ -83,9 +83,9 @@ def _details(run_id: str, head: Mapping[str, bytes], values: Mapping[str, bytes]
     flaws: list[str | None] = []
     try:
         run = run_of(head)
-    except FAILURES:
+    except FAILURES as error:
         run, why = salvage(run_id, head)
-        flaws.append(why)
+        flaws.append(why or reason_of(error))
     try:
         waits = waits_of(head.get(names.WAITS))
     except FAILURES as error:
@@ -116,7 +116,7 @@ def salvage(run_id: str, head: Mapping[str, bytes]) -> tuple[Run, str]:
         columns["ready_at"] = int(ready) if ready.isdigit() else None
     known = {name: value for name, value in columns.items() if name in Run.__struct_fields__}
     run, why = marked(known)
-    return run, joined([*flaws, why]) or "cannot be decoded"
+    return run, joined([*flaws, why]) or ""
 
 
 async def history(driver: Driver, run_id: str) -> tuple[Entry, ...]:
