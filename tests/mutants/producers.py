@@ -18,8 +18,8 @@ UNREADABLE = (
         edits=(
             Edit(
                 "engine/flaws.py",
-                "return None if at is None or at > LAST_INSTANT else self.moment(name, at)",
-                "return None if at is None or at > LAST_INSTANT else moment(at)",
+                "(ValueError, TypeError, OverflowError, RecursionError)",
+                "(ValueError, TypeError, RecursionError)",
             ),
         ),
         caught_by=(_ROWS,),
@@ -27,7 +27,7 @@ UNREADABLE = (
     Mutant(
         name="postgres-odd-row-hides-the-others",
         breaks="a row that cannot be decoded hides no other",
-        edits=(Edit("stores/postgres/reads.py", "        return unreadable.details(text)\n", "        raise\n"),),
+        edits=(Edit("stores/postgres/reads.py", "        run, why = unreadable.marked(", "        raise\n        ("),),
         caught_by=(_ROWS,),
     ),
     Mutant(
@@ -48,8 +48,8 @@ UNREADABLE = (
         edits=(
             Edit(
                 "engine/flaws.py",
-                "        except Unreadable:\n            self._known[name] =",
-                "        except ZeroDivisionError:\n            self._known[name] =",
+                "(ValueError, TypeError, OverflowError, RecursionError)",
+                "(TypeError, OverflowError, RecursionError)",
             ),
         ),
         caught_by=(_ROWS,),

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.app import Holdfast, session_of
 from holdfast.cli.view import Snapshot
+from holdfast.core.codec import decode_any, json_flaw
 from holdfast.core.errors import RunNotFound, Unreadable
 from holdfast.core.flow_revision import is_flow
 from holdfast.core.hint import Hint
@@ -18,7 +19,6 @@ from holdfast.core.ports import Store
 from holdfast.core.questions import Details, ListFlows
 from holdfast.core.unreadable import joined
 from holdfast.engine.explain import explanation
-from holdfast.engine.flaws import Flaws
 from holdfast.engine.flow_view import FlowView, flow_view
 from holdfast.engine.info import AuditInfo, RunInfo, entry_infos
 from holdfast.engine.plan import plan_progress
@@ -43,8 +43,8 @@ async def read(hf: Holdfast, run_id: str) -> Snapshot:
     return Snapshot(
         info=replace(info, unreadable=joined([info.unreadable, unreadable])),
         entries=tuple(entry_infos(entries)),
-        audit=(*AuditInfo.created(details.run), *map(AuditInfo.of, facts)),
-        values={name: Flaws().json(name, text) for name, text in details.values.items()},
+        audit=(AuditInfo.created(details.run), *map(AuditInfo.of, facts)),
+        values={name: None if json_flaw(text) else decode_any(text) for name, text in details.values.items()},
         workers={worker.id: worker.name for worker in workers},
         explanation=await explanation(store, details, facts, await store.now()),
         flow=await _flow(store, details, entries),

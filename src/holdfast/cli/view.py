@@ -12,7 +12,7 @@ import msgspec
 from holdfast.cli.flow_program import program_lines
 from holdfast.cli.output import cleaned, preview, shortened
 from holdfast.cli.plan import plan_lines
-from holdfast.cli.summary import STATE_STYLES, UNKNOWN, state_cell, type_word, wait_words
+from holdfast.cli.summary import STATE_STYLES, state_cell, type_word, wait_words
 from holdfast.cli.table import Cell, Line, Row
 from holdfast.cli.timeline import Item, Scale, Timeline, timeline
 from holdfast.cli.times import ago, spoken, stamp
@@ -71,10 +71,10 @@ def run_lines(snapshot: Snapshot, now: datetime, width: int | None, *, is_verbos
 def _header(snapshot: Snapshot, now: datetime) -> Iterator[Line]:
     info = snapshot.info
     yield (type_word(info.type), "title"), "  ", (info.id, "dim"), "  ", state_cell(info.state)
-    facts = [f"created {_created(info.created_at, now)}"]
+    facts = [f"created {stamp(info.created_at)}, {ago(info.created_at, now)}"]
     if info.key is not None:
         facts.append(f"key {cleaned(info.key)}")
-    facts += [f"{name}={value}" for name, value in (info.tags or {}).items()]
+    facts += [f"{name}={value}" for name, value in info.tags.items()]
     if info.parent_id is not None:
         facts.append(f"child of {info.parent_id}")
     yield ((" · ".join(facts), "dim"),)
@@ -95,10 +95,6 @@ def _interventions(facts: Sequence[AuditInfo], now: datetime) -> Iterator[Line]:
         who = f" by {cleaned(fact.by)}" if fact.by else ""
         reason = f": {cleaned(str(fact.data['reason']))}" if fact.data.get("reason") else ""
         yield ((f"{fact.event.replace('_', ' ')} {ago(fact.at, now)}{who}{reason}", "dim"),)
-
-
-def _created(at: datetime | None, now: datetime) -> str:
-    return UNKNOWN if at is None else f"{stamp(at)}, {ago(at, now)}"
 
 
 def timeline_lines(snapshot: Snapshot, now: datetime, width: int | None) -> list[Line]:

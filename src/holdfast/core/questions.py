@@ -59,7 +59,7 @@ class Query(Value, frozen=True, kw_only=True):
 class Details(Value, frozen=True, kw_only=True):
     """Everything about one run that a person may want to see.
 
-    `unreadable` names the fields that cannot be decoded, with the reasons. Those fields are None.
+    `unreadable` names the fields that cannot be decoded, with the reasons. Those fields have placeholders.
     """
 
     run: Run

@@ -14,8 +14,15 @@ import msgspec
 from holdfast.core.columns import columns_of
 from holdfast.core.errors import Unreadable
 from holdfast.core.model import Run
+from holdfast.core.states import RunState
 
 REASON_LIMIT = 500
+
+PLACEHOLDERS: dict[str, Any] = {
+    name: column.default if not column.is_required else RunState.BLOCKED if column.is_enum else column.scalar()
+    for name, column in columns_of(Run).items()
+} | {"type": "?"}
+"""Values in place of the fields of a run that cannot be decoded."""
 
 
 @contextmanager
@@ -27,28 +34,20 @@ def readable(what: str, failures: tuple[type[Exception], ...]) -> Iterator[None]
         raise Unreadable(f"{what} cannot be read: {reason_of(error)}") from error
 
 
-def salvaged(columns: Mapping[str, Any]) -> tuple[Run, str]:
-    """Return a run with None for the columns that cannot be decoded, and the names of these with the reasons.
+def marked(columns: Mapping[str, Any]) -> tuple[Run, str]:
+    """Return a run with placeholders for the columns that cannot be decoded, and their names with the reasons.
 
     `columns` are values by the field names of a run: either JSON that is not decoded yet (`Raw`), or plain values. As
-    plain values, the JSON fields are text.
+    plain values, texts may be bytes, and the JSON fields are text.
     """
-    kept: dict[str, Any] = {}
-    flaws: dict[str, str] = {}
+    kept = PLACEHOLDERS | {"id": repr(columns.get("id"))}
+    flaws = []
     for name, value in columns.items():
         try:
             kept[name] = _decoded(name, value)
         except (ValueError, TypeError, RecursionError) as error:
-            kept[name] = None
-            flaws[name] = reason_of(error)
-    if kept.get("id") is None:
-        kept["id"] = repr(columns.get("id"))
-    return Run(**kept), told(flaws)
-
-
-def told(flaws: Mapping[str, str]) -> str:
-    """Return the unreadable fields and the reasons, in one line."""
-    return _cut("; ".join(f"{name}: {flaw}" for name, flaw in flaws.items()))
+            flaws.append(f"{name}: {reason_of(error)}")
+    return Run(**kept), joined(flaws) or ""
 
 
 def joined(reasons: Iterable[str | None]) -> str | None:
@@ -68,7 +67,7 @@ def _decoded(name: str, value: Any) -> Any:
         return column.default
     if column.is_json or isinstance(value, msgspec.Raw):
         return msgspec.json.decode(value, type=column.annotation)
-    return msgspec.convert(value, column.annotation)
+    return msgspec.convert(value.decode() if isinstance(value, bytes) else value, column.annotation)
 
 
 def _cut(text: str) -> str:

@@ -30,9 +30,8 @@ _LIMITS = {
 
 async def explanation(store: Reader, details: Details, facts: Sequence[AuditFact], now: Micros) -> str:
     """Read everything that is needed, and return why the run is not moving. `facts` is its audit."""
-    unreadable = RunInfo.of(details).unreadable
-    if unreadable is not None and details.run.state is not RunState.BLOCKED:
-        return f"Its row in the store cannot be read ({unreadable}); repair it there."
+    if (unreadable := RunInfo.of(details).unreadable) is not None:
+        return f"Its row in the store cannot be read ({unreadable}); repair it there, then recover it if it is blocked."
     type = details.run.type
     rule = next((rule for rule in await store.catalog(ListTypes()) if rule.name == type), None) or TypeRule(name=type)
     slots = await store.stats(CountSlots(type=type)) if limits.parked_at(details.waits) is not None else ()

@@ -22,7 +22,7 @@ from holdfast.core.questions import Details, ListDeadLetters, ListFlows, ListSch
 from holdfast.core.rules import is_due
 from holdfast.core.states import ENDS, LIVE, RunState
 from holdfast.core.transfer import EXPORT, KeptEvent, is_at_rest, is_ruled, values_of
-from holdfast.core.unreadable import told
+from holdfast.core.unreadable import joined
 from holdfast.engine.capabilities import transfer_of
 from holdfast.engine.info import RunInfo
 from holdfast.engine.paging import flow_pages, letter_pages, pages, run_pages, schedule_pages
@@ -143,9 +143,9 @@ class Export:
             return [line for run_id in run_ids for line in await self._dumped(store, [run_id])]
         readable = []
         for dump in dumps:
-            flaws = {what: flaw for what, value in values_of(dump) if (flaw := json_flaw(value)) is not None}
-            if flaws:
-                self._mark(dump.run.id, told(flaws))
+            flaws = [f"{what}: {flaw}" for what, value in values_of(dump) if (flaw := json_flaw(value)) is not None]
+            if why := joined(flaws):
+                self._mark(dump.run.id, why)
             else:
                 readable.append(export_format.RunLine(dump=dump))
         return readable

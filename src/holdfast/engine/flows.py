@@ -15,7 +15,7 @@ from holdfast.core.flow_definitions import FlowDefinition
 from holdfast.core.intent import check_type
 from holdfast.core.questions import PAGE_LIMIT, ListFlows
 from holdfast.engine.async_list import AsyncList
-from holdfast.engine.flaws import Flaws
+from holdfast.engine.flaws import record
 from holdfast.engine.flow_snapshot import flow_registrations
 from holdfast.engine.session import Session
 from holdfast.flows import compile_flow
@@ -80,8 +80,7 @@ class Flows:
         )
         store = await self._session.opened_store()
         answer = await store.apply(RegisterFlow(definition=definition, by=by))
-        known = {"is_newest": True, "source": source, "is_new": answer.is_new}
-        return Flaws().record(RegisteredFlowInfo, answer.definition, **known)
+        return record(RegisteredFlowInfo, answer.definition, is_newest=True, source=source, is_new=answer.is_new)
 
     def _refuse_code(self, type: str) -> None:
         known = self._session.registry.get(type)
@@ -137,7 +136,7 @@ class Flows:
 
 def info_of(definition: FlowDefinition, *, is_newest: bool) -> FlowInfo:
     """Return a definition as users see it."""
-    return Flaws().record(FlowInfo, definition, is_newest=is_newest)
+    return record(FlowInfo, definition, is_newest=is_newest)
 
 
 def source_of(text_or_path: str | Path) -> str:

@@ -116,7 +116,7 @@ class RunHandle(Generic[R]):
 
     async def _readable_run(self) -> Run:
         details = await self._details()
-        if details.unreadable is not None and not isinstance(details.run.state, RunState):
+        if details.unreadable is not None and not details.run.state.is_end:
             raise Unreadable(f"run {details.run.id} cannot be read: {details.unreadable}")
         return details.run
 
@@ -135,7 +135,7 @@ class RunHandle(Generic[R]):
     async def audit(self) -> Sequence[AuditInfo]:
         """Return the events in the life of the run, oldest first: created, claimed, suspended, recovered and more."""
         run = (await self._details()).run
-        return [*AuditInfo.created(run), *(AuditInfo.of(fact) for fact in await self._session.store.audit(run.id))]
+        return [AuditInfo.created(run), *(AuditInfo.of(fact) for fact in await self._session.store.audit(run.id))]
 
     async def explain(self) -> str:
         """Return one sentence that says why the run is not moving, and what it waits for."""

@@ -25,7 +25,7 @@ from holdfast.core.model import (
 from holdfast.core.questions import Details
 from holdfast.core.received import received_in
 from holdfast.core.states import RunState
-from holdfast.engine.flaws import Flaws
+from holdfast.engine.flaws import nearest, record
 
 _FLOW_LOCATION = re.compile(r"@(\d+)/(.+)#\d+(/\d+)?$", re.DOTALL)
 
@@ -93,28 +93,12 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     waits: tuple[WaitInfo, ...]
     """The waits of the run."""
     unreadable: str | None = None
-    """The reason why its row in the store cannot be decoded, if so. Fields that could not be decoded are None then."""
+    """The reason why its row in the store cannot be decoded, if so. Those fields have placeholders."""
 
     @classmethod
     def of(cls, details: Details) -> RunInfo:
-        run, flaws = details.run, Flaws()
-        return flaws.record(
-            cls,
-            run,
-            payload=flaws.json("payload", run.input),
-            created_at=flaws.moment("created_at", run.created_at),
-            updated_at=flaws.moment("updated_at", run.updated_at),
-            waits=tuple(
-                flaws.record(
-                    WaitInfo,
-                    wait,
-                    since=flaws.nearest("waits", wait.since),
-                    deadline=flaws.later("waits", wait.deadline),
-                )
-                for wait in details.waits
-            ),
-            unreadable=details.unreadable,
-        )
+        waits = tuple(record(WaitInfo, wait) for wait in details.waits)
+        return record(cls, details.run, payload=details.run.input, waits=waits, unreadable=details.unreadable)
 
 
 class EntryInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,8 +143,7 @@ class EntryInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, entry: Entry) -> EntryInfo:
-        flaws = Flaws()
-        return flaws.record(cls, entry, result=flaws.kept("result", lambda: _result(entry)))
+        return record(cls, entry, result=lambda: _result(entry))
 
 
 class AuditInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,22 +164,19 @@ class AuditInfo(msgspec.Struct, frozen=True, kw_only=True):
         return REQUEST in self.data
 
     @classmethod
-    def created(cls, run: Run) -> list[AuditInfo]:
-        """Return the first event, made from the run itself. Empty if its time cannot be decoded."""
-        if (at := Flaws().moment("created_at", run.created_at)) is None:
-            return []
+    def created(cls, run: Run) -> AuditInfo:
+        """Return the first event, made from the run itself."""
         data: dict[str, str | int] = {"type": run.type}
         if run.key is not None:
             data["key"] = run.key
-        by = getattr(run.options, "by", "")  # options that cannot be decoded are None
-        if by:
+        if by := run.options.by:
             data[BY] = by
-        return [cls(event="created", at=at, by=by or None, data=data)]
+        return cls(event="created", at=nearest(run.created_at), by=by or None, data=data)
 
     @classmethod
     def of(cls, fact: AuditFact) -> AuditInfo:
         by = fact.data.get(BY)
-        return Flaws().record(cls, fact, by=None if by is None else str(by))
+        return record(cls, fact, by=None if by is None else str(by))
 
 
 class MessageInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,8 +193,7 @@ class MessageInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, arrival: Arrival) -> MessageInfo:
-        flaws = Flaws()
-        return flaws.record(cls, arrival, id=arrival.ref or "", sent_at=flaws.nearest("sent_at", arrival.at))
+        return record(cls, arrival, id=arrival.ref or "", sent_at=arrival.at)
 
 
 def _line_of(location: str) -> int | None:

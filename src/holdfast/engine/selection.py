@@ -26,8 +26,7 @@ from holdfast.core.states import RunState
 from holdfast.core.verbs import VERBS, Verb
 from holdfast.engine.controls import Controls
 from holdfast.engine.facade import Facade, blocking
-from holdfast.engine.flaws import Flaws
-from holdfast.engine.info import RunInfo
+from holdfast.engine.flaws import nearest
 from holdfast.engine.paging import run_pages
 from holdfast.engine.planned_rewind import planned_rewind
 from holdfast.engine.private_loop import PrivateLoop
@@ -230,13 +229,9 @@ def _planned(verb: Verb, request: Control[Any], details: Details | str, now: Mic
     if isinstance(details, str):
         return SelectedRun(id=details, why=f"there is no run {details}", is_refused=True)
     run = details.run
+    selected = SelectedRun(id=run.id, type=run.type, state=run.state, created_at=nearest(run.created_at))
     if details.unreadable is not None:
-        # No result can be predicted, so let the store decide. A delete, for example, may work.
-        info = RunInfo.of(details)
-        return SelectedRun(id=info.id, type=info.type, state=info.state, created_at=info.created_at)
-    selected = SelectedRun(
-        id=run.id, type=run.type, state=run.state, created_at=Flaws().moment("created_at", run.created_at)
-    )
+        return selected  # no result can be predicted, so let the store decide; a delete, for example, may work
     try:
         is_changing = _is_changing(verb, request, details, now)
     except RunBusy as refusal:

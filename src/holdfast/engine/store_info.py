@@ -23,7 +23,7 @@ from holdfast.core.model import (
 )
 from holdfast.core.schedules import UPCOMING, next_slots
 from holdfast.core.states import RunState
-from holdfast.engine.flaws import Flaws
+from holdfast.engine.flaws import record
 
 
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, topic: Topic) -> TopicInfo:
-        return Flaws().record(cls, topic)
+        return record(cls, topic)
 
 
 class RateInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,15 +87,14 @@ class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
     ) -> TypeInfo:
         seen = [(worker.heartbeat_at, worker.name) for worker in workers]
         last = max([*seen, (rule.seen_at or 0, rule.seen_by)])
-        flaws = Flaws()
-        return flaws.record(
+        return record(
             cls,
             rule,
             enabled=rule.is_enabled,
             per_key=dict(rule.per_key),
-            _rate=None if rule.rate is None else flaws.record(RateInfo, rule.rate),
+            _rate=None if rule.rate is None else record(RateInfo, rule.rate),
             last_worker=last[1] or None,
-            last_seen_at=flaws.nearest("last_seen_at", last[0]) if last[0] else None,
+            last_seen_at=last[0] or None,
             counts=dict(counts),
             parked=parked,
         )
@@ -140,7 +139,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, schedule: Schedule) -> ScheduleInfo:
-        return Flaws().record(cls, schedule)
+        return record(cls, schedule)
 
     @property
     def upcoming(self) -> list[datetime]:
@@ -183,7 +182,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, worker: WorkerRecord, *, held: int, is_alive: bool) -> WorkerInfo:
-        return Flaws().record(cls, worker, held=held, is_alive=is_alive)
+        return record(cls, worker, held=held, is_alive=is_alive)
 
 
 class DeadLetterInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,4 +207,4 @@ class DeadLetterInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, letter: DeadLetter) -> DeadLetterInfo:
-        return Flaws().record(cls, letter)
+        return record(cls, letter)

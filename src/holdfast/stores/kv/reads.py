@@ -27,7 +27,7 @@ from holdfast.core.questions import Details, Due, ListDeadLetters, ListSchedules
 from holdfast.core.states import RunState
 from holdfast.core.topics import covers
 from holdfast.core.transfer import Dump, KeptEvent
-from holdfast.core.unreadable import joined, readable, reason_of, salvaged
+from holdfast.core.unreadable import joined, marked, readable, reason_of
 from holdfast.stores.kv import names
 from holdfast.stores.kv.audits import facts_of
 from holdfast.stores.kv.catalogue import VALUE, decode_letter, decode_schedule, worker_of
@@ -36,7 +36,7 @@ from holdfast.stores.kv.events import AgedEvent, decode_event, decode_topic
 from holdfast.stores.kv.histories import history_of
 from holdfast.stores.kv.inboxes import arrivals_of, decode_reply
 from holdfast.stores.kv.limits import RULE, decode_rule
-from holdfast.stores.kv.run_fields import DELETED, MOVING, STAND_INS, run_of
+from holdfast.stores.kv.run_fields import DELETED, MOVING, run_of
 from holdfast.stores.kv.runs import FAILURES, HEAD
 from holdfast.stores.kv.waits import waits_of
 
@@ -83,9 +83,9 @@ def _details(run_id: str, head: Mapping[str, bytes], values: Mapping[str, bytes]
     flaws: list[str | None] = []
     try:
         run = run_of(head)
-    except FAILURES:
+    except FAILURES as error:
         run, why = salvage(run_id, head)
-        flaws.append(why)
+        flaws.append(why or reason_of(error))
     try:
         waits = waits_of(head.get(names.WAITS))
     except FAILURES as error:
@@ -97,7 +97,7 @@ def _details(run_id: str, head: Mapping[str, bytes], values: Mapping[str, bytes]
 
 def salvage(run_id: str, head: Mapping[str, bytes]) -> tuple[Run, str]:
     """Decode what can be decoded of a head, and return why the rest cannot."""
-    columns: dict[str, Any] = dict(STAND_INS)
+    columns: dict[str, Any] = {}
     flaws: list[str] = []
     try:
         columns |= msgspec.json.decode(head.get(names.BODY, b"{}"), type=dict[str, msgspec.Raw])
@@ -115,8 +115,8 @@ def salvage(run_id: str, head: Mapping[str, bytes]) -> tuple[Run, str]:
     if ready is not None:
         columns["ready_at"] = int(ready) if ready.isdigit() else None
     known = {name: value for name, value in columns.items() if name in Run.__struct_fields__}
-    run, why = salvaged(known)
-    return run, joined([*flaws, why]) or "cannot be decoded"
+    run, why = marked(known)
+    return run, joined([*flaws, why]) or ""
 
 
 async def history(driver: Driver, run_id: str) -> tuple[Entry, ...]:

@@ -19,6 +19,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.columns import FIXED, columns_of, compiled
 from holdfast.core.model import Run
 from holdfast.core.states import RunState
+from holdfast.core.unreadable import PLACEHOLDERS
 from holdfast.stores.kv import names
 
 encode = msgspec.json.encode
@@ -41,12 +42,7 @@ Moving = msgspec.defstruct(
 )
 """The moving part of a run."""
 
-STAND_INS = {name: column.scalar() for name, column in _COLUMNS.items() if column.is_required and not column.is_enum}
-STAND_INS["state"] = RunState.BLOCKED
-"""Values in place of required fields that cannot be decoded."""
-
-_AT_REST = {name: STAND_INS.get(name, _COLUMNS[name].default) for name in ("payload", "ready_at", *_MOVED)}
-_AT_REST["state"] = RunState.PENDING
+_AT_REST = {name: PLACEHOLDERS[name] for name in ("payload", "ready_at", *_MOVED)} | {"state": RunState.PENDING}
 """What the body of a live run has in place of fields that are stored elsewhere."""
 
 _decode_moving = msgspec.json.Decoder(Moving).decode

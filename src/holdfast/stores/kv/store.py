@@ -162,17 +162,17 @@ class KeyValueStore:
         asked = request if request.limit <= CLAIMED_AT_ONCE else msgspec.structs.replace(request, limit=CLAIMED_AT_ONCE)
         found = await self._driver.claim(asked)
         for run_id in found.odd if found is not None else ():
-            await unreadable.block_odd(self._driver, OddRun(run_id, "run", "its state is damaged"))
+            await unreadable.block(self._driver, OddRun(run_id, "run", "its state is damaged"))
         if found is None or found.limited:
             claimed, leased = await self._decided_claim(request)
         else:
-            leased, unread = unreadable.leased_runs(found.runs)
+            leased, odd = unreadable.leased_runs(found.runs)
             leases = tuple(one.lease for one in leased)
             is_cut = asked is not request and len(found.runs) >= asked.limit
-            has_more = bool(unread) or is_cut
+            has_more = bool(odd) or is_cut
             claimed = Claimed(leases=leases, next_ready_at=found.next_ready_at, now=found.now, has_more=has_more)
-            for run in unread:
-                await unreadable.block(self._driver, run, found.now)
+            for run in odd:
+                await unreadable.block(self._driver, run)
         self._following.told(claimed.now, asked_at)
         for one in leased:
             self._held.lease(one.lease, one.waits, one.head, one.history)
@@ -183,7 +183,7 @@ class KeyValueStore:
             try:
                 return await claims.claim(self._decisions, request)
             except OddRun as odd:
-                await unreadable.block_odd(self._driver, odd)
+                await unreadable.block(self._driver, odd)
 
     async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> Verdicts:
         if self._driver.epoch != self._epoch:

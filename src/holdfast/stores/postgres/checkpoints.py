@@ -19,7 +19,7 @@ from holdfast.core.model import Arrival, Entry, Run, Wait
 from holdfast.stores.held import Held, Plain, plain, reached_by
 from holdfast.stores.operations import checkpoints as model
 from holdfast.stores.postgres import unreadable
-from holdfast.stores.postgres.json_parts import items, members
+from holdfast.stores.postgres.json_parts import members
 from holdfast.stores.postgres.scripts import Script
 from holdfast.stores.postgres.sql import Calls
 from holdfast.stores.postgres.unit_of_work import TRANSACTION, Bounds, decided
@@ -90,14 +90,8 @@ def _decode(text: str) -> _Answer:
         return _decode_answer(text)
     except unreadable.FAILURES:
         parts = members(text)
-        return _Answer(int(parts["now"]), list(map(_said, items(parts["verdicts"]))))
-
-
-def _said(text: str) -> _Said:
-    try:
-        return _decode_said(text)
-    except unreadable.FAILURES:
-        return _Said("lost")  # its inbox cannot be decoded; the next claim blocks the run
+        # A run whose inbox cannot be decoded counts as lost, and the next claim blocks it.
+        return _Answer(int(parts["now"]), unreadable.each(parts["verdicts"], _decode_said, lambda *_: _Said("lost")))
 
 
 class AlreadySettled(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import msgspec
 import psycopg
@@ -19,7 +19,7 @@ from holdfast.core.model import Intent, Lease, Run
 from holdfast.stores.operations import starts as model
 from holdfast.stores.operations.claims import Queue, choose_within_limits, hold, queue_of
 from holdfast.stores.postgres import unreadable
-from holdfast.stores.postgres.json_parts import items, members
+from holdfast.stores.postgres.json_parts import members
 from holdfast.stores.postgres.scripts import Script
 from holdfast.stores.postgres.sql import Calls
 from holdfast.stores.postgres.unit_of_work import TAKEN, TRANSACTION, Bounds, decided
@@ -79,7 +79,12 @@ def claim(calls: Calls, request: ClaimRequest, at: Micros | None) -> Script[Foun
     except (msgspec.MsgspecError, RecursionError):
         parts = members(text)
     # One of the runs cannot be decoded. It is blocked, and the worker gets the others.
-    leases = yield from unreadable.read_leases(calls, request.worker, items(parts["leases"]), at)
+    leases = []
+    for one in unreadable.leases_in(parts["leases"]):
+        if isinstance(one, Lease):
+            leases.append(one)
+        else:
+            yield calls.block_unreadable, (one.run_id, request.worker, one.why, at)
     now = int(parts["now"])
     return Found(now=now, has_requests=parts["has_requests"] == "true", next_ready_at=now, leases=tuple(leases))
 
@@ -94,9 +99,12 @@ def claim_limited(
     calls: Calls, request: ClaimRequest, found: Found, at: Micros | None, bounds: Bounds = TRANSACTION
 ) -> Script[Claimed]:
     """Lease due runs by the shared operations, which know the limits. Runs that cannot be decoded are blocked."""
-    types, count = found.limited + found.others, request.limit + PARKED_AT_ONCE
-    script = partial(_claim_limited, calls, request, found, at, bounds)
-    return (yield from unreadable.blocking(calls, types, count, at, script))
+    while True:
+        try:
+            return (yield from _claim_limited(calls, request, found, at, bounds))
+        except unreadable.UnreadableRun as odd:
+            if (yield calls.block_unreadable, (odd.run_id, None, odd.why, at)) != "true":
+                raise
 
 
 def _claim_limited(
@@ -124,7 +132,13 @@ def _claim_limited(
     def read(claimed: Claimed) -> Script[Claimed]:
         ids = [lease.run.id for lease in claimed.leases]
         text = yield calls.leased, (encode(ids).decode(), _array(request.types), request.worker)
-        leased = _decode_leased(text)
+        try:
+            leased = _decode_leased(text)
+        except unreadable.FAILURES:
+            for one in unreadable.leases_in(members(text)["leases"]):
+                if not isinstance(one, Lease):
+                    raise one from None
+            raise
         return replace(claimed, leases=leased.leases, next_ready_at=leased.next_ready_at)
 
     # The news is dropped: a run that got no slot waits, and the operation that frees a slot makes it ready.

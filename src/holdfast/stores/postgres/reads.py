@@ -19,8 +19,9 @@ from holdfast.core.questions import Details, ListDeadLetters, SlotUse, replies_b
 from holdfast.core.rules import LIMIT_LOCATION
 from holdfast.core.states import RunState
 from holdfast.core.topics import FAMILY
+from holdfast.core.unreadable import reason_of
 from holdfast.stores.postgres import unreadable
-from holdfast.stores.postgres.json_parts import items
+from holdfast.stores.postgres.json_parts import items, members
 from holdfast.stores.postgres.scripts import Script
 from holdfast.stores.postgres.sql import qualified
 
@@ -228,22 +229,23 @@ def get(connection: psycopg.Connection[Any], schema: str, run_id: str | None, ke
 
 
 def details(found: psycopg.Cursor[Any]) -> list[Details]:
-    """Decode the rows of a statement that selects `DETAILS`. Of an invalid run, the valid parts are returned."""
+    """Decode the rows of a statement that selects `DETAILS`. Of an invalid run, the valid fields are returned."""
     return [_details_of(text) for (text,) in found]
 
 
 def _details_of(text: str) -> Details:
     try:
         return _details.decode(text)
-    except (msgspec.MsgspecError, RecursionError):
-        return unreadable.details(text)
+    except unreadable.FAILURES as error:
+        run, why = unreadable.marked(members(text)["run"])
+        return Details(run=run, unreadable=why or f"waits or values: {reason_of(error)}")
 
 
 def _run_of(text: str) -> Run:
     try:
         return _run.decode(text)
-    except (msgspec.MsgspecError, RecursionError):
-        return unreadable.run_of(text)
+    except unreadable.FAILURES:
+        return unreadable.marked(text)[0]
 
 
 def settled(connection: psycopg.Connection[Any], schema: str, run_id: str, location: str) -> Entry | None:

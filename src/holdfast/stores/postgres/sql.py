@@ -42,8 +42,6 @@ class Calls:
         self.leased = (
             f"select {schema}.leases_within_limits_v1(array(select json_array_elements_text(%s)), %s::text[], %s)"
         ).encode()
-        self.due_ids = f"select {schema}.due_ids_v1(%s, %s, %s)".encode()
-        self.lease = f"select {schema}.lease_of_run_v1(%s)".encode()
         self.block_unreadable = f"select {schema}.block_unreadable_v1(%s, %s, %s, %s)".encode()
         self.checkpoint = f"select {schema}.checkpoint_v1(%s, %s, %s, %s, %s, %s, %s)".encode()
         self.checkpoint_one = (

@@ -146,7 +146,7 @@ def _read(row: Row) -> tuple[Run, str | None]:
     if not unreadable.has_odd_types(row):
         with suppress(OddRow):
             return rows.whole_run_of(row), None
-    return unreadable.salvage(row)
+    return unreadable.marked(row)
 
 
 def audit(connection: apsw.Connection, run_id: str) -> tuple[AuditFact, ...]:

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.core import unreadable as core_unreadable
-from holdfast.core.clock import Micros
 from holdfast.core.columns import columns_of
 from holdfast.core.errors import ErrorRecord, Unreadable
 from holdfast.core.model import AuditFact, Run
-from holdfast.core.unreadable import reason_of, salvaged
+from holdfast.core.unreadable import reason_of
 from holdfast.stores.operations.unit_of_work import OddRow
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.histories import history
@@ -67,11 +66,10 @@ _BLOCK = """
 readable = partial(core_unreadable.readable, failures=FAILURES)
 
 
-def salvage(row: Row) -> tuple[Run, str]:
+def marked(row: Row) -> tuple[Run, str]:
     """Decode what can be decoded of a row of `WHOLE_RUN` or `RAW_RUN`, and return why the rest cannot."""
-    columns: dict[str, Any] = dict(zip(_COLUMNS, map(_text_of, row), strict=True))
-    columns |= {flag: bool(columns[flag]) for flag in _FLAGS}
-    return salvaged(columns)
+    columns: dict[str, Any] = dict(zip(_COLUMNS, row, strict=True))
+    return core_unreadable.marked(columns | {flag: bool(columns[flag]) for flag in _FLAGS})
 
 
 def has_odd_types(row: Row) -> bool:
@@ -85,38 +83,16 @@ def block_due(unit: Transaction, types: Sequence[str]) -> int:
     unit.flush()
     blocked = 0
     for rowid, *row in unit.all(_DUE, rows.json_of(types), now):
-        if (why := _flaw(unit, row)) is not None:
-            _block(unit, rowid, _text_of(row[0]), why, now)
+        run, why = marked(tuple(row))
+        try:
+            history(unit.connection, run.id)
+            unit.inboxes.newer(run, 0)
+        except FAILURES as error:
+            why = why or reason_of(error)
+        if why:
+            record = ErrorRecord(type=Unreadable.__name__, message=why)
+            unit.connection.execute(_BLOCK, (rows.json_of(record), now, rowid))
+            unit.audit.note(AuditFact(run_id=run.id, event="blocked", at=now, data={"error": str(record)[:500]}))
             blocked += 1
     unit.runs.forget_all()
     return blocked
-
-
-def _flaw(unit: Transaction, row: Sequence[Any]) -> str | None:
-    """Return why a worker could not read this run, or None if it could."""
-    run, why = salvage(tuple(row))
-    if why:
-        return why
-    try:
-        history(unit.connection, run.id)
-        unit.inboxes.newer(run, 0)
-    except FAILURES as error:
-        return reason_of(error)
-    return None
-
-
-def _block(unit: Transaction, rowid: int, run_id: Any, why: str, now: Micros) -> None:
-    error = ErrorRecord(type=Unreadable.__name__, message=why)
-    unit.connection.execute(_BLOCK, (rows.json_of(error), now, rowid))
-    if isinstance(run_id, str):
-        unit.audit.note(AuditFact(run_id=run_id, event="blocked", at=now, data={"error": str(error)[:500]}))
-
-
-def _text_of(value: Any) -> Any:
-    """Decode bytes as UTF-8. Returns the value unchanged if it is not bytes or not UTF-8."""
-    if not isinstance(value, bytes):
-        return value
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value
