@@ -13,7 +13,7 @@ import msgspec
 from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.actor import actor
-from holdfast.cli.command import HoldfastCommand, pass_output
+from holdfast.cli.command import HoldfastCommand
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.filters import RunFilter, parse_filter
@@ -65,7 +65,6 @@ def command_of(verb: Verb) -> HoldfastCommand:
     """Return the command that applies a verb of `core.verbs` to runs."""
     flags = [_flag(name, help, verb) for name, help in verb.parameters.items()]
 
-    @pass_output
     def apply(
         out: Output, runs: Sequence[str], words: Sequence[str], *, dry_run: bool, yes: bool, **parameters: Any
     ) -> ExitCode:

@@ -9,7 +9,6 @@ import click
 from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.session import in_session
@@ -25,7 +24,6 @@ from holdfast.engine.info import AuditInfo
     "holdfast audit key:order-17 --json",
 )
 @click.argument("run", shell_complete=completing.runs)
-@pass_output
 def command(out: Output, run: str) -> None:
     """List the audit log of a run: when and by whom it was claimed, suspended, woken, retried, ended."""
 

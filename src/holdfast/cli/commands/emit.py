@@ -10,7 +10,6 @@ from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.output import Output
 from holdfast.cli.payloads import parse_payload
 from holdfast.cli.session import in_session
@@ -25,7 +24,6 @@ from holdfast.cli.streams import despite
 )
 @click.argument("topic", shell_complete=completing.topics)
 @click.argument("payload", nargs=-1)
-@pass_output
 def command(out: Output, topic: str, payload: Sequence[str]) -> None:
     """Publish an event to all runs that wait for it; on a queue topic, to exactly one run.
 

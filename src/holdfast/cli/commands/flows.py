@@ -14,7 +14,6 @@ from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.flow_files import FlowFile, compiled, file_json, report_mistakes
 from holdfast.cli.flow_program import numbered
@@ -44,7 +43,6 @@ def command() -> None:
     "holdfast flows check flows/*.py --json",
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@pass_output
 def check(out: Output, files: Sequence[str]) -> ExitCode:
     """Compile files and print all mistakes, each with its place and what to write instead.
 
@@ -79,7 +77,6 @@ def check(out: Output, files: Sequence[str]) -> ExitCode:
     "--event", "events", multiple=True, metavar="TOPIC=JSON[@SECONDS]", help="An event that arrives; repeatable."
 )
 @click.option("--trace", is_flag=True, help="Print what the flow asks for and what happens, line by line.")
-@pass_output
 def run(
     out: Output,
     file: str,
@@ -131,7 +128,6 @@ def _refused(out: Output, file: FlowFile) -> ExitCode:
 @click.argument("file", metavar="FILE")
 @click.option("--type", "type_", metavar="TYPE", help="The type of its runs.  [default: the file name without .py]")
 @click.option("--by", metavar="NAME", help="Who registers it.  [default: cli: and your login]")
-@pass_output
 def register(out: Output, file: str, *, type_: str | None, by: str | None) -> ExitCode:
     """Register a flow: new runs of its type execute this version. Runs that exist keep theirs.
 
@@ -156,7 +152,6 @@ def register(out: Output, file: str, *, type_: str | None, by: str | None) -> Ex
 
 @holdfast_command("ls", "holdfast flows ls", "holdfast flows ls access.request.v1", "holdfast flows ls 'access.*'")
 @click.argument("type_", metavar="[TYPE]", required=False, shell_complete=completing.types)
-@pass_output
 def ls(out: Output, type_: str | None) -> None:
     """List the flows with their newest version, or all versions of a TYPE. TYPE may be a family such as 'access.*'."""
 
@@ -181,7 +176,6 @@ def ls(out: Output, type_: str | None) -> None:
 )
 @click.argument("type_", metavar="TYPE", shell_complete=completing.types)
 @click.option("--version", metavar="V", help="The beginning of a version.  [default: the newest]")
-@pass_output
 def show(out: Output, type_: str, version: str | None) -> None:
     """Print the program of a flow. Redirected to a file, it is exactly the text that was registered."""
 
@@ -209,7 +203,6 @@ def show(out: Output, type_: str, version: str | None) -> None:
 @click.argument("what", metavar="TYPE|FILE", shell_complete=completing.types)
 @click.argument("versions", nargs=-1, metavar="[V1 [V2]]")
 @click.option("--type", "type_", metavar="TYPE", help="The type of FILE.  [default: its name without .py]")
-@pass_output
 def diff(out: Output, what: str, versions: Sequence[str], type_: str | None) -> ExitCode:
     """Compare two versions of a flow, or its newest version with a FILE that is not registered yet.
 

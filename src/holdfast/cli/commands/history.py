@@ -9,7 +9,6 @@ import click
 from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output, cleaned, preview
 from holdfast.cli.session import in_session
@@ -26,7 +25,6 @@ from holdfast.engine.info import EntryInfo
     "holdfast history key:order-17 -o jsonl",
 )
 @click.argument("run", shell_complete=completing.runs)
-@pass_output
 def command(out: Output, run: str) -> None:
     """List the recorded entries of a run, in the order in which they were committed.
 

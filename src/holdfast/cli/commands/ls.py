@@ -13,7 +13,6 @@ import click
 from holdfast.app import Holdfast, session_of
 from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import Refusal
 from holdfast.cli.filters import RunFilter, filter_options, parse_filter, words_of_options
 from holdfast.cli.lookup import find_run, store_now
@@ -50,7 +49,6 @@ _COLUMNS = (
     "--after", metavar="RUN", shell_complete=completing.runs, help="The next page: runs that follow this run."
 )
 @click.option("--watch", is_flag=True, help="Refresh until ^C. As JSON, print one line for each change.")
-@pass_output
 def command(out: Output, words: Sequence[str], limit: int, after: str | None, *, watch: bool, **options: Any) -> None:
     """List runs, newest first.
 

@@ -11,7 +11,6 @@ from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.lookup import find_run, store_now
 from holdfast.cli.output import Output, cleaned, preview
@@ -29,7 +28,6 @@ from holdfast.engine.info import MessageInfo
 @click.argument("run", shell_complete=completing.runs)
 @click.argument("verb", type=click.Choice(["drop"]), required=False, metavar="[drop]")
 @click.argument("message", metavar="[ID]", required=False)
-@pass_output
 def command(out: Output, run: str, verb: str | None, message: str | None) -> ExitCode:
     """List the messages that a run has not received yet, or drop one of them.
 

@@ -10,7 +10,6 @@ from holdfast.app import Holdfast, session_of
 from holdfast.cli import completing
 from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output
@@ -29,7 +28,6 @@ VERB = VERBS["rewind"]
 @click.argument("targets", nargs=-1, required=True, metavar="[RUN]... LOCATION", shell_complete=completing.runs)
 @choosing(VERB, has_runs=False)
 @click.option("--force", is_flag=True, help=VERB.parameters["force"])
-@pass_output
 def command(
     out: Output, targets: Sequence[str], words: Sequence[str], *, force: bool, dry_run: bool, yes: bool
 ) -> ExitCode:

@@ -11,7 +11,6 @@ import click
 
 from holdfast.app import Holdfast, session_of
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.group import group
 from holdfast.cli.lookup import store_now
@@ -39,7 +38,6 @@ def command() -> None:
 @click.option(
     "--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Maximum number of schedules."
 )
-@pass_output
 def ls(out: Output, *, type: str | None, limit: int) -> None:
     """List the schedules by name, with the time at which each fires next."""
 
@@ -58,7 +56,6 @@ def ls(out: Output, *, type: str | None, limit: int) -> None:
 
 @holdfast_command("show", "holdfast schedules show nightly", "holdfast schedules show nightly --json")
 @click.argument("name")
-@pass_output
 def show(out: Output, name: str) -> None:
     """Show a schedule: its rule, its state, and the next five times at which it fires."""
 
@@ -74,7 +71,6 @@ def show(out: Output, name: str) -> None:
 
 @holdfast_command("next", "holdfast schedules next nightly")
 @click.argument("name")
-@pass_output
 def next_times(out: Output, name: str) -> None:
     """Print the next five times at which a schedule fires, in its own zone."""
 
@@ -115,7 +111,6 @@ def next_times(out: Output, name: str) -> None:
 )
 @click.option("--jitter", type=LENGTH, help="Spread the starts over this time.")
 @start_options(ScheduleOptions)
-@pass_output
 def add(out: Output, name: str, type: str, *, payload: str, **options: Any) -> None:
     """Create or change a schedule, by --cron or --every, and show the next five times at which it fires.
 
@@ -140,7 +135,6 @@ def add(out: Output, name: str, type: str, *, payload: str, **options: Any) -> N
 
 @holdfast_command("pause", "holdfast schedules pause nightly")
 @click.argument("name")
-@pass_output
 def pause(out: Output, name: str) -> ExitCode:
     """Pause a schedule until it is resumed. The exit code is 6 if it was already paused."""
 
@@ -153,7 +147,6 @@ def pause(out: Output, name: str) -> ExitCode:
 
 @holdfast_command("resume", "holdfast schedules resume nightly")
 @click.argument("name")
-@pass_output
 def resume(out: Output, name: str) -> ExitCode:
     """Resume a paused schedule. It fires again from its next time on. The exit code is 6 if it was not paused."""
 
@@ -166,7 +159,6 @@ def resume(out: Output, name: str) -> ExitCode:
 
 @holdfast_command("trigger", "holdfast schedules trigger nightly")
 @click.argument("name")
-@pass_output
 def trigger(out: Output, name: str) -> None:
     """Start a run of a schedule now, even if it is paused, and print its id. The times of the schedule stay."""
 
@@ -185,7 +177,6 @@ def trigger(out: Output, name: str) -> None:
 @holdfast_command("rm", "holdfast schedules rm nightly", "holdfast schedules rm nightly --yes")
 @click.argument("name")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-@pass_output
 def remove(out: Output, name: str, *, yes: bool) -> ExitCode:
     """Remove a schedule; its runs stay. A schedule that is declared in code comes back when a worker starts.
 

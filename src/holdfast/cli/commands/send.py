@@ -12,7 +12,6 @@ from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output
@@ -36,7 +35,6 @@ from holdfast.engine.handle import RunHandle
 @click.option("--id", "message_id", metavar="ID", help="The id of the message; a repeated id is delivered once.")
 @click.option("--wait", is_flag=True, help="Wait for the reply of the run, and print it.")
 @click.option("--timeout", type=LENGTH, help="With --wait: stop waiting after this time (exit code 12).")
-@pass_output
 def command(
     out: Output,
     run: str,

@@ -11,7 +11,6 @@ import click
 from holdfast.app import Holdfast, session_of
 from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.output import Output
 from holdfast.cli.payloads import parse_object
@@ -37,7 +36,6 @@ from holdfast.engine.liveness import alive, is_handled
 @start_options(StartOptions)
 @click.option("--wait", is_flag=True, help="Wait for the end and print the result; it decides the exit code.")
 @click.option("--timeout", type=LENGTH, help="With --wait: stop waiting after this time (exit code 12).")
-@pass_output
 def command(
     out: Output,
     type: str,

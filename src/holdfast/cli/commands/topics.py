@@ -13,7 +13,6 @@ from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.group import group
 from holdfast.cli.lookup import store_now
@@ -30,7 +29,6 @@ def command() -> None:
 
 
 @holdfast_command("ls", "holdfast topics ls", "holdfast topics ls --json")
-@pass_output
 def ls(out: Output) -> None:
     """List the topics that have rules. Events of all other topics go to every run that waits for them."""
 
@@ -57,7 +55,6 @@ def ls(out: Output) -> None:
 )
 @click.option("--retention", type=LENGTH, help="Keep events for this time, such as 12h or 30d.")
 @click.option("--max-pending", type=int, metavar="N", help="Maximum number of events that are kept.")
-@pass_output
 def set_rules(out: Output, name: str, *, mode: Any, retention: timedelta | None, max_pending: int | None) -> None:
     """Set how events of a topic are delivered and kept. Options that are not given do not change.
 
@@ -87,7 +84,6 @@ def set_rules(out: Output, name: str, *, mode: Any, retention: timedelta | None,
 @click.option(
     "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Maximum number of dead letters."
 )
-@pass_output
 def dead_letters(out: Output, topic: str | None, *, limit: int) -> None:
     """List the dead letters, oldest first: queue events and messages to ended runs that could not be delivered."""
 
@@ -117,7 +113,6 @@ def dead_letters(out: Output, topic: str | None, *, limit: int) -> None:
 )
 @click.option("--dry-run", is_flag=True, help="Only show the dead letters that would change.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-@pass_output
 def replay(out: Output, numbers: Sequence[int], topic: str | None, *, dry_run: bool, yes: bool) -> ExitCode:
     """Deliver dead letters again, by their numbers or by topic.
 
@@ -145,7 +140,6 @@ def replay(out: Output, numbers: Sequence[int], topic: str | None, *, dry_run: b
 )
 @click.option("--dry-run", is_flag=True, help="Only show the dead letters that would change.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-@pass_output
 def purge(out: Output, numbers: Sequence[int], topic: str | None, *, dry_run: bool, yes: bool) -> ExitCode:
     """Remove dead letters, by their numbers or by topic.
 

@@ -10,7 +10,6 @@ import click
 
 from holdfast.app import Holdfast
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.group import group
 from holdfast.cli.lookup import store_now
@@ -35,7 +34,6 @@ def command() -> None:
 
 @holdfast_command("ls", "holdfast types ls", "holdfast types ls 'billing.*' --json")
 @click.argument("pattern", required=False)
-@pass_output
 def ls(out: Output, pattern: str | None) -> None:
     """List the types that have rules, runs or a worker."""
 
@@ -53,7 +51,6 @@ def ls(out: Output, pattern: str | None) -> None:
 
 @holdfast_command("show", "holdfast types show shop.signup.v1", "holdfast types show shop.signup.v1 --json")
 @click.argument("name", metavar="TYPE")
-@pass_output
 def show(out: Output, name: str) -> None:
     """Show one type: its settings, its limits, its runs, the workers that execute it, and the steps of a pipeline."""
 
@@ -72,7 +69,6 @@ def show(out: Output, name: str) -> None:
 
 @holdfast_command("enable", "holdfast types enable billing.invoice.v1", "holdfast types enable 'billing.*'")
 @click.argument("names", nargs=-1, required=True, metavar="TYPE...")
-@pass_output
 def enable(out: Output, names: Sequence[str]) -> ExitCode:
     """Let workers claim runs of these types again. TYPE may be a family such as 'billing.*'."""
     return _switch(out, names, enabled=True)
@@ -80,7 +76,6 @@ def enable(out: Output, names: Sequence[str]) -> ExitCode:
 
 @holdfast_command("disable", "holdfast types disable billing.invoice.v1", "holdfast types disable 'billing.*'")
 @click.argument("names", nargs=-1, required=True, metavar="TYPE...")
-@pass_output
 def disable(out: Output, names: Sequence[str]) -> ExitCode:
     """Stop all workers from claiming runs of these types. Runs that workers hold continue; new starts are accepted.
 
@@ -107,7 +102,6 @@ def disable(out: Output, names: Sequence[str]) -> ExitCode:
 @click.option("--retention", metavar="TIME|none", help="Keep runs for this time after their end, such as 30d.")
 @click.option("--description", help="What the type is for.")
 @click.option("--runtime", help="The language of its workers: python, go, …")
-@pass_output
 def set_rules(out: Output, name: str, **said: Any) -> None:
     """Limit or describe a type. The change applies to all workers at once.
 

@@ -9,7 +9,6 @@ import click
 
 from holdfast.app import Holdfast
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.lookup import store_now
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.session import in_session
@@ -24,7 +23,6 @@ from holdfast.engine.store_info import WorkerInfo
     "holdfast workers ls --json",
 )
 @click.argument("verb", type=click.Choice(["ls"]), default="ls", metavar="[ls]")
-@pass_output
 def command(out: Output, verb: str) -> None:
     """List the workers that are alive, and those that died without a shutdown.
 
