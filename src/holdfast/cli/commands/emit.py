@@ -35,9 +35,7 @@ def command(out: Output, topic: str, payload: Sequence[str]) -> None:
     async def work(hf: Holdfast) -> None:
         reached = await hf.emit(topic, value, by=actor())
         with despite("the event was published"):
-            if out.is_json:
-                out.item({"topic": topic, "reached": reached})
-            else:
-                out.line(f"reached {reached} waiting {'run' if reached == 1 else 'runs'}")
+            runs = "run" if reached == 1 else "runs"
+            out.answer({"topic": topic, "reached": reached}, f"reached {reached} waiting {runs}")
 
     in_session(out.settings, work, may_create=True)

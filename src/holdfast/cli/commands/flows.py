@@ -23,7 +23,7 @@ from holdfast.cli.lookup import store_now
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.payloads import parse_object
 from holdfast.cli.session import in_session
-from holdfast.cli.table import Column, Line, Table
+from holdfast.cli.table import Cell, Line, Table
 from holdfast.cli.times import ago, stamp
 from holdfast.core.clock import SystemClock
 from holdfast.engine.flows import VERSION_SHOWN, FlowInfo
@@ -139,12 +139,8 @@ def register(out: Output, file: str, *, type_: str | None, by: str | None) -> Ex
 
     async def work(hf: Holdfast) -> ExitCode:
         flow = await hf.flows.register(Path(file), type=type_ or found.type, by=actor() if by is None else by)
-        if out.is_json:
-            out.item(flow)
-        else:
-            is_known = "" if flow.is_new else " was registered already; nothing changed"
-            verb = "registered " if flow.is_new else ""
-            out.line(f"{verb}{cleaned(flow.type)} version {flow.version[:VERSION_SHOWN]}{is_known}")
+        name = f"{cleaned(flow.type)} version {flow.version[:VERSION_SHOWN]}"
+        out.answer(flow, f"registered {name}" if flow.is_new else f"{name} was registered already; nothing changed")
         return ExitCode.OK
 
     return in_session(out.settings, work, may_create=True)
@@ -159,14 +155,10 @@ def ls(out: Output, type_: str | None) -> None:
         known = await hf.flows.list(type_)
         is_one = type_ is not None and not type_.endswith("*")
         shown = [flow for flow in known if is_one or flow.is_newest]
-        if out.is_json:
-            out.items(shown)
-            return
         counts = None if is_one else Counter(flow.type for flow in known)
-        out.table(_table(shown, counts, await store_now(hf)))
-        if not known:
-            of = "" if type_ is None else f" of {cleaned(type_)}"
-            out.talk(f"there are no flows{of}; `holdfast flows register FILE` registers one")
+        of = "" if type_ is None else f" of {cleaned(type_)}"
+        nothing = f"there are no flows{of}; `holdfast flows register FILE` registers one"
+        out.listing(shown, _table(shown, counts, await store_now(hf)), nothing)
 
     in_session(out.settings, work)
 
@@ -237,22 +229,22 @@ for one in (check, register, ls, show, diff, run):
 
 def _table(flows: Sequence[FlowInfo], counts: Counter[str] | None, now: datetime) -> Table:
     """Return a row for each flow. `counts` are the numbers of registrations by type; None lists versions of one."""
-    last = Column("newest") if counts is None else Column("versions", is_number=True)
-    columns = (Column("type"), Column("version"), last, Column("registered"), Column("by"))
-    table = Table((*columns, Column("description", may_be_cut=True)))
-    for flow in flows:
-        table.rows.append(
-            {
-                "type": cleaned(flow.type),
-                "version": flow.version[:VERSION_SHOWN],
-                "newest": ("yes", "good") if flow.is_newest else "",
-                "versions": "" if counts is None else str(counts[flow.type]),
-                "registered": (ago(flow.registered_at, now), "dim"),
-                "by": cleaned(flow.by),
-                "description": cleaned(flow.description),
-            }
-        )
-    return table
+    rows: list[dict[str, Cell]] = [
+        {
+            "type": cleaned(flow.type),
+            "version": flow.version[:VERSION_SHOWN],
+            **(
+                {"versions": str(counts[flow.type])}
+                if counts
+                else {"newest": ("yes", "good") if flow.is_newest else ""}
+            ),
+            "registered": (ago(flow.registered_at, now), "dim"),
+            "by": cleaned(flow.by),
+            "description": cleaned(flow.description),
+        }
+        for flow in flows
+    ]
+    return Table.of(rows, numbers=("versions",), cut="description")
 
 
 def _write_diff(out: Output, old: FlowInfo, name: str, source: str, version: str) -> None:

@@ -86,10 +86,7 @@ def command(
             return ExitCode.FAILED
         fork = await hf.run(run_id).fork(location, patch=patch, force=force, id=new_id, by=actor())
         with despite(f"run {fork.id} was created" if fork.created else f"run {fork.id} already exists"):
-            if out.is_json:
-                out.item({"id": fork.id, "created": fork.created, "of": run_id})
-            else:
-                out.line(fork.id)
+            out.answer({"id": fork.id, "created": fork.created, "of": run_id}, fork.id)
         if not fork.created:
             out.talk(f"run {fork.id} already exists; it did not change")
         return ExitCode.OK if fork.created else ExitCode.CONFLICT

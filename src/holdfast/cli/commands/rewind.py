@@ -60,10 +60,8 @@ def _rewind_one(out: Output, run: str, location: str, *, force: bool, dry_run: b
             out.talk("nothing was changed")
             return ExitCode.FAILED
         is_rewound = await hf.run(run_id).rewind(location, force=force, by=actor())
-        if out.is_json:
-            out.item({"id": run_id, "location": location, "rewound": is_rewound})
-        else:
-            out.line(f"rewound {run_id} to {location}")
+        rewound = {"id": run_id, "location": location, "rewound": is_rewound}
+        out.answer(rewound, f"rewound {run_id} to {location}")
         return ExitCode.OK
 
     return in_session(out.settings, work)

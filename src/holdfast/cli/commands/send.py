@@ -61,10 +61,7 @@ def command(
             return await _request(out, hf.run(run_id), name, value, sent_id=sent_id, timeout=timeout)
         await hf.run(run_id).send(name, value, id=sent_id, by=actor())
         with despite(f"message {sent_id} was sent"):
-            if out.is_json:
-                out.item({"run_id": run_id, "name": name, "id": sent_id})
-            else:
-                out.line(f"sent {name} to {run_id}")
+            out.answer({"run_id": run_id, "name": name, "id": sent_id}, f"sent {name} to {run_id}")
         return ExitCode.OK
 
     return in_session(out.settings, work)
@@ -80,8 +77,5 @@ async def _request(
         out.talk(f"no reply yet; repeat the command with --id {sent_id} to wait for it again")
         return ExitCode.STILL_GOING
     with despite(f"message {sent_id} was sent and answered"):
-        if out.is_json:
-            out.item({"run_id": run.id, "name": name, "id": sent_id, "reply": reply})
-        else:
-            out.item(reply)
+        out.item({"run_id": run.id, "name": name, "id": sent_id, "reply": reply} if out.is_json else reply)
     return ExitCode.OK

@@ -63,10 +63,7 @@ def command(
         await _tell(out, hf, run, type, at)
         with despite(f"run {run.id} was started" if run.created else f"run {run.id} already exists"):
             if not wait:
-                if out.is_json:
-                    out.item({"id": run.id, "created": run.created})
-                else:
-                    out.line(run.id)
+                out.answer({"id": run.id, "created": run.created}, run.id)
                 return ExitCode.OK
             info = await wait_for_end(hf, run.id, timeout)
             if out.is_json:

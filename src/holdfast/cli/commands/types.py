@@ -16,7 +16,7 @@ from holdfast.cli.lookup import store_now
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.plan import step_lines
 from holdfast.cli.session import in_session
-from holdfast.cli.table import Column, Line, Table
+from holdfast.cli.table import Line, Table
 from holdfast.cli.times import ago, spoken
 from holdfast.core.intent import matches_type
 from holdfast.core.length import parse_length
@@ -39,12 +39,8 @@ def ls(out: Output, pattern: str | None) -> None:
 
     async def work(hf: Holdfast) -> None:
         types = [one for one in await hf.types.list() if pattern is None or matches_type(one.name, pattern)]
-        if out.is_json:
-            out.items(types)
-        else:
-            out.table(_table(types, await store_now(hf)))
-            if not types:
-                out.talk("there are no types yet; a worker registers its types when it starts")
+        nothing = "there are no types yet; a worker registers its types when it starts"
+        out.listing(types, _table(types, await store_now(hf)), nothing)
 
     in_session(out.settings, work)
 
@@ -268,19 +264,8 @@ def _seen(known: TypeInfo, now: datetime) -> str:
 
 
 def _table(types: Sequence[TypeInfo], now: datetime) -> Table:
-    columns = (
-        Column("type"),
-        Column("state"),
-        Column("runtime"),
-        Column("live", is_number=True),
-        Column("parked", is_number=True),
-        Column("limits"),
-        Column("seen"),
-        Column("description", may_be_cut=True),
-    )
-    table = Table(columns)
-    for one in types:
-        table.rows.append(
+    return Table.of(
+        (
             {
                 "type": cleaned(one.name),
                 "state": ("on", "good") if one.enabled else ("off", "bad"),
@@ -291,5 +276,8 @@ def _table(types: Sequence[TypeInfo], now: datetime) -> Table:
                 "seen": (ago(one.last_seen_at, now) if one.last_seen_at is not None else "never", "dim"),
                 "description": cleaned(one.description),
             }
-        )
-    return table
+            for one in types
+        ),
+        numbers=("live", "parked"),
+        cut="description",
+    )
