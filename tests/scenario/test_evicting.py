@@ -75,11 +75,11 @@ async def test_a_step_that_does_not_end_delays_an_eviction_by_the_grace_period_o
     async def shop(ctx: Context) -> int:
         async def stubborn() -> int:
             begun.append(1)
-            while len(begun) == 1 and not may_end.is_set():
+            if len(begun) == 1:
                 try:
                     await may_end.wait()
                 except asyncio.CancelledError:
-                    continue
+                    await may_end.wait()
             return len(begun)
 
         return await ctx.step("stubborn", stubborn)

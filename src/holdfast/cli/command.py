@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -15,8 +15,6 @@ from holdfast.cli.exits import ExitCode, exit_code_of
 from holdfast.cli.option import global_options
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.settings import Settings
-
-R = TypeVar("R")
 
 
 class HoldfastCommand(click.Command):
@@ -85,20 +83,22 @@ def _complain(message: str, settings: Settings) -> None:
 
 
 def command(name: str, *examples: str) -> Callable[[Callable[..., ExitCode | None]], HoldfastCommand]:
-    """Turn a function into a command. Its docstring is the help text, its return value the exit code."""
-    return click.command(
+    """Turn a function into a command. Its docstring is the help text, its return value the exit code.
+
+    Its first argument is the output, which has the settings.
+    """
+    make = click.command(
         name,
         cls=HoldfastCommand,
         examples=examples,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
 
+    def decorate(function: Callable[..., ExitCode | None]) -> HoldfastCommand:
+        @functools.wraps(function)
+        def with_output(*args: Any, **kwargs: Any) -> ExitCode | None:
+            return function(Output(click.get_current_context().obj), *args, **kwargs)
 
-def pass_output(function: Callable[..., R]) -> Callable[..., R]:
-    """Pass the output, which has the settings, to a command as its first argument."""
+        return make(with_output)
 
-    @functools.wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> R:
-        return function(Output(click.get_current_context().obj), *args, **kwargs)
-
-    return wrapped
+    return decorate

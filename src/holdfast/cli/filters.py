@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from holdfast.cli import completing
 from holdfast.cli.exits import Refusal
+from holdfast.cli.option import combined
 from holdfast.cli.payloads import parse_pair
 from holdfast.cli.times import parse_moment, parse_since
 from holdfast.core.states import RunState
 from holdfast.core.suggestion import nearest
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 WORDS = "state: type: key: tag.NAME: parent: since: until: deleted:"
 
@@ -122,27 +121,24 @@ def _advice(word: str) -> str:
     return f"use {WORDS}"
 
 
-def filter_options(function: F) -> F:
-    """Add the filters as options to a command: `--state failed` means `state:failed`."""
-    for option in (
-        click.option("--deleted", is_flag=True, help="Only runs that are deleted but not removed yet."),
-        click.option("--until", metavar="MOMENT", help="Created before this moment."),
-        click.option(
-            "--since", metavar="TIME", help="Created in the last 2h or 3d, or since a moment such as 2030-01-31T09:00."
-        ),
-        click.option("--parent", metavar="RUN", help="Children of this run."),
-        click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="With this tag; may be repeated."),
-        click.option("--key", metavar="KEY", help="The run with this key."),
-        click.option(
-            "--type",
-            metavar="TYPE",
-            shell_complete=completing.types,
-            help="Of this type; billing.* matches all types that begin with billing.",
-        ),
-        click.option("--state", "states", metavar="STATE", multiple=True, help="In this state; may be repeated."),
-    ):
-        function = option(function)
-    return function
+filter_options = combined(
+    click.option("--state", "states", metavar="STATE", multiple=True, help="In this state; may be repeated."),
+    click.option(
+        "--type",
+        metavar="TYPE",
+        shell_complete=completing.types,
+        help="Of this type; billing.* matches all types that begin with billing.",
+    ),
+    click.option("--key", metavar="KEY", help="The run with this key."),
+    click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="With this tag; may be repeated."),
+    click.option("--parent", metavar="RUN", help="Children of this run."),
+    click.option(
+        "--since", metavar="TIME", help="Created in the last 2h or 3d, or since a moment such as 2030-01-31T09:00."
+    ),
+    click.option("--until", metavar="MOMENT", help="Created before this moment."),
+    click.option("--deleted", is_flag=True, help="Only runs that are deleted but not removed yet."),
+)
+"""Adds the filters as options to a command: `--state failed` means `state:failed`."""
 
 
 def words_of_options(options: dict[str, Any]) -> Sequence[str]:

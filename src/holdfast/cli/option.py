@@ -45,6 +45,17 @@ def setting_option(setting: Setting[Any]) -> Callable[[F], F]:
     return click.option(setting.flag, **_attributes(setting))
 
 
+def combined(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return one decorator that adds several arguments and options to a command, in this order."""
+
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
 def global_options(*, is_shown: bool = False) -> list[click.Option]:
     """Return the global options. Each command takes them as well, so that their position does not matter."""
 

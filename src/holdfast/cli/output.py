@@ -97,6 +97,22 @@ class Output:
             for value in values:
                 click.echo(_json(value))
 
+    def answer(self, value: Any, text: str) -> None:
+        """Write one value as JSON, or a line of text that says the same."""
+        if self.is_json:
+            self.item(value)
+        else:
+            self.line(text)
+
+    def listing(self, values: Sequence[Any], table: Table, nothing: str) -> None:
+        """Write many values as JSON or as a table. `nothing` is the message for people if there are none."""
+        if self.is_json:
+            self.items(values)
+            return
+        self.table(table)
+        if not values:
+            self.talk(nothing)
+
     def event(self, value: Any) -> None:
         """Write one of many values that come over time: at once, on a line of its own."""
         click.echo(_json(value))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import msgspec
@@ -13,21 +13,19 @@ import msgspec
 from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.actor import actor
-from holdfast.cli.command import HoldfastCommand, pass_output
+from holdfast.cli.command import HoldfastCommand
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.filters import RunFilter, parse_filter
 from holdfast.cli.lookup import find_run, store_now
+from holdfast.cli.option import F, combined
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.session import in_session
 from holdfast.cli.summary import age_word, state_cell, state_word, type_word
-from holdfast.cli.table import Column, Table
+from holdfast.cli.table import Cell, Table
 from holdfast.core.states import RunState
 from holdfast.core.verbs import Verb
 from holdfast.engine.selection import SelectedRun, Selection, SelectionReport
-
-F = TypeVar("F", bound=Callable[..., Any])
-
 
 _SHOWN = 10
 
@@ -45,37 +43,27 @@ class RunChoice:
 def choosing(verb: Verb, *, has_runs: bool = True) -> Callable[[F], F]:
     """Add the arguments and options that select runs to a command."""
     which = f"all {verb.of}runs that match, as in `ls`"
-    options = [
-        click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation."),
-        click.option("--dry-run", is_flag=True, help="Only show the runs that would change."),
+    runs = click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=completing.runs)
+    return combined(
+        *([runs] if has_runs else []),
         click.option("--filter", "words", metavar="FILTER", multiple=True, help=f"{verb.name.capitalize()} {which}."),
-    ]
-    if has_runs:
-        options.append(click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=completing.runs))
-
-    def decorate(command: F) -> F:
-        for option in options:
-            command = option(command)
-        return command
-
-    return decorate
+        click.option("--dry-run", is_flag=True, help="Only show the runs that would change."),
+        click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation."),
+    )
 
 
 def command_of(verb: Verb) -> HoldfastCommand:
     """Return the command that applies a verb of `core.verbs` to runs."""
-    flags = [_flag(name, help, verb) for name, help in verb.parameters.items()]
 
-    @pass_output
     def apply(
         out: Output, runs: Sequence[str], words: Sequence[str], *, dry_run: bool, yes: bool, **parameters: Any
     ) -> ExitCode:
         return do_to_runs(out, verb, RunChoice(runs, words, dry_run, yes), **parameters)
 
     apply.__doc__ = f"{verb.summary}\n\n{verb.help}"
-    for flag in reversed(flags):
-        apply = flag(apply)
+    flags = combined(choosing(verb), *(_flag(name, help, verb) for name, help in verb.parameters.items()))
     examples = (f"holdfast {verb.name} {example}" for example in verb.examples)
-    return holdfast_command(verb.name, *examples)(choosing(verb)(apply))
+    return holdfast_command(verb.name, *examples)(flags(apply))
 
 
 def _flag(name: str, help: str, verb: Verb) -> Callable[[F], F]:
@@ -172,12 +160,16 @@ async def _preview(out: Output, hf: Holdfast, verb: Verb, planned: SelectionRepo
         out.items([{"id": run.id, "type": run.type, "state": run.state} for run in runs])
     else:
         now = await store_now(hf)
-        table = Table((Column("id"), Column("state"), Column("type"), Column("created")))
-        for run in runs:
-            created = age_word(run.created_at, now), "dim"
-            type = type_word(run.type)
-            table.rows.append({"id": run.id, "state": state_cell(run.state), "type": type, "created": created})
-        out.table(table)
+        rows: list[dict[str, Cell]] = [
+            {
+                "id": run.id,
+                "state": state_cell(run.state),
+                "type": type_word(run.type),
+                "created": (age_word(run.created_at, now), "dim"),
+            }
+            for run in runs
+        ]
+        out.table(Table.of(rows))
     for why, count in planned.reasons.items():
         out.talk(cleaned(f"{count} would be skipped: {why}"))
     if not out.is_json:

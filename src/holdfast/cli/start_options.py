@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 
 from holdfast.cli.actor import actor
+from holdfast.cli.option import F, combined
 from holdfast.cli.payloads import parse_pair
 from holdfast.cli.times import LENGTH, MOMENT
 from holdfast.core.start_options import OPTIONS
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _FLAGS = {"ready_at": "--at", "parent_id": "--parent", "tags": "--tag"}
 """Flags that are shorter than the name of their option."""
@@ -22,15 +21,13 @@ _FLAGS = {"ready_at": "--at", "parent_id": "--parent", "tags": "--tag"}
 def start_options(producer: type) -> Callable[[F], F]:
     """Give a command the options that a producer has. Each reaches the command under its name in Python, or is None."""
     hints = get_type_hints(producer)
-    names = [name for name in OPTIONS if name in hints]
-
-    def decorate(function: F) -> F:
-        for name in reversed(names):
-            flag = _FLAGS.get(name) or f"--{name.replace('_', '-')}"
-            function = click.option(flag, name, help=OPTIONS[name].help, **_attributes(name, hints[name]))(function)
-        return function
-
-    return decorate
+    flags = {name: f"--{name.replace('_', '-')}" for name in OPTIONS if name in hints}
+    return combined(
+        *(
+            click.option(_FLAGS.get(name, flag), name, help=OPTIONS[name].help, **_attributes(name, hints[name]))
+            for name, flag in flags.items()
+        )
+    )
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 Cell = str | tuple[str, str]
@@ -30,6 +30,13 @@ class Table:
 
     columns: Sequence[Column]
     rows: list[Mapping[str, Cell]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Cell]], *, numbers: Container[str] = (), cut: str = "") -> Table:
+        """Return a table of rows with the same names. `numbers` are columns of numbers; `cut` may be cut."""
+        found = list(rows)
+        names = found[0] if found else ()
+        return cls([Column(name, name in numbers, name == cut) for name in names], found)
 
     def without_empty_columns(self) -> Table:
         """Return the table without empty columns."""

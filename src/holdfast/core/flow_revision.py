@@ -30,7 +30,7 @@ from holdfast.core.entries import (
     unsettled,
 )
 from holdfast.core.errors import ErrorRecord, InvalidRequest
-from holdfast.core.location import is_for_people
+from holdfast.core.location import is_for_people, listed
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Run
 from holdfast.core.states import RunState
 
@@ -40,7 +40,6 @@ REMOVED = Cancellation(reason="it was removed from the store")
 REOPENED = "Reopened"
 """The type of the error of a snapshot after a recovery. Its locations are children that have failed in the snapshot."""
 
-_SHOWN = 20
 _LAST = 2**63 - 1
 
 
@@ -112,7 +111,7 @@ def point_at(entries: Sequence[Entry], location: str) -> FlowPoint:
     target = by_location.get(location)
     if target is None or is_bookkeeping(target):
         there = [entry.location for entry in entries if not is_bookkeeping(entry)]
-        raise InvalidRequest(f"the flow keeps no entry at {location!r}; it has {_listed(there) or 'none at all'}")
+        raise InvalidRequest(f"the flow keeps no entry at {location!r}; it has {listed(there) or 'none at all'}")
     if _is_copy(target):
         return _point_of(target)
     points = [newest, *(_point_of(entry) for entry in entries if _is_copy(entry))]
@@ -123,7 +122,7 @@ def point_at(entries: Sequence[Entry], location: str) -> FlowPoint:
         return BEGINNING
     kept = [entry.location for entry in entries if _is_copy(entry)]
     raise InvalidRequest(
-        f"the snapshot before {location!r} is not kept any more; the flow keeps {_listed(kept) or 'no snapshot'}"
+        f"the snapshot before {location!r} is not kept any more; the flow keeps {listed(kept) or 'no snapshot'}"
     )
 
 
@@ -282,12 +281,7 @@ def _check_forkable(entries: Iterable[Entry], location: str, point: FlowPoint, p
     """Refuse a fork that would share a child, or that patches something other than the snapshot."""
     if others := sorted(set(patch) - {FLOW_LOCATION}):
         raise InvalidRequest(
-            f"there is nothing to patch at {_listed(others)}: the state of a flow is its snapshot, at {FLOW_LOCATION!r}"
+            f"there is nothing to patch at {listed(others)}: the state of a flow is its snapshot, at {FLOW_LOCATION!r}"
         )
     if is_open := _running_after(entries, point):
-        raise InvalidRequest(f"at {location!r} the children {_listed(is_open)} are open; a fork cannot share them")
-
-
-def _listed(locations: Sequence[str]) -> str:
-    more = f" and {len(locations) - _SHOWN} more" if len(locations) > _SHOWN else ""
-    return ", ".join(repr(location) for location in locations[:_SHOWN]) + more
+        raise InvalidRequest(f"at {location!r} the children {listed(is_open)} are open; a fork cannot share them")

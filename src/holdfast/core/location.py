@@ -8,7 +8,7 @@ never renumbers their operations.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 from zlib import crc32
 
@@ -21,6 +21,7 @@ TIMER_NAME = "~timer"
 PEOPLE_PREFIX = "@"
 """The beginning of locations that only people and revisions read. A claim leaves these entries out."""
 
+_LISTED = 20
 _ITERATION = re.compile(r"/~(\d+)(?=/|$)")
 
 
@@ -118,3 +119,9 @@ def iterations_around(location: str) -> Iterator[tuple[str, int]]:
 def is_within(location: str, scope: str) -> bool:
     """True if a location is that of an operation, or inside it."""
     return location == scope or location.startswith(f"{scope}/")
+
+
+def listed(locations: Sequence[str]) -> str:
+    """Return the first of these locations for people, and how many more there are."""
+    more = f" and {len(locations) - _LISTED} more" if len(locations) > _LISTED else ""
+    return ", ".join(map(repr, locations[:_LISTED])) + more

@@ -246,6 +246,9 @@ class RepliesTo(Awaited[dict[str, dict[str, str]]], frozen=True, kw_only=True):
 
 AnyAwaited = EndsOf | VerdictsOn | RepliesTo
 
+Question = Stat[A_co] | Listing[A_co] | Awaited[A_co]
+AnyQuestion = AnyStat | AnyListing | AnyAwaited
+
 
 def replies_by_run(found: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, str]]:
     """Return the answer to `RepliesTo`, made from run ids, message ids and payloads."""

@@ -100,7 +100,6 @@ def _checked_kinds(name: str, given: object) -> Any:
     )
 
 
-NO_RETRY = Retry(max_attempts=1)
 TASK_RETRY = Retry(max_attempts=3, delay=lambda attempt: attempt**2 * 60.0, jitter=0.1)
 """The default of a task: three attempts, attempt² minutes apart plus up to 10 % jitter."""
 

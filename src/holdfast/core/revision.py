@@ -31,12 +31,10 @@ from holdfast.core.entries import (
     unsettled,
 )
 from holdfast.core.errors import ErrorRecord, InvalidRequest, RunBusy
-from holdfast.core.location import is_within, iterations_around
+from holdfast.core.location import is_within, iterations_around, listed
 from holdfast.core.model import Arrival, AuditFact, Entry, EntryKind, EntryState, Run, Value, WaitKind
 from holdfast.core.rounds import ROUNDS_LOCATION, rounds_after
 from holdfast.core.states import RunState
-
-_SHOWN = 20
 
 
 class Revision(Value, frozen=True, kw_only=True):
@@ -186,7 +184,7 @@ def _forked_history(entries: Sequence[Entry], request: Fork, now: Micros) -> tup
         if location not in history:
             raise InvalidRequest(
                 f"there is nothing to patch at {location!r} before {request.location!r}; there is "
-                f"{_listed(list(history)) or 'nothing at all'}"
+                f"{listed(list(history)) or 'nothing at all'}"
             )
         history[location] = _patched(history[location], value)
     latest = latest_fact(history.values(), cut - 1)
@@ -224,10 +222,10 @@ def _check_forkable(
     where = f"at {location!r}"
     children = [e for e in entries if e.kind is EntryKind.CHILD and e.location not in targets]
     if is_open := [e.location for e in children if e.since < cut <= (e.position or cut)]:
-        raise InvalidRequest(f"{where} the children {_listed(is_open)} are open; a fork cannot share them")
+        raise InvalidRequest(f"{where} the children {listed(is_open)} are open; a fork cannot share them")
     if was_undone := sorted(set(undone(entries)).intersection(entry.location for entry in kept)):
         raise InvalidRequest(
-            f"{_listed(was_undone)} before {location!r} was undone, so a fork cannot rely on it; "
+            f"{listed(was_undone)} before {location!r} was undone, so a fork cannot rely on it; "
             "recover the run, or fork it at an earlier location"
         )
     check_pruned(location, cut, entries)
@@ -265,8 +263,7 @@ def _revision(
         dropped.append(entry.location)
         if is_child:
             cancelled.append(entry.ref or "")
-        elif entry.kind in (EntryKind.MESSAGE, EntryKind.EVENT) and is_done(entry):
-            unread += [one.arrival(entry.kind, 0) for one in received.received_in(entry)]
+        unread += flow_revision.arrivals_in(entry)
     for entry in _open_entries(entries, children, told):
         if entry.location in forgotten:
             continue
@@ -330,7 +327,7 @@ def _found(by_location: Mapping[str, Entry], location: str) -> dict[str, Entry]:
         return {location: there[location]}
     found = {at: one for at, one in there.items() if is_within(at, location)}
     if not found:
-        raise InvalidRequest(f"the run has no entry at {location!r}; it has {_listed(list(there)) or 'none at all'}")
+        raise InvalidRequest(f"the run has no entry at {location!r}; it has {listed(list(there)) or 'none at all'}")
     return found
 
 
@@ -350,8 +347,3 @@ def _patched(entry: Entry, value: str) -> Entry:
     raise InvalidRequest(
         f"{entry.location!r} is a {entry.kind.value} in state {entry.state.value}; it has no result to patch"
     )
-
-
-def _listed(locations: Sequence[str]) -> str:
-    more = f" and {len(locations) - _SHOWN} more" if len(locations) > _SHOWN else ""
-    return ", ".join(repr(location) for location in locations[:_SHOWN]) + more

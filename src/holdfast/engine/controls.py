@@ -19,17 +19,14 @@ from holdfast.core.signals import Signal
 from holdfast.core.states import RunState
 from holdfast.core.verbs import VERBS
 from holdfast.engine.flow_patch import ForkPoint, fork_point
-from holdfast.engine.session import Session
+from holdfast.engine.session import SessionPart
 
 
-class Controls:
+class Controls(SessionPart):
     """The controls of runs in the store of a session. Each writes to the run's audit and returns True if it changed it.
 
     `by` is the name of the user or service that asked. The audit keeps it.
     """
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     @staticmethod
     def request(verb: str, run_id: str, *, by: str = "", **parameters: Any) -> Control[Any]:

@@ -10,15 +10,12 @@ from holdfast.core.intent import check_actor, check_topic
 from holdfast.core.questions import PAGE_LIMIT, ListDeadLetters
 from holdfast.engine.async_list import AsyncList
 from holdfast.engine.paging import letter_pages
-from holdfast.engine.session import Session
+from holdfast.engine.session import SessionPart
 from holdfast.engine.store_info import DeadLetterInfo
 
 
-class DeadLetters:
+class DeadLetters(SessionPart):
     """`hf.dead_letters`: list, replay and purge events and messages that could not be delivered."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def list(self, topic: str | None = None, *, limit: int | None = None) -> AsyncList[DeadLetterInfo]:
         """List dead letters, oldest first: of one topic, of a family such as `orders.*`, or all."""

@@ -17,7 +17,7 @@ from holdfast.core.questions import PAGE_LIMIT, ListFlows
 from holdfast.engine.async_list import AsyncList
 from holdfast.engine.flaws import record
 from holdfast.engine.flow_snapshot import flow_registrations
-from holdfast.engine.session import Session
+from holdfast.engine.session import SessionPart
 from holdfast.flows import compile_flow
 
 LONG_TEXT_CHARACTERS = 10_000
@@ -52,11 +52,8 @@ class RegisteredFlowInfo(FlowInfo, frozen=True, kw_only=True):
     """True if the registration changed something."""
 
 
-class Flows:
+class Flows(SessionPart):
     """`hf.flows`: register, list and read flows, which are workflows whose program is text in the store."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def register(self, text_or_path: str | Path, *, type: str, by: str = "") -> RegisteredFlowInfo:
         """Register a flow under a type: its text, or the path of a file. New runs of the type execute it.

@@ -20,15 +20,12 @@ from holdfast.core.suggestion import nearest
 from holdfast.engine.async_list import AsyncList
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.paging import schedule_pages
-from holdfast.engine.session import Session
+from holdfast.engine.session import SessionPart
 from holdfast.engine.store_info import ScheduleInfo
 
 
-class Schedules:
+class Schedules(SessionPart):
     """`hf.schedules`: create, change, list and control the schedules that start runs over time."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def put(
         self,

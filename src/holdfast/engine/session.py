@@ -168,6 +168,13 @@ _WORDS = {
 """Names of objects as users write them, by class."""
 
 
+class SessionPart:
+    """A part of the public object, which works on the store of a session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+
 def refuse_workflow_code() -> None:
     """Refuse a call on the loop of a run: its outcome would not be recorded, and the store is on another loop.
 

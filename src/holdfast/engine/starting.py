@@ -22,14 +22,11 @@ from holdfast.core.startable import Call
 from holdfast.core.states import RunState
 from holdfast.engine.capabilities import database_of
 from holdfast.engine.handle import RunHandle
-from holdfast.engine.session import LocalWorker, Session
+from holdfast.engine.session import LocalWorker, SessionPart
 
 
-class Starter:
+class Starter(SessionPart):
     """Creates runs in the store of a session."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def start(self, workflow: object, args: tuple[Any, ...], options: StartOptions) -> RunHandle[Any]:
         """Create one run, or find the one that has its key or id."""

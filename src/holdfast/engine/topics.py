@@ -9,15 +9,12 @@ from holdfast.core.model import Topic, TopicMode
 from holdfast.core.questions import ListTopics
 from holdfast.core.topics import checked_topic
 from holdfast.engine.async_list import AsyncList
-from holdfast.engine.session import Session
+from holdfast.engine.session import SessionPart
 from holdfast.engine.store_info import TopicInfo
 
 
-class Topics:
+class Topics(SessionPart):
     """`hf.topics`: set and list how events are delivered and kept. A topic without rules needs no setting."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def set(
         self,

@@ -14,15 +14,12 @@ from holdfast.core.model import TypeRule
 from holdfast.core.questions import CountRuns, CountSlots, ListTypes
 from holdfast.core.types import checked_change
 from holdfast.engine.async_list import AsyncList
-from holdfast.engine.session import Session
+from holdfast.engine.session import SessionPart
 from holdfast.engine.store_info import TypeInfo
 
 
-class Types:
+class Types(SessionPart):
     """`hf.types`: limit, enable, disable and list types of runs. All workers on the store obey."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     async def set(
         self,

@@ -7,15 +7,12 @@ from collections.abc import Sequence
 from holdfast.core.questions import CountLeases
 from holdfast.engine.async_list import AsyncList
 from holdfast.engine.liveness import is_alive
-from holdfast.engine.session import Session
+from holdfast.engine.session import SessionPart
 from holdfast.engine.store_info import WorkerInfo
 
 
-class Workers:
+class Workers(SessionPart):
     """`hf.workers`: list the workers of all processes."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
     def list(self) -> AsyncList[WorkerInfo]:
         """List all workers: those alive, and dead ones whose runs no other worker has taken over yet."""

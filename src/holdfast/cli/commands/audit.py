@@ -9,11 +9,10 @@ import click
 from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.session import in_session
-from holdfast.cli.table import Column, Table
+from holdfast.cli.table import Table
 from holdfast.cli.times import spoken, stamp
 from holdfast.core.audit import BY
 from holdfast.engine.info import AuditInfo
@@ -25,7 +24,6 @@ from holdfast.engine.info import AuditInfo
     "holdfast audit key:order-17 --json",
 )
 @click.argument("run", shell_complete=completing.runs)
-@pass_output
 def command(out: Output, run: str) -> None:
     """List the audit log of a run: when and by whom it was claimed, suspended, woken, retried, ended."""
 
@@ -40,10 +38,8 @@ def command(out: Output, run: str) -> None:
 
 
 def _table(facts: Sequence[AuditInfo]) -> Table:
-    columns = Column("at"), Column("after", is_number=True), Column("event"), Column("by")
-    table = Table((*columns, Column("data", may_be_cut=True)))
-    for fact in facts:
-        table.rows.append(
+    return Table.of(
+        (
             {
                 "at": (stamp(fact.at), "dim"),
                 "after": spoken(fact.at - facts[0].at),
@@ -51,5 +47,8 @@ def _table(facts: Sequence[AuditInfo]) -> Table:
                 "by": cleaned(fact.by or ""),
                 "data": cleaned("  ".join(f"{name}={value}" for name, value in fact.data.items() if name != BY)),
             }
-        )
-    return table
+            for fact in facts
+        ),
+        numbers=("after",),
+        cut="data",
+    )

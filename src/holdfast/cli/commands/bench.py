@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.gc_settings import tune_for_runs
 from holdfast.cli.output import Output
 from holdfast.cli.session import run_tidily
@@ -22,7 +21,6 @@ from holdfast_bench.report import report
 @click.option(
     "--seconds", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="About how long it takes."
 )
-@pass_output
 def command(out: Output, *, seconds: float) -> None:
     """Measure how fast a store is, on this machine and its disk or server.
 

@@ -12,7 +12,6 @@ from holdfast.app import Holdfast, session_of
 from holdfast.cli import completing
 from holdfast.cli.application import load_application, named_application
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.session import check_exists
@@ -63,7 +62,6 @@ _WORDS = {
 )
 @click.option("--limit", type=click.IntRange(min=1), help="Only the newest N runs.  [default: all]")
 @click.option("--allow-undecided", is_flag=True, help="Exit with 0 if the worst result is an undecided run.")
-@pass_output
 def command(
     out: Output, target: str | None, type_: str | None, limit: int | None, *, allow_undecided: bool
 ) -> ExitCode:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.table import Column, Table
 from holdfast.config.configuration import DEFAULT
@@ -14,7 +13,6 @@ from holdfast.config.settings import SETTINGS
 
 @holdfast_command("config", "holdfast config", "holdfast config --origin", "holdfast config --json")
 @click.option("--origin", is_flag=True, help="Show where each value comes from. JSON output always has it.")
-@pass_output
 def command(out: Output, *, origin: bool) -> None:
     """Show the effective settings in this directory, without secrets.
 

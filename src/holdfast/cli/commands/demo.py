@@ -7,7 +7,6 @@ from dataclasses import replace
 import click
 
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.output import Output
 from holdfast.cli.session import opened, run_tidily
@@ -21,7 +20,6 @@ _USUAL_SECONDS = 15.0
 @click.option("--seconds", type=click.FloatRange(min=1), default=_USUAL_SECONDS, help="About how long it takes.")
 @click.option("--headless", is_flag=True, help="Print plain lines, even on a terminal.")
 @click.option("--keep", is_flag=True, help="Keep the database, to look around afterwards.")
-@pass_output
 def command(out: Output, *, seconds: float, headless: bool, keep: bool) -> ExitCode:
     """Watch a workflow survive the death of its worker.
 

@@ -10,7 +10,6 @@ import click
 
 from holdfast.cli.application import named_application
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.commands.worker import words_for
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.logs import log_to_stderr
@@ -21,7 +20,6 @@ from holdfast.config import settings
 
 @holdfast_command("dev", "holdfast dev shop:hf", "holdfast dev -v")
 @click.argument("target", metavar="[MODULE:ATTR]", required=False)
-@pass_output
 def command(out: Output, target: str | None) -> ExitCode:
     """Execute runs like a worker, and restart with the new code whenever a file changes. For development.
 

@@ -10,7 +10,6 @@ import click
 from holdfast.app import session_of
 from holdfast.cli.checkup import findings
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.session import check_exists, engine_for, opened
@@ -23,7 +22,6 @@ _MARKS = {"ok": ("✓", "good"), "warning": ("!", "wait"), "problem": ("✗", "b
 
 @holdfast_command("doctor", "holdfast doctor", "holdfast doctor --strict --json")
 @click.option("--strict", is_flag=True, help="Treat warnings as problems.")
-@pass_output
 def command(out: Output, *, strict: bool) -> ExitCode:
     """Check the store, the clock, the workers, the schedules and all live runs.
 

@@ -10,7 +10,6 @@ from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.output import Output
 from holdfast.cli.payloads import parse_payload
 from holdfast.cli.session import in_session
@@ -25,7 +24,6 @@ from holdfast.cli.streams import despite
 )
 @click.argument("topic", shell_complete=completing.topics)
 @click.argument("payload", nargs=-1)
-@pass_output
 def command(out: Output, topic: str, payload: Sequence[str]) -> None:
     """Publish an event to all runs that wait for it; on a queue topic, to exactly one run.
 
@@ -37,9 +35,7 @@ def command(out: Output, topic: str, payload: Sequence[str]) -> None:
     async def work(hf: Holdfast) -> None:
         reached = await hf.emit(topic, value, by=actor())
         with despite("the event was published"):
-            if out.is_json:
-                out.item({"topic": topic, "reached": reached})
-            else:
-                out.line(f"reached {reached} waiting {'run' if reached == 1 else 'runs'}")
+            runs = "run" if reached == 1 else "runs"
+            out.answer({"topic": topic, "reached": reached}, f"reached {reached} waiting {runs}")
 
     in_session(out.settings, work, may_create=True)

@@ -7,7 +7,6 @@ import click
 from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.flow_program import program_lines
 from holdfast.cli.follow import read
 from holdfast.cli.lookup import find_run
@@ -22,7 +21,6 @@ from holdfast.core.states import RunState
     "holdfast explain key:order-17",
 )
 @click.argument("run", shell_complete=completing.runs)
-@pass_output
 def command(out: Output, run: str) -> None:
     """Say in one sentence why a run is not moving.
 

@@ -13,7 +13,6 @@ import click
 from holdfast.app import Holdfast
 from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.filters import RunFilter, filter_options, parse_filter, words_of_options
 from holdfast.cli.lookup import find_run
@@ -43,7 +42,6 @@ _SHOWN = 10
     "--reason", default="exported", show_default=True, help="Why the live runs are paused; `explain` shows it."
 )
 @click.option("--dry-run", is_flag=True, help="Only print the number of runs; pause nothing.")
-@pass_output
 def command(
     out: Output, words: Sequence[str], timeout: timedelta, reason: str, *, no_live: bool, dry_run: bool, **options: Any
 ) -> ExitCode:

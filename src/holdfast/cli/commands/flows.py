@@ -14,7 +14,6 @@ from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.flow_files import FlowFile, compiled, file_json, report_mistakes
 from holdfast.cli.flow_program import numbered
@@ -24,7 +23,7 @@ from holdfast.cli.lookup import store_now
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.payloads import parse_object
 from holdfast.cli.session import in_session
-from holdfast.cli.table import Column, Line, Table
+from holdfast.cli.table import Cell, Line, Table
 from holdfast.cli.times import ago, stamp
 from holdfast.core.clock import SystemClock
 from holdfast.engine.flows import VERSION_SHOWN, FlowInfo
@@ -44,7 +43,6 @@ def command() -> None:
     "holdfast flows check flows/*.py --json",
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@pass_output
 def check(out: Output, files: Sequence[str]) -> ExitCode:
     """Compile files and print all mistakes, each with its place and what to write instead.
 
@@ -79,7 +77,6 @@ def check(out: Output, files: Sequence[str]) -> ExitCode:
     "--event", "events", multiple=True, metavar="TOPIC=JSON[@SECONDS]", help="An event that arrives; repeatable."
 )
 @click.option("--trace", is_flag=True, help="Print what the flow asks for and what happens, line by line.")
-@pass_output
 def run(
     out: Output,
     file: str,
@@ -131,7 +128,6 @@ def _refused(out: Output, file: FlowFile) -> ExitCode:
 @click.argument("file", metavar="FILE")
 @click.option("--type", "type_", metavar="TYPE", help="The type of its runs.  [default: the file name without .py]")
 @click.option("--by", metavar="NAME", help="Who registers it.  [default: cli: and your login]")
-@pass_output
 def register(out: Output, file: str, *, type_: str | None, by: str | None) -> ExitCode:
     """Register a flow: new runs of its type execute this version. Runs that exist keep theirs.
 
@@ -143,12 +139,8 @@ def register(out: Output, file: str, *, type_: str | None, by: str | None) -> Ex
 
     async def work(hf: Holdfast) -> ExitCode:
         flow = await hf.flows.register(Path(file), type=type_ or found.type, by=actor() if by is None else by)
-        if out.is_json:
-            out.item(flow)
-        else:
-            is_known = "" if flow.is_new else " was registered already; nothing changed"
-            verb = "registered " if flow.is_new else ""
-            out.line(f"{verb}{cleaned(flow.type)} version {flow.version[:VERSION_SHOWN]}{is_known}")
+        name = f"{cleaned(flow.type)} version {flow.version[:VERSION_SHOWN]}"
+        out.answer(flow, f"registered {name}" if flow.is_new else f"{name} was registered already; nothing changed")
         return ExitCode.OK
 
     return in_session(out.settings, work, may_create=True)
@@ -156,7 +148,6 @@ def register(out: Output, file: str, *, type_: str | None, by: str | None) -> Ex
 
 @holdfast_command("ls", "holdfast flows ls", "holdfast flows ls access.request.v1", "holdfast flows ls 'access.*'")
 @click.argument("type_", metavar="[TYPE]", required=False, shell_complete=completing.types)
-@pass_output
 def ls(out: Output, type_: str | None) -> None:
     """List the flows with their newest version, or all versions of a TYPE. TYPE may be a family such as 'access.*'."""
 
@@ -164,14 +155,10 @@ def ls(out: Output, type_: str | None) -> None:
         known = await hf.flows.list(type_)
         is_one = type_ is not None and not type_.endswith("*")
         shown = [flow for flow in known if is_one or flow.is_newest]
-        if out.is_json:
-            out.items(shown)
-            return
         counts = None if is_one else Counter(flow.type for flow in known)
-        out.table(_table(shown, counts, await store_now(hf)))
-        if not known:
-            of = "" if type_ is None else f" of {cleaned(type_)}"
-            out.talk(f"there are no flows{of}; `holdfast flows register FILE` registers one")
+        of = "" if type_ is None else f" of {cleaned(type_)}"
+        nothing = f"there are no flows{of}; `holdfast flows register FILE` registers one"
+        out.listing(shown, _table(shown, counts, await store_now(hf)), nothing)
 
     in_session(out.settings, work)
 
@@ -181,7 +168,6 @@ def ls(out: Output, type_: str | None) -> None:
 )
 @click.argument("type_", metavar="TYPE", shell_complete=completing.types)
 @click.option("--version", metavar="V", help="The beginning of a version.  [default: the newest]")
-@pass_output
 def show(out: Output, type_: str, version: str | None) -> None:
     """Print the program of a flow. Redirected to a file, it is exactly the text that was registered."""
 
@@ -209,7 +195,6 @@ def show(out: Output, type_: str, version: str | None) -> None:
 @click.argument("what", metavar="TYPE|FILE", shell_complete=completing.types)
 @click.argument("versions", nargs=-1, metavar="[V1 [V2]]")
 @click.option("--type", "type_", metavar="TYPE", help="The type of FILE.  [default: its name without .py]")
-@pass_output
 def diff(out: Output, what: str, versions: Sequence[str], type_: str | None) -> ExitCode:
     """Compare two versions of a flow, or its newest version with a FILE that is not registered yet.
 
@@ -244,22 +229,22 @@ for one in (check, register, ls, show, diff, run):
 
 def _table(flows: Sequence[FlowInfo], counts: Counter[str] | None, now: datetime) -> Table:
     """Return a row for each flow. `counts` are the numbers of registrations by type; None lists versions of one."""
-    last = Column("newest") if counts is None else Column("versions", is_number=True)
-    columns = (Column("type"), Column("version"), last, Column("registered"), Column("by"))
-    table = Table((*columns, Column("description", may_be_cut=True)))
-    for flow in flows:
-        table.rows.append(
-            {
-                "type": cleaned(flow.type),
-                "version": flow.version[:VERSION_SHOWN],
-                "newest": ("yes", "good") if flow.is_newest else "",
-                "versions": "" if counts is None else str(counts[flow.type]),
-                "registered": (ago(flow.registered_at, now), "dim"),
-                "by": cleaned(flow.by),
-                "description": cleaned(flow.description),
-            }
-        )
-    return table
+    rows: list[dict[str, Cell]] = [
+        {
+            "type": cleaned(flow.type),
+            "version": flow.version[:VERSION_SHOWN],
+            **(
+                {"versions": str(counts[flow.type])}
+                if counts
+                else {"newest": ("yes", "good") if flow.is_newest else ""}
+            ),
+            "registered": (ago(flow.registered_at, now), "dim"),
+            "by": cleaned(flow.by),
+            "description": cleaned(flow.description),
+        }
+        for flow in flows
+    ]
+    return Table.of(rows, numbers=("versions",), cut="description")
 
 
 def _write_diff(out: Output, old: FlowInfo, name: str, source: str, version: str) -> None:

@@ -10,7 +10,6 @@ from holdfast.app import Holdfast, session_of
 from holdfast.cli import completing
 from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output
@@ -46,7 +45,6 @@ from holdfast.engine.planned_rewind import read_run
 @click.option("--force", is_flag=True, help="Fork even while a worker holds the run; the worker keeps it.")
 @click.option("--dry-run", is_flag=True, help="Only show the entries with which the new run would begin.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-@pass_output
 def command(
     out: Output,
     run: str,
@@ -88,10 +86,7 @@ def command(
             return ExitCode.FAILED
         fork = await hf.run(run_id).fork(location, patch=patch, force=force, id=new_id, by=actor())
         with despite(f"run {fork.id} was created" if fork.created else f"run {fork.id} already exists"):
-            if out.is_json:
-                out.item({"id": fork.id, "created": fork.created, "of": run_id})
-            else:
-                out.line(fork.id)
+            out.answer({"id": fork.id, "created": fork.created, "of": run_id}, fork.id)
         if not fork.created:
             out.talk(f"run {fork.id} already exists; it did not change")
         return ExitCode.OK if fork.created else ExitCode.CONFLICT

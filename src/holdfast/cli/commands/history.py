@@ -9,11 +9,10 @@ import click
 from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output, cleaned, preview
 from holdfast.cli.session import in_session
-from holdfast.cli.table import Cell, Column, Table
+from holdfast.cli.table import Cell, Table
 from holdfast.cli.times import spoken, stamp
 from holdfast.cli.view import GLYPHS
 from holdfast.core.model import EntryKind
@@ -26,7 +25,6 @@ from holdfast.engine.info import EntryInfo
     "holdfast history key:order-17 -o jsonl",
 )
 @click.argument("run", shell_complete=completing.runs)
-@pass_output
 def command(out: Output, run: str) -> None:
     """List the recorded entries of a run, in the order in which they were committed.
 
@@ -36,45 +34,30 @@ def command(out: Output, run: str) -> None:
 
     async def work(hf: Holdfast) -> None:
         entries = await hf.run(await find_run(hf, run)).history()
-        if out.is_json:
-            out.items(entries)
-        else:
-            out.table(_table(entries))
-            if not entries:
-                out.talk("nothing is recorded yet")
+        out.listing(entries, _table(entries), "nothing is recorded yet")
 
     in_session(out.settings, work)
 
 
 def _table(entries: Sequence[EntryInfo]) -> Table:
-    columns = (
-        Column("location"),
-        Column("line", is_number=True),
-        Column("kind"),
-        Column("state"),
-        Column("attempts", is_number=True),
-        Column("started"),
-        Column("took", is_number=True),
-        Column("result", may_be_cut=True),
+    has_lines = any(entry.line for entry in entries)
+    return Table.of(
+        (_row(entry, has_lines=has_lines) for entry in entries), numbers=("line", "attempts", "took"), cut="result"
     )
-    table = Table(columns)
-    for entry in entries:
-        is_snapshot = entry.kind is EntryKind.SNAPSHOT  # it takes no time, and `attempts` is the number of its turn
-        table.rows.append(
-            {
-                "location": cleaned(entry.location),
-                "line": "" if entry.line is None else str(entry.line),
-                "kind": entry.kind.value,
-                "state": (entry.state.value, GLYPHS[entry.state][1]),
-                "attempts": str(entry.attempts) if entry.attempts and not is_snapshot else "",
-                "started": (stamp(entry.started_at), "dim"),
-                "took": "" if is_snapshot else _took(entry),
-                "result": _result(entry),
-            }
-        )
-    return (
-        table if any(entry.line for entry in entries) else Table([c for c in columns if c.name != "line"], table.rows)
-    )
+
+
+def _row(entry: EntryInfo, *, has_lines: bool) -> dict[str, Cell]:
+    is_snapshot = entry.kind is EntryKind.SNAPSHOT  # it takes no time, and `attempts` is the number of its turn
+    return {
+        "location": cleaned(entry.location),
+        **({"line": "" if entry.line is None else str(entry.line)} if has_lines else {}),
+        "kind": entry.kind.value,
+        "state": (entry.state.value, GLYPHS[entry.state][1]),
+        "attempts": str(entry.attempts) if entry.attempts and not is_snapshot else "",
+        "started": (stamp(entry.started_at), "dim"),
+        "took": "" if is_snapshot else _took(entry),
+        "result": _result(entry),
+    }
 
 
 def _took(entry: EntryInfo) -> str:

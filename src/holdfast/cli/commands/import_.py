@@ -15,7 +15,6 @@ import click
 from holdfast.app import Holdfast, session_of
 from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.session import in_session
@@ -34,7 +33,6 @@ _SHOWN = 10
 )
 @click.argument("file", metavar="FILE")
 @click.option("--dry-run", is_flag=True, help="Only check the file, and show its contents.")
-@pass_output
 def command(out: Output, file: str, *, dry_run: bool) -> ExitCode:
     """Import the runs that `export` wrote to FILE. FILE - means stdin.
 

@@ -13,26 +13,17 @@ import click
 from holdfast.app import Holdfast, session_of
 from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import Refusal
 from holdfast.cli.filters import RunFilter, filter_options, parse_filter, words_of_options
 from holdfast.cli.lookup import find_run, store_now
 from holdfast.cli.output import Output, cleaned, shortened
 from holdfast.cli.session import in_session
 from holdfast.cli.summary import about, age_word, short_ids, state_cell, state_word, type_word
-from holdfast.cli.table import Column, Table
+from holdfast.cli.table import Cell, Table
 from holdfast.engine.info import RunInfo
 
 _WATCH_SECONDS = 1.0
 _KEY_LIMIT = 24
-_COLUMNS = (
-    Column("id"),
-    Column("state"),
-    Column("type"),
-    Column("key"),
-    Column("created"),
-    Column("about", may_be_cut=True),
-)
 
 
 @holdfast_command(
@@ -50,7 +41,6 @@ _COLUMNS = (
     "--after", metavar="RUN", shell_complete=completing.runs, help="The next page: runs that follow this run."
 )
 @click.option("--watch", is_flag=True, help="Refresh until ^C. As JSON, print one line for each change.")
-@pass_output
 def command(out: Output, words: Sequence[str], limit: int, after: str | None, *, watch: bool, **options: Any) -> None:
     """List runs, newest first.
 
@@ -103,19 +93,18 @@ def _write(out: Output, listing: _Listing, chosen: RunFilter, limit: int) -> Non
 def _table(listing: _Listing, *, is_short: bool) -> Table:
     ids = [info.id for info in listing.runs]
     names = short_ids(ids) if is_short else {id: id for id in ids}
-    table = Table(_COLUMNS)
-    for info in listing.runs:
-        table.rows.append(
-            {
-                "id": names[info.id],
-                "state": state_cell(info.state),
-                "type": type_word(info.type),
-                "key": shortened(cleaned(info.key or ""), _KEY_LIMIT) if is_short else cleaned(info.key or ""),
-                "created": (age_word(info.created_at, listing.now), "dim"),
-                "about": about(info, listing.now, listing.workers),
-            }
-        )
-    return table.without_empty_columns()
+    rows: list[dict[str, Cell]] = [
+        {
+            "id": names[info.id],
+            "state": state_cell(info.state),
+            "type": type_word(info.type),
+            "key": shortened(cleaned(info.key or ""), _KEY_LIMIT) if is_short else cleaned(info.key or ""),
+            "created": (age_word(info.created_at, listing.now), "dim"),
+            "about": about(info, listing.now, listing.workers),
+        }
+        for info in listing.runs
+    ]
+    return Table.of(rows, cut="about").without_empty_columns()
 
 
 async def _watch(hf: Holdfast, out: Output, chosen: RunFilter, limit: int) -> None:

@@ -11,12 +11,11 @@ from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.lookup import find_run, store_now
 from holdfast.cli.output import Output, cleaned, preview
 from holdfast.cli.session import in_session
-from holdfast.cli.table import Column, Table
+from holdfast.cli.table import Table
 from holdfast.cli.times import ago
 from holdfast.engine.info import MessageInfo
 
@@ -29,7 +28,6 @@ from holdfast.engine.info import MessageInfo
 @click.argument("run", shell_complete=completing.runs)
 @click.argument("verb", type=click.Choice(["drop"]), required=False, metavar="[drop]")
 @click.argument("message", metavar="[ID]", required=False)
-@pass_output
 def command(out: Output, run: str, verb: str | None, message: str | None) -> ExitCode:
     """List the messages that a run has not received yet, or drop one of them.
 
@@ -43,12 +41,7 @@ def command(out: Output, run: str, verb: str | None, message: str | None) -> Exi
         if message is not None:
             return _dropped(out, handle.id, message, is_dropped=await handle.drop_message(message, by=actor()))
         unread = await handle.messages()
-        if out.is_json:
-            out.items(unread)
-        else:
-            out.table(_table(unread, await store_now(hf)))
-            if not unread:
-                out.talk("no unread messages")
+        out.listing(unread, _table(unread, await store_now(hf)), "no unread messages")
         return ExitCode.OK
 
     return in_session(out.settings, work)
@@ -65,14 +58,15 @@ def _dropped(out: Output, run_id: str, message: str, *, is_dropped: bool) -> Exi
 
 
 def _table(messages: Sequence[MessageInfo], now: datetime) -> Table:
-    table = Table((Column("id"), Column("name"), Column("sent"), Column("payload", may_be_cut=True)))
-    for message in messages:
-        table.rows.append(
+    return Table.of(
+        (
             {
                 "id": cleaned(message.id),
                 "name": cleaned(message.name),
                 "sent": (ago(message.sent_at, now), "dim"),
                 "payload": preview(message.payload) if message.unreadable is None else cleaned(message.unreadable),
             }
-        )
-    return table
+            for message in messages
+        ),
+        cut="payload",
+    )

@@ -8,7 +8,6 @@ import click
 
 from holdfast.app import session_of
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.output import Output
 from holdfast.cli.session import engine_for
@@ -29,7 +28,6 @@ _KINDS = {True: "compatible: older workers go on", False: "not compatible: older
 )
 @click.option("--plan", is_flag=True, help="Only show the steps that are pending; change nothing.")
 @click.option("--check", is_flag=True, help="Only check; the exit code is 1 if the store does not fit this version.")
-@pass_output
 def command(out: Output, *, plan: bool, check: bool) -> ExitCode:
     """Create the schema of an empty store, or bring an older store to the schema number of this version.
 

@@ -8,7 +8,6 @@ import click
 
 from holdfast.app import Holdfast, session_of
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.option import setting_option
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.session import in_session
@@ -23,7 +22,6 @@ _MANY = 100_000
 @holdfast_command("prune", "holdfast prune --dry-run", "holdfast prune", "holdfast prune --retention 7d")
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 @setting_option(settings.RETENTION)
-@pass_output
 def command(out: Output, *, dry_run: bool) -> None:
     """Remove expired runs and events. Workers do this themselves, about once a minute.
 

@@ -9,7 +9,6 @@ import click
 from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output
@@ -26,7 +25,6 @@ from holdfast.cli.times import LENGTH
 @click.argument("run", shell_complete=completing.runs)
 @click.option("--wait", is_flag=True, help="Wait for the end of the run.")
 @click.option("--timeout", type=LENGTH, help="With --wait: stop waiting after this time.")
-@pass_output
 def command(out: Output, run: str, *, wait: bool, timeout: timedelta | None) -> ExitCode:
     """Print the result of a run as JSON.
 

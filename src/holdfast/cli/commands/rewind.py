@@ -10,7 +10,6 @@ from holdfast.app import Holdfast, session_of
 from holdfast.cli import completing
 from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output
@@ -29,7 +28,6 @@ VERB = VERBS["rewind"]
 @click.argument("targets", nargs=-1, required=True, metavar="[RUN]... LOCATION", shell_complete=completing.runs)
 @choosing(VERB, has_runs=False)
 @click.option("--force", is_flag=True, help=VERB.parameters["force"])
-@pass_output
 def command(
     out: Output, targets: Sequence[str], words: Sequence[str], *, force: bool, dry_run: bool, yes: bool
 ) -> ExitCode:
@@ -62,10 +60,8 @@ def _rewind_one(out: Output, run: str, location: str, *, force: bool, dry_run: b
             out.talk("nothing was changed")
             return ExitCode.FAILED
         is_rewound = await hf.run(run_id).rewind(location, force=force, by=actor())
-        if out.is_json:
-            out.item({"id": run_id, "location": location, "rewound": is_rewound})
-        else:
-            out.line(f"rewound {run_id} to {location}")
+        rewound = {"id": run_id, "location": location, "rewound": is_rewound}
+        out.answer(rewound, f"rewound {run_id} to {location}")
         return ExitCode.OK
 
     return in_session(out.settings, work)

@@ -9,9 +9,8 @@ from typing import Any
 
 import click
 
-from holdfast.app import Holdfast, session_of
+from holdfast.app import Holdfast
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.group import group
 from holdfast.cli.lookup import store_now
@@ -20,12 +19,11 @@ from holdfast.cli.payloads import parse_object
 from holdfast.cli.session import in_session
 from holdfast.cli.start_options import given_options, start_options
 from holdfast.cli.streams import despite
-from holdfast.cli.table import Column, Table
+from holdfast.cli.table import Cell, Table
 from holdfast.cli.times import LENGTH, ago, spoken, stamp
 from holdfast.core.model import DEFAULT_PRIORITY
 from holdfast.core.schedules import ScheduleOptions
 from holdfast.core.wire import plain_form
-from holdfast.engine.liveness import alive
 from holdfast.engine.store_info import ScheduleInfo
 
 
@@ -39,31 +37,24 @@ def command() -> None:
 @click.option(
     "--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Maximum number of schedules."
 )
-@pass_output
 def ls(out: Output, *, type: str | None, limit: int) -> None:
     """List the schedules by name, with the time at which each fires next."""
 
     async def work(hf: Holdfast) -> None:
         schedules = [schedule async for schedule in hf.schedules.list(type=type, limit=limit)]
-        if out.is_json:
-            out.items(schedules)
-            return
-        now = await store_now(hf)
-        out.table(_table(schedules, now))
-        if not schedules:
-            out.talk("there are no schedules; create one with `holdfast schedules add`, or with `@hf.schedule` in code")
+        nothing = "there are no schedules; create one with `holdfast schedules add`, or with `@hf.schedule` in code"
+        out.listing(schedules, _table(schedules, await store_now(hf)), nothing)
 
     in_session(out.settings, work)
 
 
 @holdfast_command("show", "holdfast schedules show nightly", "holdfast schedules show nightly --json")
 @click.argument("name")
-@pass_output
 def show(out: Output, name: str) -> None:
     """Show a schedule: its rule, its state, and the next five times at which it fires."""
 
     async def work(hf: Holdfast) -> None:
-        schedule = await _named(hf, name)
+        schedule = await hf.schedules.get(name)
         if out.is_json:
             out.item(_with_times(schedule))
         else:
@@ -74,12 +65,11 @@ def show(out: Output, name: str) -> None:
 
 @holdfast_command("next", "holdfast schedules next nightly")
 @click.argument("name")
-@pass_output
 def next_times(out: Output, name: str) -> None:
     """Print the next five times at which a schedule fires, in its own zone."""
 
     async def work(hf: Holdfast) -> None:
-        schedule = await _named(hf, name)
+        schedule = await hf.schedules.get(name)
         if out.is_json:
             out.items(schedule.upcoming)
         else:
@@ -115,7 +105,6 @@ def next_times(out: Output, name: str) -> None:
 )
 @click.option("--jitter", type=LENGTH, help="Spread the starts over this time.")
 @start_options(ScheduleOptions)
-@pass_output
 def add(out: Output, name: str, type: str, *, payload: str, **options: Any) -> None:
     """Create or change a schedule, by --cron or --every, and show the next five times at which it fires.
 
@@ -140,12 +129,11 @@ def add(out: Output, name: str, type: str, *, payload: str, **options: Any) -> N
 
 @holdfast_command("pause", "holdfast schedules pause nightly")
 @click.argument("name")
-@pass_output
 def pause(out: Output, name: str) -> ExitCode:
     """Pause a schedule until it is resumed. The exit code is 6 if it was already paused."""
 
     async def work(hf: Holdfast) -> ExitCode:
-        await _named(hf, name)
+        await hf.schedules.get(name)
         return _done(out, name, "paused", await hf.schedules.pause(name))
 
     return in_session(out.settings, work)
@@ -153,12 +141,11 @@ def pause(out: Output, name: str) -> ExitCode:
 
 @holdfast_command("resume", "holdfast schedules resume nightly")
 @click.argument("name")
-@pass_output
 def resume(out: Output, name: str) -> ExitCode:
     """Resume a paused schedule. It fires again from its next time on. The exit code is 6 if it was not paused."""
 
     async def work(hf: Holdfast) -> ExitCode:
-        await _named(hf, name)
+        await hf.schedules.get(name)
         return _done(out, name, "resumed", await hf.schedules.resume(name))
 
     return in_session(out.settings, work)
@@ -166,18 +153,14 @@ def resume(out: Output, name: str) -> ExitCode:
 
 @holdfast_command("trigger", "holdfast schedules trigger nightly")
 @click.argument("name")
-@pass_output
 def trigger(out: Output, name: str) -> None:
     """Start a run of a schedule now, even if it is paused, and print its id. The times of the schedule stay."""
 
     async def work(hf: Holdfast) -> None:
-        await _named(hf, name)
+        await hf.schedules.get(name)
         run = await hf.schedules.trigger(name)
         with despite(f"run {run.id} was started"):
-            if out.is_json:
-                out.item({"name": name, "id": run.id})
-            else:
-                out.line(run.id)
+            out.answer({"name": name, "id": run.id}, run.id)
 
     in_session(out.settings, work)
 
@@ -185,7 +168,6 @@ def trigger(out: Output, name: str) -> None:
 @holdfast_command("rm", "holdfast schedules rm nightly", "holdfast schedules rm nightly --yes")
 @click.argument("name")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-@pass_output
 def remove(out: Output, name: str, *, yes: bool) -> ExitCode:
     """Remove a schedule; its runs stay. A schedule that is declared in code comes back when a worker starts.
 
@@ -195,7 +177,7 @@ def remove(out: Output, name: str, *, yes: bool) -> ExitCode:
         raise Refusal("stdin is not a terminal, so `schedules rm` cannot ask for confirmation; add --yes")
 
     async def work(hf: Holdfast) -> ExitCode:
-        schedule = await _named(hf, name)
+        schedule = await hf.schedules.get(name)
         if not yes:
             out.talk(f"  {cleaned(name)}  {_rule(schedule)}  {schedule.type}")
             if not click.confirm("Remove this schedule?", err=True):
@@ -212,11 +194,6 @@ for one in (ls, show, next_times, add, pause, resume, trigger, remove):
     command.add_command(one)
 
 
-async def _named(hf: Holdfast, name: str) -> ScheduleInfo:
-    """Return the schedule with a name. Raises `ScheduleNotFound`."""
-    return await hf.schedules.get(name)
-
-
 def _done(out: Output, name: str, word: str, is_done: bool) -> ExitCode:  # noqa: FBT001 - the name says it
     if out.is_json:
         out.item({"name": name, word: is_done})
@@ -228,8 +205,7 @@ def _done(out: Output, name: str, word: str, is_done: bool) -> ExitCode:  # noqa
 
 
 async def _tell_of_workers(out: Output, hf: Holdfast) -> None:
-    now = await session_of(hf).store.now()
-    if not alive(await session_of(hf).store.workers(), now):
+    if not any(worker.is_alive for worker in await hf.workers.list()):
         out.talk("no worker is running yet; workers fire schedules (`holdfast worker MODULE:ATTR`)")
 
 
@@ -238,20 +214,18 @@ def _rule(schedule: ScheduleInfo) -> str:
 
 
 def _table(schedules: Sequence[ScheduleInfo], now: datetime) -> Table:
-    names = ("name", "type", "when", "next", "last run", "skipped")
-    table = Table([Column(name, is_number=name == "skipped") for name in names])
-    for schedule in schedules:
-        table.rows.append(
-            {
-                "name": cleaned(schedule.name),
-                "type": cleaned(schedule.type),
-                "when": _rule(schedule),
-                "next": _next(schedule, now),
-                "last run": (schedule.last_run_id or "", "dim"),
-                "skipped": str(schedule.skipped or ""),
-            }
-        )
-    return table.without_empty_columns()
+    rows: list[dict[str, Cell]] = [
+        {
+            "name": cleaned(schedule.name),
+            "type": cleaned(schedule.type),
+            "when": _rule(schedule),
+            "next": _next(schedule, now),
+            "last run": (schedule.last_run_id or "", "dim"),
+            "skipped": str(schedule.skipped or ""),
+        }
+        for schedule in schedules
+    ]
+    return Table.of(rows, numbers=("skipped",)).without_empty_columns()
 
 
 def _next(schedule: ScheduleInfo, now: datetime) -> tuple[str, str]:
@@ -290,12 +264,15 @@ def _skipped(schedule: ScheduleInfo) -> str:
 
 
 def _show_times(out: Output, schedule: ScheduleInfo, now: datetime) -> None:
-    table = Table([Column("next"), Column("in UTC"), Column("from now")])
-    for when in schedule.upcoming:
-        in_utc = "" if schedule.zone == "UTC" else when.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
-        shown = when.strftime("%a %Y-%m-%d %H:%M:%S %Z")
-        table.rows.append({"next": shown, "in UTC": in_utc, "from now": (ago(when, now), "dim")})
-    out.table(table.without_empty_columns())
+    rows: list[dict[str, Cell]] = [
+        {
+            "next": when.strftime("%a %Y-%m-%d %H:%M:%S %Z"),
+            "in UTC": "" if schedule.zone == "UTC" else when.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"),
+            "from now": (ago(when, now), "dim"),
+        }
+        for when in schedule.upcoming
+    ]
+    out.table(Table.of(rows).without_empty_columns())
 
 
 def _with_times(schedule: ScheduleInfo) -> dict[str, Any]:

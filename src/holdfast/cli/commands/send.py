@@ -12,7 +12,6 @@ from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output
@@ -36,7 +35,6 @@ from holdfast.engine.handle import RunHandle
 @click.option("--id", "message_id", metavar="ID", help="The id of the message; a repeated id is delivered once.")
 @click.option("--wait", is_flag=True, help="Wait for the reply of the run, and print it.")
 @click.option("--timeout", type=LENGTH, help="With --wait: stop waiting after this time (exit code 12).")
-@pass_output
 def command(
     out: Output,
     run: str,
@@ -63,10 +61,7 @@ def command(
             return await _request(out, hf.run(run_id), name, value, sent_id=sent_id, timeout=timeout)
         await hf.run(run_id).send(name, value, id=sent_id, by=actor())
         with despite(f"message {sent_id} was sent"):
-            if out.is_json:
-                out.item({"run_id": run_id, "name": name, "id": sent_id})
-            else:
-                out.line(f"sent {name} to {run_id}")
+            out.answer({"run_id": run_id, "name": name, "id": sent_id}, f"sent {name} to {run_id}")
         return ExitCode.OK
 
     return in_session(out.settings, work)
@@ -82,8 +77,5 @@ async def _request(
         out.talk(f"no reply yet; repeat the command with --id {sent_id} to wait for it again")
         return ExitCode.STILL_GOING
     with despite(f"message {sent_id} was sent and answered"):
-        if out.is_json:
-            out.item({"run_id": run.id, "name": name, "id": sent_id, "reply": reply})
-        else:
-            out.item(reply)
+        out.item({"run_id": run.id, "name": name, "id": sent_id, "reply": reply} if out.is_json else reply)
     return ExitCode.OK

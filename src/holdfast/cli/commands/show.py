@@ -7,7 +7,6 @@ import click
 from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.follow import read
 from holdfast.cli.lookup import find_run, store_now
 from holdfast.cli.output import Output
@@ -21,7 +20,6 @@ from holdfast.cli.view import run_lines
     "holdfast show key:order-17 --json",
 )
 @click.argument("run", shell_complete=completing.runs)
-@pass_output
 def command(out: Output, run: str) -> None:
     """Show one run: its state, why it waits, its history.
 

@@ -11,7 +11,6 @@ import click
 from holdfast.app import Holdfast, session_of
 from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.output import Output
 from holdfast.cli.payloads import parse_object
@@ -37,7 +36,6 @@ from holdfast.engine.liveness import alive, is_handled
 @start_options(StartOptions)
 @click.option("--wait", is_flag=True, help="Wait for the end and print the result; it decides the exit code.")
 @click.option("--timeout", type=LENGTH, help="With --wait: stop waiting after this time (exit code 12).")
-@pass_output
 def command(
     out: Output,
     type: str,
@@ -65,10 +63,7 @@ def command(
         await _tell(out, hf, run, type, at)
         with despite(f"run {run.id} was started" if run.created else f"run {run.id} already exists"):
             if not wait:
-                if out.is_json:
-                    out.item({"id": run.id, "created": run.created})
-                else:
-                    out.line(run.id)
+                out.answer({"id": run.id, "created": run.created}, run.id)
                 return ExitCode.OK
             info = await wait_for_end(hf, run.id, timeout)
             if out.is_json:

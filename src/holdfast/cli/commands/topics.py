@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
@@ -13,13 +13,13 @@ from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.group import group
 from holdfast.cli.lookup import store_now
+from holdfast.cli.option import combined
 from holdfast.cli.output import Output, cleaned, preview
 from holdfast.cli.session import in_session
-from holdfast.cli.table import Column, Table
+from holdfast.cli.table import Table
 from holdfast.cli.times import LENGTH, ago, spoken
 from holdfast.engine.store_info import DeadLetterInfo, TopicInfo
 
@@ -30,18 +30,12 @@ def command() -> None:
 
 
 @holdfast_command("ls", "holdfast topics ls", "holdfast topics ls --json")
-@pass_output
 def ls(out: Output) -> None:
     """List the topics that have rules. Events of all other topics go to every run that waits for them."""
 
     async def work(hf: Holdfast) -> None:
         topics = await hf.topics.list()
-        if out.is_json:
-            out.items(topics)
-        else:
-            out.table(_topic_table(topics))
-            if not topics:
-                out.talk("no topic has rules; `holdfast topics set NAME` sets them")
+        out.listing(topics, _topic_table(topics), "no topic has rules; `holdfast topics set NAME` sets them")
 
     in_session(out.settings, work)
 
@@ -57,7 +51,6 @@ def ls(out: Output) -> None:
 )
 @click.option("--retention", type=LENGTH, help="Keep events for this time, such as 12h or 30d.")
 @click.option("--max-pending", type=int, metavar="N", help="Maximum number of events that are kept.")
-@pass_output
 def set_rules(out: Output, name: str, *, mode: Any, retention: timedelta | None, max_pending: int | None) -> None:
     """Set how events of a topic are delivered and kept. Options that are not given do not change.
 
@@ -69,11 +62,8 @@ def set_rules(out: Output, name: str, *, mode: Any, retention: timedelta | None,
 
     async def work(hf: Holdfast) -> None:
         topic = await hf.topics.set(name, mode=mode, retention=retention, max_pending=max_pending)
-        if out.is_json:
-            out.item(topic)
-        else:
-            kept = f"kept for {spoken(topic.retention)}, at most {topic.max_pending}"
-            out.line(f"{cleaned(topic.name)}: {topic.mode}, {kept}")
+        kept = f"kept for {spoken(topic.retention)}, at most {topic.max_pending}"
+        out.answer(topic, f"{cleaned(topic.name)}: {topic.mode}, {kept}")
 
     in_session(out.settings, work, may_create=True)
 
@@ -87,20 +77,26 @@ def set_rules(out: Output, name: str, *, mode: Any, retention: timedelta | None,
 @click.option(
     "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Maximum number of dead letters."
 )
-@pass_output
 def dead_letters(out: Output, topic: str | None, *, limit: int) -> None:
     """List the dead letters, oldest first: queue events and messages to ended runs that could not be delivered."""
 
     async def work(hf: Holdfast) -> None:
         letters = [letter async for letter in hf.dead_letters.list(topic, limit=limit)]
-        if out.is_json:
-            out.items(letters)
-        else:
-            await _show(out, hf, letters)
-            if not letters:
-                out.talk("there are no dead letters")
+        out.listing(letters, _letter_table(letters, await store_now(hf)), "there are no dead letters")
 
     in_session(out.settings, work)
+
+
+_choosing_letters = combined(
+    click.argument("numbers", nargs=-1, type=int, metavar="[NUMBER]..."),
+    click.option(
+        "--topic",
+        shell_complete=completing.topics,
+        help="All dead letters of this topic, or of a family such as 'orders.*'.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Only show the dead letters that would change."),
+    click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation."),
+)
 
 
 @holdfast_command(
@@ -109,15 +105,7 @@ def dead_letters(out: Output, topic: str | None, *, limit: int) -> None:
     "holdfast topics replay --topic jobs --dry-run",
     "holdfast topics replay --topic 'orders.*' --yes",
 )
-@click.argument("numbers", nargs=-1, type=int, metavar="[NUMBER]...")
-@click.option(
-    "--topic",
-    shell_complete=completing.topics,
-    help="All dead letters of this topic, or of a family such as 'orders.*'.",
-)
-@click.option("--dry-run", is_flag=True, help="Only show the dead letters that would change.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-@pass_output
+@_choosing_letters
 def replay(out: Output, numbers: Sequence[int], topic: str | None, *, dry_run: bool, yes: bool) -> ExitCode:
     """Deliver dead letters again, by their numbers or by topic.
 
@@ -137,15 +125,7 @@ def replay(out: Output, numbers: Sequence[int], topic: str | None, *, dry_run: b
     "holdfast topics purge 17 18 --yes",
     "holdfast topics purge --topic jobs --dry-run",
 )
-@click.argument("numbers", nargs=-1, type=int, metavar="[NUMBER]...")
-@click.option(
-    "--topic",
-    shell_complete=completing.topics,
-    help="All dead letters of this topic, or of a family such as 'orders.*'.",
-)
-@click.option("--dry-run", is_flag=True, help="Only show the dead letters that would change.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-@pass_output
+@_choosing_letters
 def purge(out: Output, numbers: Sequence[int], topic: str | None, *, dry_run: bool, yes: bool) -> ExitCode:
     """Remove dead letters, by their numbers or by topic.
 
@@ -191,19 +171,16 @@ def _act(
             if out.is_json:
                 out.items(letters)
             else:
-                await _show(out, hf, letters)
+                out.table(_letter_table(letters, await store_now(hf)))
                 out.talk(f"{_count(len(letters))} would be {done_word}; nothing was changed")
             return ExitCode.OK
         if letters and not yes:
-            await _show(out, hf, letters[:10])
+            out.table(_letter_table(letters[:10], await store_now(hf)))
             if not click.confirm(f"{verb.capitalize()} {_count(len(letters))}?", err=True):
                 out.talk(f"nothing was {done_word}")
                 return ExitCode.FAILED
         done = await act(hf, [letter.number for letter in letters])
-        if out.is_json:
-            out.item({done_word: done})
-        else:
-            out.line(f"{done_word} {_count(done)}")
+        out.answer({done_word: done}, f"{done_word} {_count(done)}")
         return ExitCode.CONFLICT if numbers and done < len(set(numbers)) else ExitCode.OK
 
     return in_session(out.settings, work)
@@ -214,40 +191,33 @@ def _count(number: int) -> str:
 
 
 def _topic_table(topics: Sequence[TopicInfo]) -> Table:
-    table = Table((Column("name"), Column("mode"), Column("retention"), Column("max pending", is_number=True)))
-    for topic in topics:
-        table.rows.append(
+    return Table.of(
+        (
             {
                 "name": cleaned(topic.name),
                 "mode": topic.mode,
                 "retention": spoken(topic.retention),
                 "max pending": str(topic.max_pending),
             }
-        )
-    return table
-
-
-async def _show(out: Output, hf: Holdfast, letters: Sequence[DeadLetterInfo]) -> None:
-    now = await store_now(hf)
-    columns = (
-        Column("number", is_number=True),
-        Column("kind"),
-        Column("of"),
-        Column("reason"),
-        Column("given up"),
-        Column("payload", may_be_cut=True),
+            for topic in topics
+        ),
+        numbers=("max pending",),
     )
-    table = Table(columns)
-    for letter in letters:
-        is_event = letter.topic is not None
-        table.rows.append(
+
+
+def _letter_table(letters: Sequence[DeadLetterInfo], now: datetime) -> Table:
+    return Table.of(
+        (
             {
                 "number": str(letter.number),
-                "kind": "event" if is_event else "message",
+                "kind": "message" if letter.topic is None else "event",
                 "of": cleaned(letter.topic or f"{letter.name} to {letter.run_id}"),
                 "reason": letter.reason,
                 "given up": (ago(letter.at, now), "dim"),
                 "payload": preview(letter.payload),
             }
-        )
-    out.table(table)
+            for letter in letters
+        ),
+        numbers=("number",),
+        cut="payload",
+    )

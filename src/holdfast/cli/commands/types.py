@@ -10,14 +10,13 @@ import click
 
 from holdfast.app import Holdfast
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.group import group
 from holdfast.cli.lookup import store_now
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.plan import step_lines
 from holdfast.cli.session import in_session
-from holdfast.cli.table import Column, Line, Table
+from holdfast.cli.table import Line, Table
 from holdfast.cli.times import ago, spoken
 from holdfast.core.intent import matches_type
 from holdfast.core.length import parse_length
@@ -35,25 +34,19 @@ def command() -> None:
 
 @holdfast_command("ls", "holdfast types ls", "holdfast types ls 'billing.*' --json")
 @click.argument("pattern", required=False)
-@pass_output
 def ls(out: Output, pattern: str | None) -> None:
     """List the types that have rules, runs or a worker."""
 
     async def work(hf: Holdfast) -> None:
         types = [one for one in await hf.types.list() if pattern is None or matches_type(one.name, pattern)]
-        if out.is_json:
-            out.items(types)
-        else:
-            out.table(_table(types, await store_now(hf)))
-            if not types:
-                out.talk("there are no types yet; a worker registers its types when it starts")
+        nothing = "there are no types yet; a worker registers its types when it starts"
+        out.listing(types, _table(types, await store_now(hf)), nothing)
 
     in_session(out.settings, work)
 
 
 @holdfast_command("show", "holdfast types show shop.signup.v1", "holdfast types show shop.signup.v1 --json")
 @click.argument("name", metavar="TYPE")
-@pass_output
 def show(out: Output, name: str) -> None:
     """Show one type: its settings, its limits, its runs, the workers that execute it, and the steps of a pipeline."""
 
@@ -72,7 +65,6 @@ def show(out: Output, name: str) -> None:
 
 @holdfast_command("enable", "holdfast types enable billing.invoice.v1", "holdfast types enable 'billing.*'")
 @click.argument("names", nargs=-1, required=True, metavar="TYPE...")
-@pass_output
 def enable(out: Output, names: Sequence[str]) -> ExitCode:
     """Let workers claim runs of these types again. TYPE may be a family such as 'billing.*'."""
     return _switch(out, names, enabled=True)
@@ -80,7 +72,6 @@ def enable(out: Output, names: Sequence[str]) -> ExitCode:
 
 @holdfast_command("disable", "holdfast types disable billing.invoice.v1", "holdfast types disable 'billing.*'")
 @click.argument("names", nargs=-1, required=True, metavar="TYPE...")
-@pass_output
 def disable(out: Output, names: Sequence[str]) -> ExitCode:
     """Stop all workers from claiming runs of these types. Runs that workers hold continue; new starts are accepted.
 
@@ -107,7 +98,6 @@ def disable(out: Output, names: Sequence[str]) -> ExitCode:
 @click.option("--retention", metavar="TIME|none", help="Keep runs for this time after their end, such as 30d.")
 @click.option("--description", help="What the type is for.")
 @click.option("--runtime", help="The language of its workers: python, go, …")
-@pass_output
 def set_rules(out: Output, name: str, **said: Any) -> None:
     """Limit or describe a type. The change applies to all workers at once.
 
@@ -274,19 +264,8 @@ def _seen(known: TypeInfo, now: datetime) -> str:
 
 
 def _table(types: Sequence[TypeInfo], now: datetime) -> Table:
-    columns = (
-        Column("type"),
-        Column("state"),
-        Column("runtime"),
-        Column("live", is_number=True),
-        Column("parked", is_number=True),
-        Column("limits"),
-        Column("seen"),
-        Column("description", may_be_cut=True),
-    )
-    table = Table(columns)
-    for one in types:
-        table.rows.append(
+    return Table.of(
+        (
             {
                 "type": cleaned(one.name),
                 "state": ("on", "good") if one.enabled else ("off", "bad"),
@@ -297,5 +276,8 @@ def _table(types: Sequence[TypeInfo], now: datetime) -> Table:
                 "seen": (ago(one.last_seen_at, now) if one.last_seen_at is not None else "never", "dim"),
                 "description": cleaned(one.description),
             }
-        )
-    return table
+            for one in types
+        ),
+        numbers=("live", "parked"),
+        cut="description",
+    )

@@ -6,7 +6,6 @@ import platform
 
 from holdfast import __version__
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.output import Output
 
 
@@ -14,7 +13,6 @@ from holdfast.cli.output import Output
     "version",
     "holdfast version --json",
 )
-@pass_output
 def command(out: Output) -> None:
     """Print the version."""
     if out.is_json:

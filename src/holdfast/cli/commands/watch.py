@@ -10,7 +10,6 @@ import click
 from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.follow import follow, read
 from holdfast.cli.lookup import find_run
@@ -28,7 +27,6 @@ from holdfast.cli.times import LENGTH
 )
 @click.argument("run", shell_complete=completing.runs)
 @click.option("--timeout", type=LENGTH, help="Stop watching after this time (exit code 12).")
-@pass_output
 def command(out: Output, run: str, timeout: timedelta | None) -> ExitCode:
     """Follow a run until it ends.
 

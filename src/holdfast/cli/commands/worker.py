@@ -15,7 +15,6 @@ import click
 from holdfast.app import Holdfast, session_of
 from holdfast.cli.application import load_application, named_application
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.gc_settings import tune_for_runs
 from holdfast.cli.lifeline import Lifeline
@@ -59,7 +58,6 @@ _log = logging.getLogger("holdfast.cli")
 @setting_option(settings.LOG_FORMAT)
 @click.option("--until-idle", is_flag=True, help="Stop as soon as no run is due.")
 @click.option("--no-flows", is_flag=True, help="Execute no flows, only the code of the application.")
-@pass_output
 def command(out: Output, target: str | None, *, until_idle: bool, no_flows: bool) -> ExitCode:
     """Execute runs of the application's workflows and tasks, and flows, until SIGTERM or ^C.
 

@@ -9,11 +9,10 @@ import click
 
 from holdfast.app import Holdfast
 from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.command import pass_output
 from holdfast.cli.lookup import store_now
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.session import in_session
-from holdfast.cli.table import Column, Table
+from holdfast.cli.table import Table
 from holdfast.cli.times import ago, spoken
 from holdfast.engine.store_info import WorkerInfo
 
@@ -24,7 +23,6 @@ from holdfast.engine.store_info import WorkerInfo
     "holdfast workers ls --json",
 )
 @click.argument("verb", type=click.Choice(["ls"]), default="ls", metavar="[ls]")
-@pass_output
 def command(out: Output, verb: str) -> None:
     """List the workers that are alive, and those that died without a shutdown.
 
@@ -35,32 +33,15 @@ def command(out: Output, verb: str) -> None:
 
     async def work(hf: Holdfast) -> None:
         workers = await hf.workers.list()
-        if out.is_json:
-            out.items(workers)
-        else:
-            out.table(_table(workers, await store_now(hf)))
-            if not workers:
-                out.talk("no worker is running; start one with `holdfast worker MODULE:ATTR`")
+        nothing = "no worker is running; start one with `holdfast worker MODULE:ATTR`"
+        out.listing(workers, _table(workers, await store_now(hf)), nothing)
 
     in_session(out.settings, work)
 
 
 def _table(workers: Sequence[WorkerInfo], now: datetime) -> Table:
-    columns = (
-        Column("name"),
-        Column("state"),
-        Column("host"),
-        Column("pid", is_number=True),
-        Column("slots", is_number=True),
-        Column("held", is_number=True),
-        Column("up", is_number=True),
-        Column("heard"),
-        Column("types", may_be_cut=True),
-    )
-    table = Table(columns)
-    for worker in workers:
-        last = now if worker.is_alive else worker.heartbeat_at
-        table.rows.append(
+    return Table.of(
+        (
             {
                 "name": cleaned(worker.name),
                 "state": ("alive", "good") if worker.is_alive else ("dead", "bad"),
@@ -68,9 +49,12 @@ def _table(workers: Sequence[WorkerInfo], now: datetime) -> Table:
                 "pid": str(worker.pid),
                 "slots": str(worker.concurrency),
                 "held": str(worker.held),
-                "up": spoken(last - worker.started_at),
+                "up": spoken((now if worker.is_alive else worker.heartbeat_at) - worker.started_at),
                 "heard": (ago(worker.heartbeat_at, now), "dim"),
                 "types": ", ".join(worker.types),
             }
-        )
-    return table
+            for worker in workers
+        ),
+        numbers=("pid", "slots", "held", "up"),
+        cut="types",
+    )

@@ -89,9 +89,6 @@ TIME_DIGITS = 15
 _LAST_TIME = 16**TIME_DIGITS - 1
 _LEVEL_ZERO = 2**43
 _TIME_FORMAT = f"%0{TIME_DIGITS}x"
-AFTER_ALL = "\U0010ffff"
-"""Sorts behind every character that a name contains."""
-
 
 Namer = Callable[[str], str]
 """A function of this module: the name for an id."""

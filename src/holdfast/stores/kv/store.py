@@ -8,6 +8,7 @@ from typing import Any, TypeVar, assert_never, cast
 
 import msgspec
 
+from holdfast.core import questions
 from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Created, LeaseRequest, Verdict, Verdicts
 from holdfast.core.clock import Clock, FollowingClock, Micros
 from holdfast.core.commands import Command
@@ -15,31 +16,7 @@ from holdfast.core.errors import Unreadable
 from holdfast.core.hint import Hint
 from holdfast.core.model import AuditFact, Entry, Holding, Intent, WorkerRecord
 from holdfast.core.ports import Finding, Pruned, Report, SchemaStatus
-from holdfast.core.questions import (
-    AnyAwaited,
-    AnyListing,
-    AnyStat,
-    Awaited,
-    CountLeases,
-    CountReady,
-    CountRuns,
-    CountSlots,
-    Details,
-    EndsOf,
-    FindOrphans,
-    ListDeadLetters,
-    ListDueSchedules,
-    ListFlows,
-    Listing,
-    ListMessages,
-    ListSchedules,
-    ListTopics,
-    ListTypes,
-    Query,
-    RepliesTo,
-    Stat,
-    VerdictsOn,
-)
+from holdfast.core.questions import AnyQuestion, Awaited, Details, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.stores.kv import checkup, claims, descent, foresight, listing, migrations, names, pruning, unreadable
 from holdfast.stores.kv import reads as answers
@@ -246,56 +223,47 @@ class KeyValueStore:
         return await answers.audit(self._driver, run_id)
 
     async def stats(self, question: Stat[A]) -> A:
-        return cast("A", await self._stats(cast("AnyStat", question)))
-
-    async def _stats(self, question: AnyStat) -> object:
-        match question:
-            case CountRuns():
-                return await answers.counts(self._driver)
-            case CountReady():
-                return await answers.backlog(self._driver)
-            case CountLeases():
-                return await answers.held(self._driver)
-            case CountSlots():
-                return await answers.slots(self._driver, question.type)
-            case FindOrphans():
-                return await answers.orphans(self._driver, question.limit)
-            case _:
-                assert_never(question)
+        return cast("A", await self._answer(cast("AnyQuestion", question)))
 
     async def catalog(self, question: Listing[A]) -> A:
-        return cast("A", await self._catalog(cast("AnyListing", question)))
-
-    async def _catalog(self, question: AnyListing) -> object:
-        match question:
-            case ListTopics():
-                return await answers.topics(self._driver)
-            case ListTypes():
-                return await answers.types(self._driver)
-            case ListMessages():
-                return await answers.messages(self._driver, question.run_id)
-            case ListDeadLetters():
-                return await answers.dead_letters(self._driver, question)
-            case ListSchedules():
-                return await answers.schedules(self._driver, question)
-            case ListDueSchedules():
-                return await answers.due_schedules(self._driver, question.limit, question.after)
-            case ListFlows():
-                return await list_flows(self._driver, question)
-            case _:
-                assert_never(question)
+        return cast("A", await self._answer(cast("AnyQuestion", question)))
 
     async def changes(self, question: Awaited[A]) -> A:
-        return cast("A", await self._changes(cast("AnyAwaited", question)))
+        return cast("A", await self._answer(cast("AnyQuestion", question)))
 
-    async def _changes(self, question: AnyAwaited) -> object:
+    async def _answer(self, question: AnyQuestion) -> object:  # noqa: C901, PLR0912 - one line for each question
         match question:
-            case EndsOf():
+            # What processes wait for comes first: it is asked often.
+            case questions.EndsOf():
                 return await answers.ends(self._driver, question.run_ids)
-            case VerdictsOn():
+            case questions.VerdictsOn():
                 return await self._look(question.holdings)
-            case RepliesTo():
+            case questions.RepliesTo():
                 return await answers.replies(self._driver, question.messages)
+            case questions.CountRuns():
+                return await answers.counts(self._driver)
+            case questions.CountReady():
+                return await answers.backlog(self._driver)
+            case questions.CountLeases():
+                return await answers.held(self._driver)
+            case questions.CountSlots():
+                return await answers.slots(self._driver, question.type)
+            case questions.FindOrphans():
+                return await answers.orphans(self._driver, question.limit)
+            case questions.ListTopics():
+                return await answers.topics(self._driver)
+            case questions.ListTypes():
+                return await answers.types(self._driver)
+            case questions.ListMessages():
+                return await answers.messages(self._driver, question.run_id)
+            case questions.ListDeadLetters():
+                return await answers.dead_letters(self._driver, question)
+            case questions.ListSchedules():
+                return await answers.schedules(self._driver, question)
+            case questions.ListDueSchedules():
+                return await answers.due_schedules(self._driver, question.limit, question.after)
+            case questions.ListFlows():
+                return await list_flows(self._driver, question)
             case _:
                 assert_never(question)
 

@@ -296,16 +296,16 @@ class PostgresStore:
         return await self._read(reads.audit, run_id)
 
     async def stats(self, question: Stat[_R]) -> _R:
-        return await self._read(answers.stats, question, self._at)
+        return await self._read(answers.answer, question, self._at)
 
     async def catalog(self, question: Listing[_R]) -> _R:
-        return await self._read(answers.catalog, question, self._at)
+        return await self._read(answers.answer, question, self._at)
 
     async def changes(self, question: Awaited[_R]) -> _R:
         is_about_few_ends = isinstance(question, EndsOf) and question.size <= FEW
         if is_about_few_ends:
             return await self._running(self._loop_session).run(lambda: answers.few_ends(self._address.schema, question))
-        return await self._read(answers.changes, question, self._at)
+        return await self._read(answers.answer, question, self._at)
 
     async def workers(self) -> Sequence[WorkerRecord]:
         return await self._read(reads.workers)

@@ -189,14 +189,14 @@ class SqliteStore:
         return await self._readers.run(lambda connection: reads.audit(connection, run_id))
 
     async def stats(self, question: Stat[A]) -> A:
-        return await self._readers.run(lambda connection: answers.stats(connection, question, self._clock.now()))
+        return await self._readers.run(lambda connection: answers.answer(connection, question, self._clock))
 
     async def catalog(self, question: Listing[A]) -> A:
-        return await self._readers.run(lambda connection: answers.catalog(connection, question, self._clock.now()))
+        return await self._readers.run(lambda connection: answers.answer(connection, question, self._clock))
 
     async def changes(self, question: Awaited[A]) -> A:
         run = self._readers.run_small if question.size <= _SMALL else self._readers.run
-        return await run(lambda connection: answers.changes(connection, question, self._clock))
+        return await run(lambda connection: answers.answer(connection, question, self._clock))
 
     async def workers(self) -> Sequence[WorkerRecord]:
         return await self._readers.run(lambda connection: with_deaths(reads.workers(connection), self._files.workers))

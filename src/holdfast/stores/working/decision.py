@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from holdfast.core.clock import Micros
 from holdfast.core.hint import News
-from holdfast.core.model import Run
+from holdfast.core.rules import is_due
 from holdfast.stores.working.changes import Changes, changes_of
 from holdfast.stores.working.load_request import LoadRequest
 from holdfast.stores.working.working_set import Loaded, WorkingSet
@@ -37,9 +37,5 @@ def decide(loaded: Loaded, request: LoadRequest, operation: Operation[A]) -> Dec
     changes = changes_of(working)
     # Claims skip rows that this transaction has locked. So give a hint for those that are due once it is committed.
     runs = [record.run for record in working.records.values()]
-    working.news.ready |= {run.type for run in runs if run.worker is None and _is_due(run, loaded.now)}
+    working.news.ready |= {run.type for run in runs if run.worker is None and is_due(run, loaded.now)}
     return Decision(answer, changes, working.news)
-
-
-def _is_due(run: Run, now: Micros) -> bool:
-    return run.ready_at is not None and run.ready_at <= now
