@@ -10,7 +10,7 @@ import click
 
 from holdfast.cli.exits import Refusal
 from holdfast.cli.output import Output
-from holdfast.cli.table import Column, Table
+from holdfast.cli.table import Table
 from holdfast.core.model import Entry
 
 
@@ -25,10 +25,7 @@ def check_can_ask(verb: str, *, dry_run: bool, yes: bool) -> None:
 
 def show_entries(out: Output, entries: Sequence[Entry]) -> None:
     """Write the entries of a revision to stdout. Only for --dry-run, where they are the result."""
-    table = Table((Column("location"), Column("kind"), Column("state")))
-    for entry in entries:
-        table.rows.append({"location": entry.location, "kind": entry.kind.value, "state": entry.state.value})
-    out.table(table)
+    out.table(Table.of(map(entry_json, entries)))
 
 
 def entry_json(entry: Entry) -> dict[str, Any]:

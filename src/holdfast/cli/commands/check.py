@@ -16,7 +16,7 @@ from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.session import check_exists
 from holdfast.cli.summary import short_ids, state_cell
-from holdfast.cli.table import Column, Line, Table
+from holdfast.cli.table import Cell, Line, Table
 from holdfast.cli.view import report_lines
 from holdfast.core.intent import matches_type
 from holdfast.core.questions import CountRuns
@@ -24,16 +24,6 @@ from holdfast.core.states import LIVE
 from holdfast.engine.check import FLOW_FITS, RunCheck
 from holdfast.runner.dry_run import Fit
 
-_COLUMNS = (
-    Column("id"),
-    Column("type"),
-    Column("key"),
-    Column("state"),
-    Column("fit"),
-    Column("recorded"),
-    Column("requested"),
-    Column("about", may_be_cut=True),
-)
 _STYLES = {Fit.FITS: "good", Fit.UNDECIDED: "wait", Fit.UNKNOWN: "dim"}
 _WORDS = {
     Fit.FITS: "fit",
@@ -143,7 +133,7 @@ def _write(out: Output, found: Sequence[RunCheck], target: str) -> None:
     if unknown:
         rows = [{"type": cleaned(type), "live runs": str(number)} for type, number in sorted(unknown.items())]
         out.talk(f"not checked, because {target} does not have these types:")
-        out.table(Table((Column("type"), Column("live runs", is_number=True)), list(rows)))
+        out.table(Table.of(rows, numbers=("live runs",)))
 
 
 def _differences(found: Sequence[RunCheck]) -> Iterator[Line]:
@@ -161,18 +151,17 @@ def _differences(found: Sequence[RunCheck]) -> Iterator[Line]:
 def _table(found: Sequence[RunCheck], *, is_short: bool) -> Table:
     ids = [one.id for one in found]
     names = short_ids(ids) if is_short else {id: id for id in ids}
-    table = Table(_COLUMNS)
-    for one in found:
-        table.rows.append(
-            {
-                "id": names[one.id],
-                "type": one.type,
-                "key": cleaned(one.key or ""),
-                "state": state_cell(one.state),
-                "fit": (one.fit.value, _STYLES.get(one.fit, "bad")),
-                "recorded": cleaned(one.recorded or ""),
-                "requested": cleaned(one.requested or ""),
-                "about": "" if one.recorded and one.requested else cleaned(one.summary),
-            }
-        )
-    return table.without_empty_columns()
+    rows: list[dict[str, Cell]] = [
+        {
+            "id": names[one.id],
+            "type": one.type,
+            "key": cleaned(one.key or ""),
+            "state": state_cell(one.state),
+            "fit": (one.fit.value, _STYLES.get(one.fit, "bad")),
+            "recorded": cleaned(one.recorded or ""),
+            "requested": cleaned(one.requested or ""),
+            "about": "" if one.recorded and one.requested else cleaned(one.summary),
+        }
+        for one in found
+    ]
+    return Table.of(rows, cut="about").without_empty_columns()

@@ -6,7 +6,7 @@ import click
 
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.output import Output, cleaned
-from holdfast.cli.table import Column, Table
+from holdfast.cli.table import Cell, Table
 from holdfast.config.configuration import DEFAULT
 from holdfast.config.settings import SETTINGS
 
@@ -26,15 +26,13 @@ def command(out: Output, *, origin: bool) -> None:
         origins = zip(found.items(), values, strict=True)
         out.items([{"setting": at.key, "value": value, "origin": one.place} for (at, one), value in origins])
         return
-    columns = [Column("setting"), Column("value", may_be_cut=True)]
-    table = Table((*columns, Column("origin")) if origin else tuple(columns))
+    rows: list[dict[str, Cell]] = []
     for setting, one in found.items():
         style = "dim" if one.place == DEFAULT else ""
         value = setting.otherwise if one.value is None else _text(setting.kind.shown(one.value))
-        table.rows.append(
-            {"setting": setting.key, "value": (cleaned(value), style), "origin": (cleaned(one.place), style)}
-        )
-    out.table(table)
+        place: dict[str, Cell] = {"origin": (cleaned(one.place), style)} if origin else {}
+        rows.append({"setting": setting.key, "value": (cleaned(value), style), **place})
+    out.table(Table.of(rows, cut="value"))
 
 
 def _text(value: object) -> str:
