@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import apsw
+import msgspec
 import psycopg
 import pytest
 
@@ -21,6 +22,7 @@ from holdfast.stores.kv import KeyValueStore, names
 from holdfast.stores.kv.dictionary import Dictionary, DictionaryDriver
 from holdfast.stores.kv.driver import Committed, Gain, Part
 from holdfast.stores.kv.migrations import BASELINE, MIGRATIONS
+from holdfast.stores.kv.run_fields import MOVING
 from holdfast.stores.migrations import Migrations
 from holdfast.stores.postgres import schema as postgres_schema
 from holdfast.stores.postgres import sql_files
@@ -264,6 +266,11 @@ def test_functions_of_refused_workers_are_dropped_and_others_stay(postgres_store
 # Key-value stores
 
 
+def heads_in(data: Dictionary) -> list[dict[str, bytes]]:
+    """Return the fields of all runs."""
+    return [partition.fields for name, partition in data.partitions.items() if name.startswith(names.head(""))]
+
+
 async def a_dictionary() -> Dictionary:
     """The data of a store with the number of the baseline, and runs."""
     data = Dictionary()
@@ -294,8 +301,7 @@ async def test_a_key_value_store_is_migrated_after_an_interruption_at_any_call(
         assert (found.current, found.compatible_from) == (MIGRATIONS.number + 2, MIGRATIONS.number + 2)
         assert [step.number for step in found.applied] == list(range(3, steps.number + 1))
         assert len(await store.list(Query())) == 7
-        heads = [partition.fields for name, partition in data.partitions.items() if name.startswith(names.head(""))]
-        assert [(head["colour"], head["price"]) for head in heads] == [(b"red", b"1")] * 7
+        assert [(head["colour"], head["price"]) for head in heads_in(data)] == [(b"red", b"1")] * 7
         await store.close()
         if faults.left:
             break
@@ -339,5 +345,20 @@ async def test_a_step_does_not_overwrite_what_another_process_wrote_meanwhile() 
 
     await store.open(ignore)
 
-    heads = [partition.fields for name, partition in data.partitions.items() if name.startswith(names.head(""))]
-    assert sorted(head["colour"] for head in heads) == [b"blue", *[b"red"] * 6]
+    assert sorted(head["colour"] for head in heads_in(data)) == [b"blue", *[b"red"] * 6]
+
+
+async def test_a_run_that_cannot_be_read_does_not_stop_a_migration() -> None:
+    data = await a_dictionary()
+    place = MOVING.index("stop")
+    heads = heads_in(data)
+    before = msgspec.json.decode(heads[1][names.MOVING])
+    heads[0][names.MOVING] = b'{"no": "array'
+    heads[1][names.MOVING] = msgspec.json.encode([*before[:place], True, *before[place + 1 :]])
+    heads[2][names.MOVING] = msgspec.json.encode([*before[:place], False, *before[place + 1 :]])
+
+    await KeyValueStore(lambda: DictionaryDriver(data)).open(ignore)
+
+    heads = heads_in(data)
+    assert heads[0][names.MOVING] == b'{"no": "array'
+    assert [msgspec.json.decode(head[names.MOVING])[place] for head in heads[1:3]] == ["pause", None]

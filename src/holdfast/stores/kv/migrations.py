@@ -13,7 +13,7 @@ a record of the steps (`steps`). A new store has all of them from the beginning.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -50,8 +50,11 @@ async def _name_stop_requests(driver: Driver, report: Report) -> None:
     place = MOVING.index("stop")
 
     def change(head: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        moving = msgspec.json.decode(head.get(names.MOVING, b"[]"))
-        if not isinstance(moving, list) or len(moving) <= place or not isinstance(moving[place], bool):
+        try:
+            moving = msgspec.json.decode(head.get(names.MOVING, b"[]"), type=list[Any])
+        except msgspec.MsgspecError:
+            return {}  # readers mark such a run, and it must not stop the migration of the others
+        if len(moving) <= place or not isinstance(moving[place], bool):
             return {}
         moving[place] = "pause" if moving[place] else None
         return {names.MOVING: msgspec.json.encode(moving)}
