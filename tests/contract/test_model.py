@@ -222,7 +222,7 @@ def reopens_children_without_a_slot(
     return right(unit, run, request, now)
 
 
-def tells_every_end_of_a_child(right: Callable[..., None], unit: StateUnit, run: Run, now: Micros) -> None:
+def notifies_of_every_end_of_a_child(right: Callable[..., None], unit: StateUnit, run: Run, now: Micros) -> None:
     right(unit, replace(run, attempt=1), now)
 
 
@@ -286,7 +286,7 @@ BUGS: dict[Callable[..., object], tuple[ModuleType, str]] = {
     leaves_children_alone: (run_end, "end"),
     keeps_what_a_rewind_waited_for: (revisions, "revise"),
     reopens_children_without_a_slot: (revisions, "revise"),
-    tells_every_end_of_a_child: (run_end, "_tell_parent"),
+    notifies_of_every_end_of_a_child: (run_end, "_notify_parent"),
     pauses_without_asking: (controls, "_change"),
     keeps_what_it_was_handed: (queues, "give_back"),
     hands_nothing_on: (limits, "leave"),

@@ -52,7 +52,7 @@ class Held:
         if waits is not None:
             self._waits[run.id] = waits
 
-    def let_go(self, run_id: str) -> None:
+    def forget(self, run_id: str) -> None:
         self._runs.pop(run_id, None)
         self._waits.pop(run_id, None)
 

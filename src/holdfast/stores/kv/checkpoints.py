@@ -239,7 +239,7 @@ class BatchWriter:
                 if plain.waits is not one.waits_before:
                     self._held.runs.keep(plain.before, plain.waits)
             else:
-                self._held.let_go(plain.before.id)
+                self._held.forget(plain.before.id)
                 _tell(self.news, plain, self._now)
 
     def _news_of(self, parts: Sequence[PlainPart]) -> News:
@@ -276,7 +276,7 @@ class BatchWriter:
         still_held = {run.id for run, _, _ in kept}
         for verdict in told.verdicts:
             if verdict.run_id not in still_held:
-                self._held.let_go(verdict.run_id)
+                self._held.forget(verdict.run_id)
         return told
 
     def _versions_after(self, unit: KvUnit, run: Run, checkpoint: Checkpoint) -> HeldVersions:

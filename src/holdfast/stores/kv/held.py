@@ -51,8 +51,8 @@ class HeldRuns:
         self.runs.keep(replace(run, payload="") if run.payload else run, tuple(waits))
         self._versions[run.id] = versions
 
-    def let_go(self, run_id: str) -> None:
-        self.runs.let_go(run_id)
+    def forget(self, run_id: str) -> None:
+        self.runs.forget(run_id)
         self._versions.pop(run_id, None)
 
     def clear(self) -> None:

@@ -67,7 +67,7 @@ class KvLimits:
         self._runs = runs
         self._waits = waits
         self._types = types
-        self.let_go = 0
+        self.released = 0
 
     def rule(self, type: str) -> TypeRule | None:
         if self._space.field(names.RULED, type) is None:
@@ -104,7 +104,7 @@ class KvLimits:
         shared = (limits.type_slot(type), limits.rate_slot(type))
         return sorted({guard.partition(":")[2] for guard in guards} - {*shared})
 
-    def let_all_go(self, type: str, now: Micros) -> None:
+    def release_all(self, type: str, now: Micros) -> None:
         queues = [limits.type_slot(type), limits.rate_slot(type), *self.key_queues(type)]
         self._space.expect(
             read for queue in queues for read in (Range(names.queue_index(queue)), Fields(names.queue(queue), ()))

@@ -178,7 +178,7 @@ class KeyValueStore:
         told: list[Verdict] = []
         for holding, one in zip(holdings, renewed, strict=True):
             if one is None:
-                self._held.let_go(holding.run_id)
+                self._held.forget(holding.run_id)
                 told.append(Verdict(run_id=holding.run_id, is_lost=True, is_held=False))
             else:
                 arrivals = tuple(map(decode_arrival, one.newer))
@@ -270,7 +270,7 @@ class KeyValueStore:
     async def _look(self, holdings: Sequence[Holding]) -> Verdicts:
         known = [head_of(holding.run_id) for holding in holdings]
         decided = await self._decisions.decide(
-            lambda unit, now: leases.look(unit, holdings, now), known, is_dry_run=True
+            lambda unit, now: leases.check(unit, holdings, now), known, is_dry_run=True
         )
         return decided.answer
 

@@ -108,7 +108,7 @@ def _changes(state: State, question: AnyAwaited, now: Micros) -> object:
         case EndsOf():
             return ends(state, question.run_ids)
         case VerdictsOn():
-            return leases.look(StateUnit(state), question.holdings, now)
+            return leases.check(StateUnit(state), question.holdings, now)
         case RepliesTo():
             return replies(state, question.messages)
         case _:

@@ -228,7 +228,7 @@ class State:
         shared = (limits.type_slot(type), limits.rate_slot(type))
         return sorted({wait.names[0] for wait in waiting if wait is not None} - {*shared})
 
-    def let_all_go(self, type: str, now: Micros) -> None:
+    def release_all(self, type: str, now: Micros) -> None:
         """End every wait that the limits of a type have caused. A database may do this in one statement."""
         for record in self.records.values():
             if record.run.type == type and (wait := limits.parked_at(record.waits)) is not None:

@@ -347,7 +347,7 @@ class StateLimits:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self.let_go = 0
+        self.released = 0
 
     def rule(self, type: str) -> TypeRule | None:
         rule = self._state.types.get(type)
@@ -368,8 +368,8 @@ class StateLimits:
     def key_queues(self, type: str) -> Sequence[str]:
         return self._state.key_queues(type)
 
-    def let_all_go(self, type: str, now: Micros) -> None:
-        self._state.let_all_go(type, now)
+    def release_all(self, type: str, now: Micros) -> None:
+        self._state.release_all(type, now)
 
     def tagged(self, run_id: str) -> Run:
         return self._state.records[run_id].run

@@ -67,7 +67,7 @@ def publish(unit: UnitOfWork, event: Event, now: Micros, mode: TopicMode | None 
         unit.events.drop(event.topic, known.number)
     is_queue = (mode or topic.mode) == "queue"
     arrival = unit.events.add(event, now, is_queue=is_queue)
-    reached = int(queues.hand_on(unit, arrival, now, by=by)) if is_queue else _spread(unit, arrival, now, by)
+    reached = int(queues.pass_on(unit, arrival, now, by=by)) if is_queue else _spread(unit, arrival, now, by)
     if reached:
         unit.events.count(arrival, reached)
     return reached

@@ -40,7 +40,7 @@ def write_one(unit: UnitOfWork, checkpoint: Checkpoint, now: Micros) -> Verdict:
             queues.give_back(unit, run, checkpoint.waits, now)
         arrivals.collect_missed(unit, run, checkpoint.waits, now)
     _send_out(unit, checkpoint, now)
-    _tell(unit, run, checkpoint, now)
+    _publish(unit, run, checkpoint, now)
     return _advance(unit, checkpoint, now)
 
 
@@ -60,7 +60,7 @@ def record(unit: UnitOfWork, run_id: str, token: int, entry: Entry, now: Micros)
         unit.audit.note(fact)
 
 
-def _tell(unit: UnitOfWork, run: Run, checkpoint: Checkpoint, now: Micros) -> None:
+def _publish(unit: UnitOfWork, run: Run, checkpoint: Checkpoint, now: Micros) -> None:
     """Publish the values of a run, and audit its heartbeat."""
     if checkpoint.values:
         unit.runs.publish(run.id, checkpoint.values)

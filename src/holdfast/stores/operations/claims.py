@@ -60,14 +60,14 @@ def choose_within_limits(unit: UnitOfWork, queue: Queue, request: ClaimRequest, 
     The second value is True if there is more to claim at once: the claim stopped early, or it made runs ready that
     had waited for a rate.
     """
-    let_go = unit.limits.let_go
+    released = unit.limits.released
 
     def admit(run: Run) -> Run | None:
-        # Read the run again: the admission of an earlier run may have handed a slot on to this one.
+        # Read the run again: the admission of an earlier run may have passed a slot on to this one.
         return limits.admit(unit, unit.limits.tagged(run.id), now)
 
     chosen, is_stopped = choose(queue, request, admit)
-    return chosen, is_stopped or unit.limits.let_go > let_go
+    return chosen, is_stopped or unit.limits.released > released
 
 
 def lease(unit: UnitOfWork, run: Run, by: ClaimRequest | LeaseRequest, now: Micros) -> Lease:

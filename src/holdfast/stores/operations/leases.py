@@ -13,18 +13,18 @@ from holdfast.stores.operations.unit_of_work import UnitOfWork
 def renew(unit: UnitOfWork, worker: WorkerRecord, holdings: Sequence[Holding], lease: Micros, now: Micros) -> Verdicts:
     """Record the heartbeat of a worker, and renew the leases that it still holds."""
     unit.workers.beat(worker, now)
-    verdicts = look(unit, holdings, now)
+    verdicts = check(unit, holdings, now)
     kept = [verdict.run_id for verdict in verdicts.verdicts if not verdict.is_lost]
     if kept:
         unit.runs.prolong(kept, now + lease)
     return verdicts
 
 
-def look(unit: UnitOfWork, holdings: Sequence[Holding], now: Micros) -> Verdicts:
+def check(unit: UnitOfWork, holdings: Sequence[Holding], now: Micros) -> Verdicts:
     """Return a verdict on each run that a worker says it holds."""
     fences = unit.runs.fences([holding.run_id for holding in holdings])
     return Verdicts(
-        verdicts=tuple(_look_at(unit, holding, fences.get(holding.run_id)) for holding in holdings), now=now
+        verdicts=tuple(_verdict_on(unit, holding, fences.get(holding.run_id)) for holding in holdings), now=now
     )
 
 
@@ -34,7 +34,7 @@ def verdict(unit: UnitOfWork, run: Run | Fence, seen: int) -> Verdict:
     return Verdict(run_id=run.id, arrivals=newer, seen=run.arrivals, stop=run.stop)
 
 
-def _look_at(unit: UnitOfWork, holding: Holding, run: Run | Fence | None) -> Verdict:
+def _verdict_on(unit: UnitOfWork, holding: Holding, run: Run | Fence | None) -> Verdict:
     if run is None or run.token != holding.token or not run.is_held:
         return Verdict(run_id=holding.run_id, is_lost=True, is_held=False)
     return verdict(unit, run, holding.seen)

@@ -1,6 +1,6 @@
-"""Limits: give slots to runs, park the runs that find none, and hand on slots that become free.
+"""Limits: give slots to runs, park the runs that find none, and pass on slots that become free.
 
-One transaction at a time decides for a type, and a transaction that frees a slot hands it on itself. So no run waits
+One transaction at a time decides for a type, and a transaction that frees a slot passes it on itself. So no run waits
 while there is a slot of each kind for it. Slots of a rate become free as time passes, without a transaction. So the
 first run that waits for one is ready at that instant, and the claim that finds it serves the others.
 """
@@ -62,8 +62,8 @@ def apply(unit: UnitOfWork, rule: TypeRule, now: Micros) -> None:
             _drain(unit, rule, queue, now)
         _serve(unit, rule, _shared(rule), now)
     else:
-        unit.limits.let_all_go(rule.name, now)
-        _tell_ready(unit, rule.name)
+        unit.limits.release_all(rule.name, now)
+        _hint_ready(unit, rule.name)
     if rule.rate is None:
         unit.limits.keep_window(rule.name, replace(unit.limits.window(rule.name), blocks=()))
 
@@ -213,9 +213,9 @@ def heads(unit: UnitOfWork, queue: str) -> list[Run]:
     return [first, *(unit.limits.tagged(run_id) for run_id in beside if run_id is not None)]
 
 
-def _tell_ready(unit: UnitOfWork, type: str) -> None:
+def _hint_ready(unit: UnitOfWork, type: str) -> None:
     """Give the hint that a run of a type may be claimed."""
-    unit.limits.let_go += 1
+    unit.limits.released += 1
     unit.news.ready.add(type)
 
 
@@ -223,7 +223,7 @@ def _note_parking(unit: UnitOfWork, run: Run, queue: str, now: Micros) -> None:
     unit.audit.note_often(audit.of_parking(run, queue, now), run.token or 1)
 
 
-# Handing slots on
+# Passing slots on
 
 
 def _shared(rule: TypeRule) -> list[str]:
@@ -257,7 +257,7 @@ def _serve(unit: UnitOfWork, rule: TypeRule, queues: Iterable[str], now: Micros)
             turn.remember(unit, rule)
             given = _given(unit, rule, run)
             unit.limits.put(limits.let_go(given, turn.since, now))
-            _tell_ready(unit, run.type)
+            _hint_ready(unit, run.type)
         elif queue in lacking:
             open.remove(queue)
         else:
@@ -293,7 +293,7 @@ def _set_timer(unit: UnitOfWork, rule: TypeRule, now: Micros) -> None:
     if first.ready_at != at:
         unit.limits.put(replace(first, ready_at=at))
         if at is not None:
-            _tell_ready(unit, rule.name)  # wakes workers that would sleep past this instant
+            _hint_ready(unit, rule.name)  # wakes workers that would sleep past this instant
 
 
 # Checking

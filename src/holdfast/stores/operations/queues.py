@@ -17,7 +17,7 @@ from holdfast.stores.operations.unit_of_work import OddRow, UnitOfWork
 _log = logging.getLogger("holdfast.store")
 
 
-def hand_on(unit: UnitOfWork, arrival: Arrival, now: Micros, *, by: str = "") -> bool:
+def pass_on(unit: UnitOfWork, arrival: Arrival, now: Micros, *, by: str = "") -> bool:
     """Hand a pending event to the run that has waited longest. Return False, and keep it pending, if no run waits."""
     run = _next_in_line(unit, arrival)
     if run is not None:
@@ -47,10 +47,10 @@ def hand(unit: UnitOfWork, run: Run, arrival: Arrival, now: Micros, *, by: str =
 
 
 def give_back(unit: UnitOfWork, run: Run, waits: Sequence[Wait], now: Micros) -> None:
-    """Take back each queue event in a run's inbox that the run no longer waits for, and hand it on."""
+    """Take back each queue event in a run's inbox that the run no longer waits for, and pass it on."""
     for arrival in unit.inboxes.exclusive(run):
         if any(rules.accepts(wait, arrival) for wait in waits):
             continue
         unit.inboxes.take(run.id, arrival.number)
         unit.events.give_back(arrival)
-        hand_on(unit, arrival, now)
+        pass_on(unit, arrival, now)

@@ -192,7 +192,7 @@ class _Writer:
             return
         has_slot = child.group is not None and not child.state.is_end and not rules.is_parked(unit.waits.of(child_id))
         if has_slot:
-            run_end.hand_on_slot(unit, child, self._now)
+            run_end.pass_slot_on(unit, child, self._now)
         unit.runs.put(replace(child, parent_location=None))
         transitions.cancel(unit, child_id, rules.FORGOTTEN, self._now)
 

@@ -24,11 +24,11 @@ def end(unit: UnitOfWork, run: Run, now: Micros, cancel: CancelRun) -> None:
         unit.inboxes.clear(run)
     unit.news.ended.add(run.id)
     if had_slot:
-        hand_on_slot(unit, run, now)
-    _tell_parent(unit, run, now)
+        pass_slot_on(unit, run, now)
+    _notify_parent(unit, run, now)
 
 
-def _tell_parent(unit: UnitOfWork, run: Run, now: Micros) -> None:
+def _notify_parent(unit: UnitOfWork, run: Run, now: Micros) -> None:
     """Deliver the end of a run to its parent, unless the parent no longer has the run on record."""
     if run.parent_id is None or run.parent_location is None:
         return
@@ -63,12 +63,12 @@ def begin_next_generation(unit: UnitOfWork, run: Run, now: Micros, cancel: Cance
     unit.families.detach(run.id)
     close(unit, run, now, cancel)
     unit.inboxes.keep_messages(run)
-    # The detached children no longer form a group, so none of them would hand its slot on to a parked one.
+    # The detached children no longer form a group, so none of them would pass its slot on to a parked one.
     for child_id in unit.families.parked(run.id):
         _give_slot(unit, child_id, now)
 
 
-def hand_on_slot(unit: UnitOfWork, run: Run, now: Micros) -> None:
+def pass_slot_on(unit: UnitOfWork, run: Run, now: Micros) -> None:
     """Give the slot of a run to the next sibling that waits because of the limit of a `map`."""
     if run.group is not None and (run_id := unit.waits.first(run.group, rules.SLOT_LOCATION)) is not None:
         _give_slot(unit, run_id, now)

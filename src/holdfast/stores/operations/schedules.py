@@ -60,19 +60,19 @@ def trigger(unit: UnitOfWork, name: str, run_id: str, now: Micros) -> bool:
 def fire(unit: UnitOfWork, firings: Sequence[Firing], now: Micros) -> list[Fired]:
     """Create the runs of due slots. A schedule that has changed since the firing was planned is stale, and skipped."""
     intents: list[Intent] = []
-    told: list[Fired] = []
+    answers: list[Fired] = []
     for firing in firings:
         if unit.schedules.get(firing.schedule.name) != firing.schedule:
-            told.append(Fired(is_stale=True))
+            answers.append(Fired(is_stale=True))
             continue
         after, made, fired = rules.fired(firing, _open_run_ids(unit, firing.schedule), now)
         intents += made
         if after != firing.schedule:
             unit.schedules.put(after)
-        told.append(fired)
+        answers.append(fired)
     if intents:
         starts.create_children(unit, intents, now)
-    return told
+    return answers
 
 
 def _open_run_ids(unit: UnitOfWork, schedule: Schedule) -> list[str]:

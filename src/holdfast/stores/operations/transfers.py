@@ -71,4 +71,4 @@ def _add(unit: UnitOfWork, dump: Dump) -> None:
 def _keep_event(unit: UnitOfWork, kept: KeptEvent, now: Micros) -> None:
     arrival = unit.events.keep(kept)
     if kept.is_queued:
-        unit.events.count(arrival, int(queues.hand_on(unit, arrival, now)))
+        unit.events.count(arrival, int(queues.pass_on(unit, arrival, now)))

@@ -346,7 +346,7 @@ class TypeRows(Protocol):
 class Limits(Protocol):
     """Slots of limits, by name."""
 
-    let_go: int
+    released: int
     """Number of runs that waited for a slot and were made ready in this unit of work."""
 
     def rule(self, type: str) -> TypeRule | None:
@@ -369,7 +369,7 @@ class Limits(Protocol):
         """Return the queues for slots of a type's keys in which runs wait."""
         ...
 
-    def let_all_go(self, type: str, now: Micros) -> None:
+    def release_all(self, type: str, now: Micros) -> None:
         """Make ready (`limits.let_go`) every run that waits because of limits that its type no longer has."""
         ...
 

@@ -158,7 +158,7 @@ class Writing:
         self.news.add(news)
         self._now = told.now
         for verdict in told.verdicts:
-            self._held.let_go(verdict.run_id)
+            self._held.forget(verdict.run_id)
         for run, waits in kept:
             self._held.keep(replace(run, payload=""), waits)
         if worn := [one.run_id for one in batch if one.beat and one.beat % audit.TRIM_EVERY == 0]:
@@ -204,7 +204,7 @@ class Writing:
             run = one.before if said.seen == one.before.arrivals else replace(one.before, arrivals=said.seen)
             self._held.keep(run, one.waits)
         else:
-            self._held.let_go(one.checkpoint.run_id)
+            self._held.forget(one.checkpoint.run_id)
 
     def _tell(self, one: Plain, said: _Said) -> None:
         if said.what != "written" or one.is_held:

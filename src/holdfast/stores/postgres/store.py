@@ -239,7 +239,7 @@ class PostgresStore:
             raise
         for verdict in told.verdicts:
             if verdict.is_lost:
-                self._held.let_go(verdict.run_id)
+                self._held.forget(verdict.run_id)
         return told
 
     async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:

@@ -25,7 +25,7 @@ def _answer(connection: apsw.Connection, question: questions.AnyQuestion, clock:
         case questions.EndsOf():
             return reads.ends(connection, question.run_ids)
         case questions.VerdictsOn():
-            return leases.look(Transaction(connection, clock), question.holdings, clock.now())
+            return leases.check(Transaction(connection, clock), question.holdings, clock.now())
         case questions.RepliesTo():
             return reads.replies(connection, question.messages)
         case questions.CountRuns():

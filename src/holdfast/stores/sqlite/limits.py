@@ -149,7 +149,7 @@ class SqliteLimits:
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
         self._connection = transaction.connection
-        self.let_go = 0
+        self.released = 0
 
     def rule(self, type: str) -> TypeRule | None:
         rule = self._transaction.types.ruled().get(type)
@@ -176,7 +176,7 @@ class SqliteLimits:
         self._transaction.waits.flush()
         return [queue for (queue,) in self._transaction.all(_KEY_QUEUES, limits.type_slot(type), type)]
 
-    def let_all_go(self, type: str, now: Micros) -> None:
+    def release_all(self, type: str, now: Micros) -> None:
         waits = self._transaction.waits
         for queue in (limits.type_slot(type), limits.rate_slot(type), *self.key_queues(type)):
             while (run_id := waits.first(queue, rules.LIMIT_LOCATION)) is not None:

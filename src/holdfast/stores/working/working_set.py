@@ -458,10 +458,10 @@ class WorkingSet(State):
             raise NotLoaded("limits", type)
         return super().counted(type)
 
-    def let_all_go(self, type: str, now: Micros) -> None:
+    def release_all(self, type: str, now: Micros) -> None:
         if type not in self._lifted:
             raise NotLoaded("lifted", type)
-        super().let_all_go(type, now)
+        super().release_all(type, now)
         self.lifted.add(type)
 
     def key_queues(self, type: str) -> list[str]:
