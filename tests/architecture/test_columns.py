@@ -15,15 +15,15 @@ TABLES = ("schema.sql", "views.sql")
 DECIDING = {
     "first_claimed_at": {
         "stores/kv/run_fields.py",
-        "stores/postgres/functions/claim.sql",
-        "stores/postgres/functions/create.sql",
+        "stores/postgres/functions/claims.sql",
+        "stores/postgres/functions/starts.sql",
         "stores/redis/lua/claim.lua",
     },
     "suspended_at": {
         "stores/held.py",
         "stores/kv/run_fields.py",
         "stores/postgres/checkpoints.py",
-        "stores/postgres/functions/checkpoint.sql",
+        "stores/postgres/functions/checkpoints.sql",
     },
     "retry_at": {"kv/values.py"},
 }

@@ -8,8 +8,8 @@ from tests.mutants.mutant import Catch, Edit, Mutant
 
 _POSTGRES = Catch("contract on Postgres", "through_another_store or renewal")
 _CLAIMS = "stores/sqlite/claims.py"
-_CHECKPOINT_SQL = "stores/postgres/functions/checkpoint.sql"
-_CLAIM_SQL = "stores/postgres/functions/claim.sql"
+_CHECKPOINT_SQL = "stores/postgres/functions/checkpoints.sql"
+_CLAIM_SQL = "stores/postgres/functions/claims.sql"
 _LOAD_SQL = "stores/postgres/functions/load.sql"
 
 SQLITE = (
@@ -134,7 +134,7 @@ POSTGRES = (
         breaks="a worker that lost its lease does not renew the lease of another",
         edits=(
             Edit(
-                "stores/postgres/functions/renew.sql",
+                "stores/postgres/functions/leases.sql",
                 "where r.id = h.run_id and r.token = h.token and coalesce(r.worker, '') <> ''",
                 "where r.id = h.run_id and coalesce(r.worker, '') <> ''",
             ),
@@ -164,7 +164,7 @@ POSTGRES = (
         breaks="work in progress goes before children, and children before new starts",
         edits=(
             Edit(
-                "stores/postgres/functions/heads.sql",
+                "stores/postgres/functions/claims.sql",
                 "        select run.id, l.priority, l.rank, run.ready_at, false\n",
                 "        select run.id, l.priority, {{begun}}, run.ready_at, false\n",
             ),
@@ -202,7 +202,7 @@ POSTGRES = (
         breaks="a run that is ready is claimed, however many types a worker offers",
         edits=(
             Edit(
-                "stores/postgres/functions/present.sql",
+                "stores/postgres/functions/claims.sql",
                 "r.type >= q.sought and r.worker is null",
                 "r.type > q.sought and r.worker is null",
             ),
@@ -214,7 +214,7 @@ POSTGRES = (
         breaks="no rank of runs that wait for a slot starves",
         edits=(
             Edit(
-                "stores/postgres/functions/parked.sql",
+                "stores/postgres/functions/limits.sql",
                 "and w.kind = 'slot' and w.after = beside.after\n",
                 "and false\n",
             ),

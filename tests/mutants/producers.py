@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Catch, Edit, Mutant
 
-_CHECK_PAYLOAD = "stores/postgres/functions/check_payload.sql"
+_CHECK_PAYLOAD = "stores/postgres/functions/producers.sql"
 _VALUES = Catch("values in SQL", "cannot_read")
 _NAMES = Catch("values in SQL", "accepts_a_name")
 
@@ -140,7 +140,7 @@ MUTANTS = (
         name="sql-control-characters",
         breaks="SQL accepts the names that Python accepts, and no others",
         edits=(
-            Edit("stores/postgres/functions/check_text.sql", "    if value ~ refused then\n", "    if false then\n"),
+            Edit("stores/postgres/functions/producers.sql", "    if value ~ refused then\n", "    if false then\n"),
         ),
         caught_by=(_NAMES,),
     ),
@@ -149,7 +149,7 @@ MUTANTS = (
         breaks="SQL accepts the names of messages that Python accepts, and no others",
         edits=(
             Edit(
-                "stores/postgres/functions/send.sql",
+                "stores/postgres/functions/producers.sql",
                 "perform check_name_v1('name', send.name);",
                 "perform check_text_v1('name', send.name);",
             ),

@@ -6,7 +6,6 @@ tries again a little later. All pending steps are one transaction, with the view
 
 from __future__ import annotations
 
-import re
 import time
 from typing import Any
 
@@ -21,8 +20,6 @@ from holdfast.core.ports import AppliedStep, Report, SchemaStatus
 from holdfast.stores.migrations import Migrations, check
 from holdfast.stores.postgres import sql_files, topics
 from holdfast.stores.postgres.sql import identifier, qualified
-
-_FUNCTION = re.compile(r"create function (\w+)")
 
 LOCK_SECONDS = 1.0
 PAUSE_SECONDS = 0.25
@@ -218,8 +215,7 @@ def _drop_view(connection: psycopg.Connection[Any], name: str) -> list[str]:
 
 def _drop_old_functions(connection: psycopg.Connection[Any], schema: str) -> None:
     """Drop the functions that only refused workers call."""
-    known = [found[1] for text in sql_files.function_texts().values() if (found := _FUNCTION.search(text))]
-    drops = connection.execute(_OLD_FUNCTIONS, (schema, known), prepare=False).fetchall()
+    drops = connection.execute(_OLD_FUNCTIONS, (schema, list(sql_files.function_texts())), prepare=False).fetchall()
     _run(connection, *(drop for (drop,) in drops))
 
 

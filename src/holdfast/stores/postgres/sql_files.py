@@ -1,13 +1,14 @@
-"""The SQL files of the Postgres store: tables, steps that change them, views, and one file per server function.
+"""The SQL files of the Postgres store: tables, steps that change them, views and server functions.
 
-`schema.sql` has the tables of the baseline, and `migrations` the steps after it. `views.sql` and `functions` are as
-this code needs them: each migration makes them again. The files name rules of `core`, and settings that many functions
-share, in double braces. This module fills them in. It runs nothing; `schema` does.
+`schema.sql` has the tables of the baseline, and `migrations` the steps after it. `views.sql` and `functions`, one file
+for each noun, are as this code needs them: each migration makes them again. The files name rules of `core`, and
+settings that many functions share, in double braces. This module fills them in. It runs nothing; `schema` does.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from typing import get_args
@@ -30,10 +31,11 @@ from holdfast.stores.postgres.sql import RANK
 BASELINE = 13
 """The schema number of `schema.sql`. Every change of an SQL file, except of a comment, needs a step."""
 
-FIRST = ("micros", "instant", "new_id", "json_of", "json_or_null", "check_intent")
+FIRST = ("micros", "instant", "new_id", "json_of", "json_or_null", "check_intent_v1")
 """Functions that tables and views use. They are made before these, and all others after them."""
 
 _VIEW = re.compile(r"^create view (\w+)", re.MULTILINE)
+_FUNCTION = re.compile(r"^(?:--.*\n)*create function (\w+)", re.MULTILINE)  # with the comment before it
 
 
 def _decimal(digits: int) -> str:
@@ -137,13 +139,8 @@ def tables() -> str:
 
 def views() -> dict[str, str]:
     """Return the statements that make or replace each view, by name, in order."""
-    text = filled_in(views_text())
-    found = list(_VIEW.finditer(text))
-    ends = [view.start() for view in found[1:]] + [len(text)]
-    return {
-        view[1]: "create or replace" + text[view.start() + len("create") : end]
-        for view, end in zip(found, ends, strict=True)
-    }
+    parts = _parts(filled_in(views_text()), _VIEW)
+    return {name: text.replace("create view", "create or replace view", 1) for name, text in parts}
 
 
 def first_functions() -> list[str]:
@@ -173,8 +170,15 @@ def views_text() -> str:
 def function_texts() -> dict[str, str]:
     """Return the texts of the server functions, by name, with their names in braces."""
     found = [file for file in (files(__package__) / "functions").iterdir() if file.name.endswith(".sql")]
-    texts = {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in found}
-    return dict(sorted(texts.items()))
+    return dict(sorted(part for file in found for part in _parts(file.read_text("utf-8"), _FUNCTION)))
+
+
+def _parts(text: str, beginning: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+    """Yield the parts of a text, each from one beginning to the next, with the names that the beginnings have."""
+    found = list(beginning.finditer(text))
+    ends = [part.start() for part in found[1:]] + [len(text)]
+    for part, end in zip(found, ends, strict=True):
+        yield part[1], text[part.start() : end]
 
 
 def filled_in(text: str) -> str:

@@ -1,3 +1,5 @@
+-- Starts: how runs are created.
+
 -- Create runs, or none if an id or a key is taken. `leased` names a worker that gets those that are ready now. The
 -- answer names the types that are disabled or have limits. Their runs are not leased here and wait for a claim.
 create function create_v1(intents text, leased text, at bigint) returns text
@@ -61,3 +63,13 @@ begin
     return json_build_object('now', now)::text;
 end
 $$;
+
+-- Returns a time-ordered UUID (version 7), like those that Python makes.
+create function new_id() returns text
+    language sql volatile parallel safe
+    as $$
+        select substr(time.hex, 1, 8) || '-' || substr(time.hex, 9) || '-7' || substr(noise.hex, 14, 3)
+            || '-' || substr(noise.hex, 17, 4) || '-' || substr(noise.hex, 21)
+        from (select lpad(to_hex((extract(epoch from clock_timestamp()) * 1000)::bigint), 12, '0') as hex) as time,
+            (select replace(gen_random_uuid()::text, '-', '') as hex) as noise
+    $$;

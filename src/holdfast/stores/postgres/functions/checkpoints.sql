@@ -1,3 +1,5 @@
+-- Checkpoints: the progress that a worker writes.
+
 -- Write a batch of checkpoints: the new entries, and the next states that `rules` computed. A run is written only if it
 -- has not changed since the caller read it.
 --
@@ -227,5 +229,42 @@ begin
             ) as r on true
         )
     )::text;
+end
+$$;
+
+-- Write the waits of runs. The waits of a run keep their order.
+create function await_v1(waiting json) returns void
+    language plpgsql
+    set search_path from current
+    as $$
+begin
+    insert into waits (run_id, place, topic, {{wait_columns}})
+    select r.run_id, n.place, case when n.kind in ('event', 'slot') then n.names ->> 0 end, {{wait_values}}
+    from json_to_recordset(waiting) as r (run_id text, waits json)
+    cross join lateral rows from (
+        json_to_recordset(r.waits) as ({{wait_record}})
+    ) with ordinality as n ({{wait_columns}}, place);
+end
+$$;
+
+-- Remove old audit facts of routine events, which a run repeats. The last {{routine_kept}} are kept.
+create function trim_v1(of_runs text[]) returns void
+    language plpgsql
+    set search_path from current
+    as $$
+begin
+    delete from audits as old
+    using unnest(of_runs) as c (id)
+    cross join lateral (
+        select a.number
+        from audits as a
+        where a.run_id = c.id and a.event in ({{routine}})
+        order by a.number desc
+        offset {{routine_kept}}
+        limit 1
+    ) as last
+    where old.run_id = c.id
+        and old.number <= last.number
+        and old.event in ({{routine}});
 end
 $$;
