@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.instructions.counters import CannotMeasure, find_counter
-from holdfast import Context, Holdfast, kv
+from holdfast import Context, Holdfast, isolated
 
 LIMIT = 1.3
 FEW, MANY = 100, 400
@@ -68,7 +68,7 @@ async def _execute(kind: str, count: int) -> None:
         return count
 
     if kind == "isolated":
-        await kv.advance(kv.DictionaryNamespace(), hf, "run", type="steps", payload={"count": count})
+        await isolated.advance(isolated.DictionaryNamespace(), hf, "run", type="steps", payload={"count": count})
         return
     async with hf, hf.worker():
         await hf.execute(steps, count)

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from holdfast import Context, Holdfast, RunState, kv
+from holdfast import Context, Holdfast, RunState, isolated
 
 hf = Holdfast("memory://")  # only its workflows are used
 
@@ -80,14 +80,14 @@ class Host:
 
     async def _advance(self, run_id: str, driver: Any) -> None:
         number = int(run_id.removeprefix("order-"))
-        end = await kv.advance(driver, hf, run_id, type="shop.order.v1", payload={"order": number})
+        end = await isolated.advance(driver, hf, run_id, type="shop.order.v1", payload={"order": number})
         if end.state.is_end:
             self.results[run_id] = end.result
         elif end.state is RunState.BLOCKED:  # it waits for an operator, and a host would tell one
             raise RuntimeError(f"{run_id} is blocked: {end.error}")
         elif end.alarm_at is None:
             # It waits for its carrier. In real life the warehouse writes this message.
-            await driver.set(*kv.message(f"{run_id}-carrier", "carrier", "bike" if number % 2 else "van"))
+            await driver.set(*isolated.message(f"{run_id}-carrier", "carrier", "bike" if number % 2 else "van"))
 
     def _seconds_to_next_alarm(self) -> float:
         alarms = [one.alarm_at for one in self._namespaces.values() if one.alarm_at is not None]
@@ -109,21 +109,23 @@ async def play(make: Callable[[str], Any], fatal_calls: Container[int] = ()) -> 
 
 
 async def main() -> None:
-    expected = await play(lambda _: kv.DictionaryNamespace())
+    expected = await play(lambda _: isolated.DictionaryNamespace())
     calls = Watched.calls
     # Three deaths per play: together, these plays die at every call. More deaths would hit the same run three times in
     # a row, and holdfast blocks a run during which the host dies again and again.
     apart = calls // 3 + 1
     for first in range(1, apart + 1):
         fatal_calls = range(first, calls + 1, apart)
-        assert await play(lambda _: kv.DictionaryNamespace(), fatal_calls) == expected, f"it died at {fatal_calls}"
+        assert await play(lambda _: isolated.DictionaryNamespace(), fatal_calls) == expected, (
+            f"it died at {fatal_calls}"
+        )
     print(f"ten dictionaries: a host that dies at any of {calls} calls changes nothing")
 
     with tempfile.TemporaryDirectory() as folder:
-        files: list[kv.SqliteNamespace] = []
+        files: list[isolated.SqliteNamespace] = []
 
-        def make(run_id: str) -> kv.SqliteNamespace:
-            files.append(kv.SqliteNamespace(Path(folder) / f"{run_id}.db"))
+        def make(run_id: str) -> isolated.SqliteNamespace:
+            files.append(isolated.SqliteNamespace(Path(folder) / f"{run_id}.db"))
             return files[-1]
 
         assert await play(make, [calls // 3, calls // 2]) == expected

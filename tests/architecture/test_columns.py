@@ -25,13 +25,13 @@ DECIDING = {
         "stores/postgres/checkpoints.py",
         "stores/postgres/functions/checkpoints.sql",
     },
-    "retry_at": {"kv/values.py"},
+    "retry_at": {"isolated/layout.py"},
 }
 
 
 def places_of(name: str) -> set[str]:
     """Return the files of stores that name a column, besides those that make tables and views for people."""
-    files = [path for folder in ("stores", "kv") for path in (SOURCE / folder).rglob("*")]
+    files = [path for folder in ("stores", "isolated") for path in (SOURCE / folder).rglob("*")]
     texts = [path for path in files if path.suffix in (".py", ".sql", ".lua") and path.name not in TABLES]
     word = re.compile(rf"\b{name}\b", re.IGNORECASE)
     found = {path.relative_to(SOURCE) for path in texts if word.search(path.read_text("utf-8"))}

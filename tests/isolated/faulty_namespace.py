@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, TypeVar
 
-from holdfast.kv.driver import NamespaceDriver, Writes
+from holdfast.isolated.driver import NamespaceDriver, Writes
 
 When = Literal["before", "after"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from holdfast.kv import DictionaryNamespace
-from holdfast.kv.driver import Writes
+from holdfast.isolated import DictionaryNamespace
+from holdfast.isolated.driver import Writes
 
 
 class RecordingNamespace(DictionaryNamespace):

@@ -6,7 +6,7 @@ import sys
 from types import FrameType
 from typing import Any
 
-from holdfast import Context, Holdfast, kv
+from holdfast import Context, Holdfast, isolated
 
 LIMIT = 1.3
 
@@ -27,8 +27,8 @@ def application() -> Holdfast:
     return hf
 
 
-async def isolated(count: int) -> None:
-    await kv.advance(kv.DictionaryNamespace(), application(), "run", type="steps", payload={"count": count})
+async def in_a_namespace(count: int) -> None:
+    await isolated.advance(isolated.DictionaryNamespace(), application(), "run", type="steps", payload={"count": count})
 
 
 async def in_memory(count: int) -> None:
@@ -56,7 +56,7 @@ async def calls(play: Any, count: int) -> int:
 
 async def test_a_step_calls_at_most_a_third_more_functions_than_on_the_memory_store() -> None:
     costs = []
-    for play in (isolated, in_memory):
+    for play in (in_a_namespace, in_memory):
         few, many = await calls(play, 20), await calls(play, 220)
         costs.append((many - few) / 200)
     assert costs[0] <= LIMIT * costs[1], f"{costs[0]} calls per step, on the memory store {costs[1]}"

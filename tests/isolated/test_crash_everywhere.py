@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Break, Context, Continue, Holdfast, Retry, kv, step_info
+from holdfast import Break, Context, Continue, Holdfast, Retry, isolated, step_info
 from holdfast.testing import Harness
 from tests.isolated.faulty_namespace import When
 from tests.isolated.vocabulary import explore
@@ -73,7 +73,7 @@ async def ends(world: World) -> dict[str, Any]:
     """
     for name in NAMES:
         world.start(name, "order", {"name": name})
-    await world.mail("good", kv.message("1", "answer", 1, at=world.now))
+    await world.mail("good", isolated.message("1", "answer", 1, at=world.now))
     await world.play()
     found: dict[str, Any] = {
         name: (end.state, end.result, None if end.error is None else end.error.message)
@@ -124,10 +124,10 @@ async def test_a_process_that_dies_at_any_call_changes_nothing(when: When, part:
 
 async def test_a_process_that_dies_changes_nothing_in_files(tmp_path: Path) -> None:
     expected = await ends(World(application()))
-    files: list[kv.SqliteNamespace] = []
+    files: list[isolated.SqliteNamespace] = []
 
-    def make(run_id: str) -> kv.SqliteNamespace:
-        files.append(kv.SqliteNamespace(tmp_path / f"{run_id}.db"))
+    def make(run_id: str) -> isolated.SqliteNamespace:
+        files.append(isolated.SqliteNamespace(tmp_path / f"{run_id}.db"))
         return files[-1]
 
     crashes: dict[int, When] = {20: "after", 45: "before", 70: "after", 100: "before"}
@@ -146,7 +146,7 @@ async def test_random_programs_end_as_the_interpreter_predicts(batch: int) -> No
 
 
 async def test_a_body_that_kills_its_process_uses_up_its_attempts() -> None:
-    hf, namespace, executed = Holdfast("memory://"), kv.DictionaryNamespace(), 0
+    hf, namespace, executed = Holdfast("memory://"), isolated.DictionaryNamespace(), 0
 
     @hf.workflow("deadly")
     async def deadly(ctx: Context) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Context, Holdfast, RunState, kv
-from holdfast.kv import DictionaryNamespace, SqliteNamespace
-from holdfast.kv.driver import Writes
+from holdfast import Context, Holdfast, RunState, isolated
+from holdfast.isolated import DictionaryNamespace, SqliteNamespace
+from holdfast.isolated.driver import Writes
 from holdfast.testing import NamespaceContract
 
 
@@ -72,10 +72,10 @@ async def test_a_driver_of_a_few_lines_advances_a_run() -> None:
         first = await ctx.step("first", lambda: number)
         return [first, await ctx.receive("second", timeout=60)]
 
-    waiting = await kv.advance(driver, hf, "run", type="order", payload={"number": 1})
+    waiting = await isolated.advance(driver, hf, "run", type="order", payload={"number": 1})
     assert (waiting.state, waiting.alarm_at) == (RunState.SUSPENDED, driver.alarm)
-    await driver.set(*kv.message("m", "second", 2))
-    end = await kv.advance(driver, hf, "run")
+    await driver.set(*isolated.message("m", "second", 2))
+    end = await isolated.advance(driver, hf, "run")
     assert (end.result, driver.alarm) == ([1, 2], None)
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.kv.keys import pack, unpack
-from holdfast.kv.layout import NameRegistry
+from holdfast.isolated.keys import pack, unpack
+from holdfast.isolated.layout import NameRegistry
 
 NUMBERS = st.integers(min_value=0, max_value=2**63)
 PLAIN = st.one_of(NUMBERS, st.text(max_size=5))

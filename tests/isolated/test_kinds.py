@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Holdfast, Retry, Rollback, SyncContext, kv, step_info
+from holdfast import Context, Holdfast, Retry, Rollback, SyncContext, isolated, step_info
 from holdfast.testing import Harness
 from tests.isolated.faulty_namespace import When
 from tests.isolated.world import World
@@ -74,11 +74,11 @@ def application() -> Holdfast:  # noqa: C901 - one small workflow of each kind
     return hf
 
 
-async def isolated(world: World) -> dict[str, Any]:
+async def in_a_namespace(world: World) -> dict[str, Any]:
     """Play one run of each kind. Return how they ended."""
     for name in reversed(PAYLOADS):  # the watcher first, because on the memory store it also exists before the event
         world.start(name, name, PAYLOADS[name])
-    await world.mail("signup", kv.message("1", "confirmed", "yes", at=world.now))
+    await world.mail("signup", isolated.message("1", "confirmed", "yes", at=world.now))
     await world.play()
     return {
         name: (end.state, end.result, end.error and end.error.message)
@@ -104,14 +104,14 @@ async def in_memory() -> dict[str, Any]:
 
 
 async def test_every_kind_of_run_ends_as_on_the_memory_store() -> None:
-    assert await isolated(World(application())) == await in_memory()
+    assert await in_a_namespace(World(application())) == await in_memory()
 
 
 @pytest.mark.both_tiers
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_process_that_dies_at_any_call_changes_nothing_for_any_kind(when: When) -> None:
     undisturbed = World(application())
-    expected = await isolated(undisturbed)
+    expected = await in_a_namespace(undisturbed)
     for number in range(1, len(undisturbed.counter.names) + 1, amount(short=9, long=1)):
         world = World(application(), crashes={number: when})
-        assert await isolated(world) == expected, f"the process died {when} call {number}"
+        assert await in_a_namespace(world) == expected, f"the process died {when} call {number}"

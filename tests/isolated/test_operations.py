@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from holdfast import Break, Context, Continue, Holdfast, Rollback, RunState, kv
+from holdfast import Break, Context, Continue, Holdfast, Rollback, RunState, isolated
 from holdfast.core.clock import SECOND
-from holdfast.kv.driver import Writes
-from holdfast.kv.keys import pack, unpack
-from holdfast.kv.layout import HISTORY, METADATA, NAMES, OUTBOX, WORKFLOW
+from holdfast.isolated.driver import Writes
+from holdfast.isolated.keys import pack, unpack
+from holdfast.isolated.layout import HISTORY, METADATA, NAMES, OUTBOX, WORKFLOW
 from holdfast.testing import Harness, VirtualClock
 from tests.isolated.recording_namespace import RecordingNamespace
 from tests.isolated.world import contents_of
@@ -23,11 +23,11 @@ async def echo(number: int) -> int:
     return number
 
 
-async def alarm(namespace: kv.DictionaryNamespace) -> datetime | None:
+async def alarm(namespace: isolated.DictionaryNamespace) -> datetime | None:
     return namespace.alarm_at
 
 
-async def locations(namespace: kv.DictionaryNamespace) -> list[str]:
+async def locations(namespace: isolated.DictionaryNamespace) -> list[str]:
     return sorted((await contents_of(namespace, "run")).entries)
 
 
@@ -44,7 +44,7 @@ async def test_a_loop_keeps_the_newest_iterations_in_the_namespace() -> None:
         await ctx.receive("go")
         return found
 
-    await kv.advance(namespace, hf, "run", type="loop")
+    await isolated.advance(namespace, hf, "run", type="loop")
     async with Harness(hf) as h:
         run = await h.start("loop")
         await h.settle()
@@ -67,7 +67,7 @@ async def test_a_join_runs_its_branches_and_one_batch_writes_results_that_come_t
 
         return await ctx.join("fetch-all", {"user": user, "posts": posts})
 
-    end = await kv.advance(namespace, hf, "run", type="join")
+    end = await isolated.advance(namespace, hf, "run", type="join")
     assert end.result == {"user": "ada", "posts": "two"}
     assert await locations(namespace) == ["fetch-all/posts/posts", "fetch-all/user/user"]
 
@@ -85,12 +85,12 @@ async def test_a_race_with_a_timeout_sets_the_alarm_and_ends_when_it_is_due() ->
 
         return list(await ctx.race("limit", {"work": work, "timeout": timeout}))
 
-    first = await kv.advance(namespace, hf, "run", type="race", clock=clock)
+    first = await isolated.advance(namespace, hf, "run", type="race", clock=clock)
     assert first.state is RunState.SUSPENDED
     assert first.alarm_at is not None
     assert first.alarm_at == namespace.alarm_at
     clock.pass_to(clock.now() + 5 * SECOND)
-    end = await kv.advance(namespace, hf, "run", clock=clock)
+    end = await isolated.advance(namespace, hf, "run", clock=clock)
     assert (end.state, end.result, end.alarm_at) == (RunState.SUCCEEDED, ["timeout", None], None)
     assert await alarm(namespace) is None
 
@@ -102,14 +102,14 @@ async def test_messages_are_received_in_the_order_of_their_ids_and_once() -> Non
     async def listen(ctx: Context) -> list[Any]:
         return [await ctx.receive("item") for _ in range(3)]
 
-    await kv.advance(namespace, hf, "run", type="listen")
-    await namespace.set(*kv.message("2", "item", "second"))
-    await namespace.set(*kv.message("1", "item", "first"))
-    await kv.advance(namespace, hf, "run")
-    await namespace.set(*kv.message("1", "item", "first"))  # the sender did not get the answer, and repeats
-    await kv.advance(namespace, hf, "run")
-    await namespace.set(*kv.message("3", "item", "third"))
-    end = await kv.advance(namespace, hf, "run")
+    await isolated.advance(namespace, hf, "run", type="listen")
+    await namespace.set(*isolated.message("2", "item", "second"))
+    await namespace.set(*isolated.message("1", "item", "first"))
+    await isolated.advance(namespace, hf, "run")
+    await namespace.set(*isolated.message("1", "item", "first"))  # the sender did not get the answer, and repeats
+    await isolated.advance(namespace, hf, "run")
+    await namespace.set(*isolated.message("3", "item", "third"))
+    end = await isolated.advance(namespace, hf, "run")
     assert end.result == ["first", "second", "third"]
 
 
@@ -120,11 +120,11 @@ async def test_a_message_that_came_before_the_deadline_beats_it_even_if_the_host
     async def listen(ctx: Context) -> Any:
         return await ctx.receive("item", timeout=10)
 
-    waiting = await kv.advance(namespace, hf, "run", type="listen", clock=clock)
+    waiting = await isolated.advance(namespace, hf, "run", type="listen", clock=clock)
     assert waiting.alarm_at is not None
-    await namespace.set(*kv.message("1", "item", "in time", at=waiting.alarm_at.replace(second=9)))
+    await namespace.set(*isolated.message("1", "item", "in time", at=waiting.alarm_at.replace(second=9)))
     clock.pass_to(clock.now() + 60 * SECOND)
-    assert (await kv.advance(namespace, hf, "run", clock=clock)).result == "in time"
+    assert (await isolated.advance(namespace, hf, "run", clock=clock)).result == "in time"
 
 
 async def test_a_rollback_undoes_finished_steps_in_reverse_order() -> None:
@@ -137,7 +137,7 @@ async def test_a_rollback_undoes_finished_steps_in_reverse_order() -> None:
         await ctx.step("flight", lambda: "f", undo=undone.append)
         raise Rollback("no car")
 
-    end = await kv.advance(namespace, hf, "run", type="trip")
+    end = await isolated.advance(namespace, hf, "run", type="trip")
     assert (end.state, undone) == (RunState.FAILED, ["f", "h"])
     assert end.error is not None
     assert "no car" in end.error.message
@@ -153,9 +153,9 @@ async def test_versions_and_removed_entries_work() -> None:
         await ctx.receive("go")
         return found
 
-    await kv.advance(namespace, hf, "run", type="changed")
-    await namespace.set(*kv.message("1", "go"))
-    assert (await kv.advance(namespace, hf, "run")).result == 2
+    await isolated.advance(namespace, hf, "run", type="changed")
+    await namespace.set(*isolated.message("1", "go"))
+    assert (await isolated.advance(namespace, hf, "run")).result == 2
 
 
 async def test_a_step_writes_its_entry_its_metadata_and_the_seal() -> None:
@@ -166,7 +166,7 @@ async def test_a_step_writes_its_entry_its_metadata_and_the_seal() -> None:
         for number in range(3):
             await ctx.step("same", echo, number)
 
-    await kv.advance(namespace, hf, "run", type="steps")
+    await isolated.advance(namespace, hf, "run", type="steps")
     # The lease; a step each, with two new names; and the end with the last step.
     assert [kinds(writes).count(HISTORY) for writes in namespace.batches] == [0, 1, 1, 1]
     assert sorted(kinds(namespace.batches[2])) == [NAMES, HISTORY, WORKFLOW, WORKFLOW, METADATA]  # opening and seal
@@ -181,9 +181,9 @@ async def test_an_advance_that_finds_nothing_new_writes_nothing() -> None:
         await ctx.step("one", lambda: 1)
         return await ctx.receive("item")
 
-    before = await kv.advance(namespace, hf, "run", type="listen")
+    before = await isolated.advance(namespace, hf, "run", type="listen")
     namespace.batches.clear()
-    assert await kv.advance(namespace, hf, "run") == before
+    assert await isolated.advance(namespace, hf, "run") == before
     assert namespace.batches == []
 
 
@@ -196,9 +196,9 @@ async def test_a_run_that_stands_still_is_not_read_whole() -> None:
             await ctx.step("one", echo, number)
         return await ctx.receive("item")
 
-    await kv.advance(namespace, hf, "run", type="listen")
+    await isolated.advance(namespace, hf, "run", type="listen")
     namespace.reads.clear()
-    await kv.advance(namespace, hf, "run")
+    await isolated.advance(namespace, hf, "run")
     assert {unpack(key)[0] for key in namespace.reads} == {WORKFLOW}
 
 
@@ -213,11 +213,11 @@ async def test_a_replay_writes_no_entry_again() -> None:
         await ctx.receive("item")
         return await ctx.receive("item")
 
-    await kv.advance(namespace, hf, "run", type="listen")
+    await isolated.advance(namespace, hf, "run", type="listen")
     namespace.batches.clear()
-    await namespace.set(*kv.message("1", "item"))
+    await namespace.set(*isolated.message("1", "item"))
     namespace.batches.clear()
-    await kv.advance(namespace, hf, "run")
+    await isolated.advance(namespace, hf, "run")
     assert executed == list(range(20))
     assert [kinds(writes).count(HISTORY) for writes in namespace.batches] == [1]  # lease and message in one batch
 
@@ -230,12 +230,12 @@ async def test_an_ended_run_returns_its_end_and_writes_nothing() -> None:
         ctx.emit("done", 1)
         return "over"
 
-    end = await kv.advance(namespace, hf, "run", type="short")
+    end = await isolated.advance(namespace, hf, "run", type="short")
     assert len(namespace.batches) == 1
-    await namespace.set(*kv.message("1", "late"))
+    await namespace.set(*isolated.message("1", "late"))
     namespace.batches.clear()
-    assert await kv.advance(namespace, hf, "run") == end
+    assert await isolated.advance(namespace, hf, "run") == end
     assert namespace.batches == []
-    await kv.delivered(namespace, [item.id for item in end.outbox])
-    assert (await kv.advance(namespace, hf, "run")).outbox == ()
+    await isolated.delivered(namespace, [item.id for item in end.outbox])
+    assert (await isolated.advance(namespace, hf, "run")).outbox == ()
     assert await namespace.list(pack((OUTBOX,))) == []

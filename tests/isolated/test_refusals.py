@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Context, Holdfast, InvalidRequest, RunState, SchemaOutOfDate, UnknownWorkflow, Unreadable, kv
-from holdfast.kv.keys import pack
-from holdfast.kv.layout import HEADER, HISTORY, MESSAGES
-from holdfast.kv.values import NamespaceHeader, encode
+from holdfast import Context, Holdfast, InvalidRequest, RunState, SchemaOutOfDate, UnknownWorkflow, Unreadable, isolated
+from holdfast.isolated.keys import pack
+from holdfast.isolated.layout import HEADER, HISTORY, MESSAGES
+from holdfast.isolated.values import NamespaceHeader, encode
 from tests.isolated.recording_namespace import RecordingNamespace
 
 
@@ -38,45 +38,45 @@ def application() -> Holdfast:
 async def test_a_driver_that_raises_is_named_and_the_run_goes_on_later(call: str) -> None:
     hf, namespace = application(), RecordingNamespace()
     namespace.fail = {call}
-    with pytest.raises(kv.DriverFailed, match=rf"driver\.{call}: raised OSError: the disk is full") as raised:
-        await kv.advance(namespace, hf, "run", type="two")
+    with pytest.raises(isolated.DriverFailed, match=rf"driver\.{call}: raised OSError: the disk is full") as raised:
+        await isolated.advance(namespace, hf, "run", type="two")
     assert raised.value.call == call
     namespace.fail = set()
-    assert (await kv.advance(namespace, hf, "run", type="two")).result == [1, 2]
+    assert (await isolated.advance(namespace, hf, "run", type="two")).result == [1, 2]
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
 async def test_a_lost_batch_is_noticed_and_the_run_goes_on_later(lost: int) -> None:
     hf, namespace = application(), RecordingNamespace()
     namespace.drop = lambda number: number == lost
-    with pytest.raises(kv.DriverFailed, match=r"driver\.batch: returned, but its writes are not there"):
-        await kv.advance(namespace, hf, "run", type="two")
+    with pytest.raises(isolated.DriverFailed, match=r"driver\.batch: returned, but its writes are not there"):
+        await isolated.advance(namespace, hf, "run", type="two")
     assert len(namespace.batches) == lost
-    assert (await kv.advance(namespace, hf, "run", type="two")).result == [1, 2]
+    assert (await isolated.advance(namespace, hf, "run", type="two")).result == [1, 2]
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 async def test_a_batch_that_was_written_in_part_is_noticed(number: int) -> None:
     undisturbed = RecordingNamespace()
-    await kv.advance(undisturbed, application(), "run", type="two")
+    await isolated.advance(undisturbed, application(), "run", type="two")
     whole = len(undisturbed.batches[number - 1])
     for torn in range(1, whole):
         hf, namespace = application(), RecordingNamespace()
         namespace.tear_at, namespace.torn = number, torn
-        with pytest.raises(kv.DriverFailed, match=r"driver\.batch: raised OSError"):
-            await kv.advance(namespace, hf, "run", type="two")
+        with pytest.raises(isolated.DriverFailed, match=r"driver\.batch: raised OSError"):
+            await isolated.advance(namespace, hf, "run", type="two")
         before = dict(namespace.data)
         with pytest.raises(Unreadable):
-            await kv.advance(namespace, hf, "run", type="two")
+            await isolated.advance(namespace, hf, "run", type="two")
         assert namespace.data == before
 
 
 async def test_a_batch_of_which_nothing_was_written_can_be_repeated() -> None:
     hf, namespace = application(), RecordingNamespace()
     namespace.tear_at = 2
-    with pytest.raises(kv.DriverFailed):
-        await kv.advance(namespace, hf, "run", type="two")
-    assert (await kv.advance(namespace, hf, "run", type="two")).result == [1, 2]
+    with pytest.raises(isolated.DriverFailed):
+        await isolated.advance(namespace, hf, "run", type="two")
+    assert (await isolated.advance(namespace, hf, "run", type="two")).result == [1, 2]
 
 
 async def test_no_step_executes_before_its_lease_is_written() -> None:
@@ -87,24 +87,24 @@ async def test_no_step_executes_before_its_lease_is_written() -> None:
         await ctx.step("one", executed.append, 1)
 
     namespace.fail = {"batch"}
-    with pytest.raises(kv.DriverFailed):
-        await kv.advance(namespace, hf, "run", type="eager")
+    with pytest.raises(isolated.DriverFailed):
+        await isolated.advance(namespace, hf, "run", type="eager")
     assert executed == []
     namespace.fail = set()
-    await kv.advance(namespace, hf, "run", type="eager")
+    await isolated.advance(namespace, hf, "run", type="eager")
     assert executed == [1]
 
 
 async def test_keys_out_of_order_are_refused() -> None:
     hf, namespace = application(), RecordingNamespace()
-    await kv.advance(namespace, hf, "run", type="listen")
+    await isolated.advance(namespace, hf, "run", type="listen")
     before = dict(namespace.data)
     namespace.listed = lambda keys: list(reversed(keys))
-    with pytest.raises(kv.DriverFailed, match=r"driver\.list: .* not in byte order"):
-        await kv.advance(namespace, hf, "run")
+    with pytest.raises(isolated.DriverFailed, match=r"driver\.list: .* not in byte order"):
+        await isolated.advance(namespace, hf, "run")
     assert namespace.data == before
     namespace.listed = lambda keys: keys
-    assert (await kv.advance(namespace, hf, "run")).state is RunState.SUSPENDED
+    assert (await isolated.advance(namespace, hf, "run")).state is RunState.SUSPENDED
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ async def test_keys_out_of_order_are_refused() -> None:
 async def test_a_list_of_something_else_is_refused(strange: Any, found: str) -> None:
     hf, namespace = application(), RecordingNamespace()
     namespace.listed = lambda keys: strange
-    with pytest.raises(kv.DriverFailed, match=rf"driver\.list: returned {found}"):
-        await kv.advance(namespace, hf, "run", type="two")
+    with pytest.raises(isolated.DriverFailed, match=rf"driver\.list: returned {found}"):
+        await isolated.advance(namespace, hf, "run", type="two")
 
 
-class RecordsNamespace(kv.DictionaryNamespace):
+class RecordsNamespace(isolated.DictionaryNamespace):
     """A driver whose author expected a batch of objects."""
 
     async def batch(self, writes: Any) -> None:
@@ -126,7 +126,7 @@ class RecordsNamespace(kv.DictionaryNamespace):
             self.data[write.key] = write.value
 
 
-class NoDeleteNamespace(kv.DictionaryNamespace):
+class NoDeleteNamespace(isolated.DictionaryNamespace):
     """A driver that keeps None as the value of a key that a batch deletes."""
 
     async def batch(self, writes: Any) -> None:
@@ -134,8 +134,8 @@ class NoDeleteNamespace(kv.DictionaryNamespace):
 
 
 async def test_a_driver_that_expects_another_batch_is_told_what_a_batch_is() -> None:
-    with pytest.raises(kv.DriverFailed, match=r"driver\.batch: raised AttributeError: .* a list of pairs"):
-        await kv.advance(RecordsNamespace(), application(), "run", type="two")
+    with pytest.raises(isolated.DriverFailed, match=r"driver\.batch: raised AttributeError: .* a list of pairs"):
+        await isolated.advance(RecordsNamespace(), application(), "run", type="two")
 
 
 async def test_a_driver_that_does_not_delete_is_told_what_a_batch_is() -> None:
@@ -146,25 +146,25 @@ async def test_a_driver_that_does_not_delete_is_told_what_a_batch_is() -> None:
         await ctx.receive("one")
         await ctx.sleep(3600)
 
-    await kv.advance(namespace, hf, "run", type="listen")
-    await namespace.set(*kv.message("1", "one"))
-    await kv.advance(namespace, hf, "run")
-    await namespace.set(*kv.message("2", "other"))
-    with pytest.raises(kv.DriverFailed, match=r"driver\.get: returned None .* the value None deletes the key"):
-        await kv.advance(namespace, hf, "run")
+    await isolated.advance(namespace, hf, "run", type="listen")
+    await namespace.set(*isolated.message("1", "one"))
+    await isolated.advance(namespace, hf, "run")
+    await namespace.set(*isolated.message("2", "other"))
+    with pytest.raises(isolated.DriverFailed, match=r"driver\.get: returned None .* the value None deletes the key"):
+        await isolated.advance(namespace, hf, "run")
 
 
 async def test_an_object_that_is_no_driver_is_refused() -> None:
     driver: Any = {}
     with pytest.raises(InvalidRequest, match="dict is not a driver of a namespace: it has no method list, batch"):
-        await kv.advance(driver, application(), "run", type="two")
+        await isolated.advance(driver, application(), "run", type="two")
 
 
 async def test_a_driver_without_coroutines_is_named() -> None:
     namespace: Any = RecordingNamespace()
     namespace.list = lambda prefix: []
-    with pytest.raises(kv.DriverFailed, match=r"driver\.list: raised TypeError"):
-        await kv.advance(namespace, application(), "run", type="two")
+    with pytest.raises(isolated.DriverFailed, match=r"driver\.list: raised TypeError"):
+        await isolated.advance(namespace, application(), "run", type="two")
 
 
 async def test_a_lost_delivery_is_noticed() -> None:
@@ -174,23 +174,25 @@ async def test_a_lost_delivery_is_noticed() -> None:
     async def tell(ctx: Context) -> None:
         ctx.emit("news", 1)
 
-    end = await kv.advance(namespace, hf, "run", type="tell")
+    end = await isolated.advance(namespace, hf, "run", type="tell")
     namespace.drop = lambda number: True
-    with pytest.raises(kv.DriverFailed, match=r"driver\.batch: returned, but a key that it deletes is still there"):
-        await kv.delivered(namespace, [end.outbox[0].id])
-    assert (await kv.advance(namespace, hf, "run")).outbox == end.outbox
+    with pytest.raises(
+        isolated.DriverFailed, match=r"driver\.batch: returned, but a key that it deletes is still there"
+    ):
+        await isolated.delivered(namespace, [end.outbox[0].id])
+    assert (await isolated.advance(namespace, hf, "run")).outbox == end.outbox
 
 
-@pytest.mark.parametrize("ids", ["start:a", [1], [kv.OutboxItem(id="a", kind="emit", name="news")]])
+@pytest.mark.parametrize("ids", ["start:a", [1], [isolated.OutboxItem(id="a", kind="emit", name="news")]])
 async def test_ids_of_another_kind_are_refused(ids: Any) -> None:
     with pytest.raises(InvalidRequest, match="expected"):
-        await kv.delivered(kv.DictionaryNamespace(), ids)
+        await isolated.delivered(isolated.DictionaryNamespace(), ids)
 
 
 async def test_a_payload_that_does_not_fit_is_refused_before_anything_is_written() -> None:
-    namespace = kv.DictionaryNamespace()
+    namespace = isolated.DictionaryNamespace()
     with pytest.raises(InvalidRequest, match="payload of 'two' does not fit"):
-        await kv.advance(namespace, application(), "run", type="two", payload={"wrong": 1})
+        await isolated.advance(namespace, application(), "run", type="two", payload={"wrong": 1})
     assert namespace.data == {}
 
 
@@ -202,47 +204,47 @@ async def test_a_second_advance_at_the_same_time_is_refused() -> None:
         async def body() -> None:
             executed.append(1)
             with pytest.raises(InvalidRequest, match="run is being advanced already, and a namespace has one writer"):
-                await kv.advance(namespace, hf, "run")
+                await isolated.advance(namespace, hf, "run")
 
         await ctx.step("one", body)
         return len(executed)
 
-    assert (await kv.advance(namespace, hf, "run", type="once")).result == 1
-    assert (await kv.advance(namespace, hf, "run")).result == 1
+    assert (await isolated.advance(namespace, hf, "run", type="once")).result == 1
+    assert (await isolated.advance(namespace, hf, "run")).result == 1
 
 
 async def test_a_workflow_instead_of_the_name_of_its_type_is_refused() -> None:
     function: Any = application().workflow("other")(lambda ctx: None)
     with pytest.raises(InvalidRequest, match="expected the name of the type"):
-        await kv.advance(kv.DictionaryNamespace(), application(), "run", type=function)
+        await isolated.advance(isolated.DictionaryNamespace(), application(), "run", type=function)
 
 
 async def test_the_namespace_of_another_run_is_refused() -> None:
     hf, namespace = application(), RecordingNamespace()
-    await kv.advance(namespace, hf, "run", type="listen")
+    await isolated.advance(namespace, hf, "run", type="listen")
     before = dict(namespace.data)
     with pytest.raises(InvalidRequest, match="belongs to run run, not to other"):
-        await kv.advance(namespace, hf, "other", type="listen")
+        await isolated.advance(namespace, hf, "other", type="listen")
     assert namespace.data == before
 
 
 async def test_another_schema_number_is_refused() -> None:
     hf, namespace = application(), RecordingNamespace()
-    await kv.advance(namespace, hf, "run", type="listen")
+    await isolated.advance(namespace, hf, "run", type="listen")
     namespace.data[HEADER] = encode(NamespaceHeader(schema=99, run_id="run"))
     before = dict(namespace.data)
     with pytest.raises(SchemaOutOfDate, match="schema 99"):
-        await kv.advance(namespace, hf, "run")
+        await isolated.advance(namespace, hf, "run")
     assert namespace.data == before
 
 
 async def test_an_entry_that_is_missing_is_noticed() -> None:
     hf, namespace = application(), RecordingNamespace()
-    await kv.advance(namespace, hf, "run", type="listen")
+    await isolated.advance(namespace, hf, "run", type="listen")
     for key in [key for key in namespace.data if key.startswith((pack((HISTORY,)), pack((5,))))]:
         del namespace.data[key]
     with pytest.raises(Unreadable, match="a batch of the driver was not atomic"):
-        await kv.advance(namespace, hf, "run")
+        await isolated.advance(namespace, hf, "run")
 
 
 @pytest.mark.parametrize(
@@ -253,7 +255,7 @@ async def test_keys_that_holdfast_did_not_write_are_refused(key: bytes) -> None:
     await namespace.set(key, b"value")
     namespace.batches.clear()
     with pytest.raises(Unreadable):
-        await kv.advance(namespace, hf, "run", type="two")
+        await isolated.advance(namespace, hf, "run", type="two")
     assert (namespace.data, namespace.batches) == ({key: b"value"}, [])
 
 
@@ -261,13 +263,13 @@ async def test_mail_that_is_garbage_is_refused() -> None:
     hf, namespace = application(), RecordingNamespace()
     await namespace.set(pack((MESSAGES, "1")), b"garbage")
     with pytest.raises(Unreadable):
-        await kv.advance(namespace, hf, "run", type="two")
+        await isolated.advance(namespace, hf, "run", type="two")
 
 
 @given(st.data())
 async def test_a_damaged_namespace_is_refused_or_read_and_never_half_written(data: st.DataObject) -> None:
     hf, namespace = application(), RecordingNamespace()
-    await kv.advance(namespace, hf, "run", type="listen")
+    await isolated.advance(namespace, hf, "run", type="listen")
     key = data.draw(st.sampled_from(sorted(namespace.data)))
     if data.draw(st.booleans()):
         namespace.data[key] = data.draw(st.binary(max_size=20))
@@ -276,39 +278,39 @@ async def test_a_damaged_namespace_is_refused_or_read_and_never_half_written(dat
     before = dict(namespace.data)
     namespace.batches.clear()
     try:
-        await kv.advance(namespace, hf, "run")
+        await isolated.advance(namespace, hf, "run")
     except (Unreadable, SchemaOutOfDate, InvalidRequest):
         assert (namespace.data, namespace.batches) == (before, [])
 
 
 async def test_a_run_that_does_not_exist_needs_a_type() -> None:
     with pytest.raises(InvalidRequest, match="no run run in this namespace yet"):
-        await kv.advance(kv.DictionaryNamespace(), application(), "run")
+        await isolated.advance(isolated.DictionaryNamespace(), application(), "run")
 
 
 async def test_an_unknown_type_is_refused_before_anything_is_written() -> None:
-    namespace = kv.DictionaryNamespace()
+    namespace = isolated.DictionaryNamespace()
     with pytest.raises(UnknownWorkflow):
-        await kv.advance(namespace, application(), "run", type="three")
+        await isolated.advance(namespace, application(), "run", type="three")
     assert namespace.data == {}
 
 
 async def test_another_type_than_that_of_the_run_is_refused() -> None:
-    hf, namespace = application(), kv.DictionaryNamespace()
-    await kv.advance(namespace, hf, "run", type="listen")
+    hf, namespace = application(), isolated.DictionaryNamespace()
+    await isolated.advance(namespace, hf, "run", type="listen")
     with pytest.raises(InvalidRequest, match="has the type 'listen', not 'two'"):
-        await kv.advance(namespace, hf, "run", type="two")
+        await isolated.advance(namespace, hf, "run", type="two")
 
 
 @pytest.mark.parametrize("option", ["key", "reuse", "priority", "retention", "limit", "cron", "queue"])
 async def test_what_needs_a_shared_store_is_refused_with_the_reason(option: str) -> None:
     options: Any = {option: "x"}
     with pytest.raises(InvalidRequest, match=rf"advance\({option}=…\): .* this needs a store"):
-        await kv.advance(kv.DictionaryNamespace(), application(), "run", type="two", **options)
+        await isolated.advance(isolated.DictionaryNamespace(), application(), "run", type="two", **options)
 
 
 async def test_a_transaction_is_refused_with_the_reason() -> None:
-    end = await kv.advance(kv.DictionaryNamespace(), application(), "run", type="table")
+    end = await isolated.advance(isolated.DictionaryNamespace(), application(), "run", type="table")
     assert end.error is not None
     assert "cannot hold your tables" in end.error.message
 
@@ -329,17 +331,17 @@ def scheduled() -> Holdfast:
 
 
 async def test_a_type_with_a_declared_schedule_is_refused_with_the_reason() -> None:
-    namespace = kv.DictionaryNamespace()
+    namespace = isolated.DictionaryNamespace()
     with pytest.raises(InvalidRequest, match="declared with the schedule 'nightly', which starts runs in a store"):
-        await kv.advance(namespace, scheduled(), "run", type="cleanup")
+        await isolated.advance(namespace, scheduled(), "run", type="cleanup")
     assert namespace.data == {}
 
 
 async def test_a_child_may_have_a_type_with_a_declared_schedule() -> None:
     hf = scheduled()
-    waiting = await kv.advance(kv.DictionaryNamespace(), hf, "run", type="parent")
+    waiting = await isolated.advance(isolated.DictionaryNamespace(), hf, "run", type="parent")
     (item,) = waiting.outbox
-    end = await kv.advance(kv.DictionaryNamespace(), hf, item.run_id or "", start=item)
+    end = await isolated.advance(isolated.DictionaryNamespace(), hf, item.run_id or "", start=item)
     assert end.result == 1
 
 
@@ -350,14 +352,14 @@ async def test_a_child_keeps_its_priority_and_retention_for_the_host() -> None:
     async def parent(ctx: Context) -> None:
         await ctx.start("child", priority=7, retention=60, tags={"shop": "1"})
 
-    (item,) = (await kv.advance(kv.DictionaryNamespace(), hf, "run", type="parent")).outbox
+    (item,) = (await isolated.advance(isolated.DictionaryNamespace(), hf, "run", type="parent")).outbox
     assert item.intent is not None
     assert (item.intent.priority, item.intent.tags) == (7, {"shop": "1"})
 
 
 async def test_a_type_that_may_be_a_flow_is_refused_with_the_reason() -> None:
     with pytest.raises(UnknownWorkflow, match="A flow cannot run in a namespace, because its text is in a store"):
-        await kv.advance(kv.DictionaryNamespace(), application(), "run", type="access.grant")
+        await isolated.advance(isolated.DictionaryNamespace(), application(), "run", type="access.grant")
 
 
 async def test_no_store_is_opened(tmp_path: Any) -> None:
@@ -367,5 +369,5 @@ async def test_no_store_is_opened(tmp_path: Any) -> None:
     async def short(ctx: Context) -> int:
         return 1
 
-    assert (await kv.advance(kv.DictionaryNamespace(), hf, "run", type="short")).result == 1
+    assert (await isolated.advance(isolated.DictionaryNamespace(), hf, "run", type="short")).result == 1
     assert list(tmp_path.iterdir()) == []

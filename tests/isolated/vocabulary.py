@@ -6,7 +6,7 @@ import json
 import random
 from typing import Any
 
-from holdfast import Holdfast, kv
+from holdfast import Holdfast, isolated
 from holdfast.core.clock import SECOND
 from tests.crash.explore import Mismatch, program_of
 from tests.isolated.faulty_namespace import When
@@ -26,13 +26,15 @@ async def perform(program: Program, *, crashes: dict[int, When] | None = None, s
     world.start("root", "program", {"program": program}, **limits)
     for mail, count in mail_of(program).items():
         for each in range(count):
-            await world.mail("root", kv.message(f"{mail}-{each:03}", f"mail{mail}", [mail, each + 1], at=world.now))
+            await world.mail(
+                "root", isolated.message(f"{mail}-{each:03}", f"mail{mail}", [mail, each + 1], at=world.now)
+            )
     for news, count in news_of(program).items():
         for each in range(count):
-            await world.mail("root", kv.event(f"{news}-{each:03}", f"news{news}", [news, each + 1], at=world.now))
+            await world.mail("root", isolated.event(f"{news}-{each:03}", f"news{news}", [news, each + 1], at=world.now))
     if program.get("end") == "cancel":
         await _come_to_hang(world, program["parts"][-1][1][-1][1])
-        await world.mail("root", kv.cancel("enough", "enough", at=world.now))
+        await world.mail("root", isolated.cancel("enough", "enough", at=world.now))
     await world.play()
     details, histories = await world.details()
     expected = Interpreter().root(program)

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Protocol
 
-from holdfast import Holdfast, kv
+from holdfast import Holdfast, isolated
 from holdfast.core.clock import instant, moment
 from holdfast.core.questions import Details
-from holdfast.kv.checked_driver import CheckedDriver
-from holdfast.kv.driver import NamespaceDriver
-from holdfast.kv.loading import Contents, Loader
+from holdfast.isolated.checked_driver import CheckedDriver
+from holdfast.isolated.driver import NamespaceDriver
+from holdfast.isolated.loading import Contents, Loader
 from holdfast.testing.clock import VirtualClock
 from tests.isolated.faulty_namespace import CallCounter, FaultyNamespace, ProcessDied, When
 
@@ -40,13 +40,13 @@ class World:
         self,
         hf: Holdfast,
         *,
-        make: Callable[[str], AlarmedDriver] = lambda _: kv.DictionaryNamespace(),
+        make: Callable[[str], AlarmedDriver] = lambda _: isolated.DictionaryNamespace(),
         crashes: dict[int, When] | None = None,
     ) -> None:
         self.clock = VirtualClock()
         self.counter = CallCounter(crashes or {})
         self.died = 0
-        self.ends: dict[str, kv.Advanced] = {}
+        self.ends: dict[str, isolated.Advanced] = {}
         self._hf = hf
         self._make = make
         self._plain: dict[str, AlarmedDriver] = {}
@@ -121,33 +121,33 @@ class World:
 
     async def _advance(self, run_id: str) -> None:
         driver = self._faulty[run_id]
-        end = await kv.advance(driver, self._hf, run_id, clock=self.clock, **self._starts[run_id])
+        end = await isolated.advance(driver, self._hf, run_id, clock=self.clock, **self._starts[run_id])
         for item in end.outbox:
             await self._deliver(run_id, item)
-        await kv.delivered(driver, [item.id for item in end.outbox])
+        await isolated.delivered(driver, [item.id for item in end.outbox])
         if end.state.is_end:
             self.ends[run_id] = end
             if (parent := self._parents.get(run_id)) is not None:
                 await self._write(
                     parent,
-                    kv.child_ended(run_id, state=end.state, result=end.result, error=end.error, at=self.now),
+                    isolated.child_ended(run_id, state=end.state, result=end.result, error=end.error, at=self.now),
                 )
         # Last, so that a process that dies before this does it all again.
         self._poked.pop(run_id, None)
 
-    async def _deliver(self, run_id: str, item: kv.OutboxItem) -> None:
+    async def _deliver(self, run_id: str, item: isolated.OutboxItem) -> None:
         to = item.run_id
         match item.kind:
             case "start" if to is not None:
                 self._parents[to] = run_id
                 self._open(to, {"start": item})
             case "cancel" if to is not None:
-                await self._write(to, kv.cancel(item.id, item.name, at=self.now))
+                await self._write(to, isolated.cancel(item.id, item.name, at=self.now))
             case "send" if to in self._plain:
-                await self._write(to, kv.message(item.id, item.name, item.payload, at=self.now))
+                await self._write(to, isolated.message(item.id, item.name, item.payload, at=self.now))
             case "emit":
                 for other in [other for other in self._plain if other != run_id]:
-                    await self._write(other, kv.event(item.id, item.name, item.payload, at=self.now))
+                    await self._write(other, isolated.event(item.id, item.name, item.payload, at=self.now))
             case _:
                 pass
 

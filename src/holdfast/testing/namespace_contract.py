@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.kv import NamespaceDriver
+from holdfast.isolated import NamespaceDriver
 
 _ODD_KEYS = [
     b"",

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import holdfast
-import holdfast.kv
+import holdfast.isolated
 import holdfast.testing
 import holdfast.typing
 from tests.docs.reference import introductions
@@ -18,7 +18,7 @@ from tests.docs.reference.entries import Entry, rendered
 from tests.docs.reference.prose import linked, summary
 from tests.docs.reference.schemas import SCHEMAS, schemas
 
-MODULES: Sequence[ModuleType] = (holdfast, holdfast.typing, holdfast.kv, holdfast.testing)
+MODULES: Sequence[ModuleType] = (holdfast, holdfast.typing, holdfast.isolated, holdfast.testing)
 
 NOTE = "<!-- Made by `make reference` from the docstrings. Do not edit. -->"
 
@@ -291,7 +291,7 @@ PAGES = (
     ReferencePage(
         "isolated-runs",
         "Isolated runs",
-        "`kv.advance`, mail for a run, and its outbox",
+        "`isolated.advance`, mail for a run, and its outbox",
         [
             *map(Entry, ("advance", "Advanced", "IsolatedOptions", "message", "event", "child_ended", "cancel")),
             *map(Entry, ("delivered", "OutboxItem")),
@@ -367,14 +367,15 @@ def anchor(heading: str) -> str:
 def links_from(file: str) -> dict[str, str]:
     """The addresses of all entries, as seen from a page.
 
-    The functions of `holdfast.kv` are common words, such as `cancel`, so only their own page and the index link them.
+    The functions of `holdfast.isolated` are common words, such as `cancel`, so only their own page and the index link
+    them.
     """
     known = {name: place for name, place in places().items() if file in (place[0], "README") or not _is_word(name)}
     return {name: f"#{at}" if page == file else f"{page}.md#{at}" for name, (page, at) in known.items()}
 
 
 def _is_word(name: str) -> bool:
-    return name.islower() and public_names().get(name, ("",))[0] == holdfast.kv.__name__
+    return name.islower() and public_names().get(name, ("",))[0] == holdfast.isolated.__name__
 
 
 def contents() -> dict[str, str]:

@@ -20,12 +20,12 @@ from holdfast.core.intent import check_id, described
 from holdfast.core.model import Intent, Run
 from holdfast.core.start_options import EveryRunOptions, check_names, intent_fields
 from holdfast.core.states import RunState
-from holdfast.kv.checked_driver import CheckedDriver
-from holdfast.kv.driver import NamespaceDriver
-from holdfast.kv.host import NAME, NamespaceHost
-from holdfast.kv.loading import Loader
-from holdfast.kv.namespace import Namespace
-from holdfast.kv.outbox import OutboxItem
+from holdfast.isolated.checked_driver import CheckedDriver
+from holdfast.isolated.driver import NamespaceDriver
+from holdfast.isolated.host import NAME, NamespaceHost
+from holdfast.isolated.loading import Loader
+from holdfast.isolated.namespace import Namespace
+from holdfast.isolated.outbox import OutboxItem
 from holdfast.runner.definition import Definition
 from holdfast.runner.registry import Registry
 from holdfast.worker.claimer import PYTHON
@@ -71,7 +71,7 @@ class Advanced(msgspec.Struct, frozen=True, kw_only=True):
     alarm_at: datetime | None = None
     """The time of its alarm: advance it then, or as soon as something is written into its namespace."""
     outbox: tuple[OutboxItem, ...] = ()
-    """Its requests to other runs, oldest first, that the host has not cleared with `kv.delivered`."""
+    """Its requests to other runs, oldest first, that the host has not cleared with `isolated.delivered`."""
 
 
 async def advance(

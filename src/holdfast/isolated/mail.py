@@ -19,9 +19,9 @@ from holdfast.core.intent import check_id, check_text, check_topic
 from holdfast.core.location import check_name
 from holdfast.core.model import Event, MessageToRun
 from holdfast.core.states import RunState
-from holdfast.kv.keys import pack
-from holdfast.kv.layout import MESSAGES
-from holdfast.kv.values import ValueReader, encode
+from holdfast.isolated.keys import pack
+from holdfast.isolated.layout import MESSAGES
+from holdfast.isolated.values import ValueReader, encode
 from holdfast.stores.operations import arrivals, transitions
 from holdfast.stores.operations.unit_of_work import UnitOfWork
 

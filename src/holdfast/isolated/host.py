@@ -12,8 +12,8 @@ from holdfast.core.checkpoint import Finish
 from holdfast.core.clock import Clock, Micros
 from holdfast.core.model import Lease
 from holdfast.core.signals import Signals
-from holdfast.kv.checked_driver import CheckedDriver
-from holdfast.kv.namespace import Namespace
+from holdfast.isolated.checked_driver import CheckedDriver
+from holdfast.isolated.namespace import Namespace
 from holdfast.runner.definition import Definition
 from holdfast.runner.operation import StepCall
 from holdfast.worker.committer import CheckpointSource
@@ -22,7 +22,7 @@ from holdfast.worker.run_driver import RunDriver
 from holdfast.worker.signals import SignalSender
 from holdfast.worker.transactor import Transactor
 
-NAME = "kv"
+NAME = "isolated"
 """The name of the worker in log records and signals."""
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from holdfast.kv.keys import Part, pack, pack_part
+from holdfast.isolated.keys import Part, pack, pack_part
 
 SCHEMA = 1
 """Number of this layout. A namespace with another number is refused."""

@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import InvalidRequest, SchemaOutOfDate, Unreadable
 from holdfast.core.model import Arrival, Entry, Run, Wait
-from holdfast.kv import layout
-from holdfast.kv.checked_driver import CheckedDriver
-from holdfast.kv.keys import Part, unpack
-from holdfast.kv.layout import NameRegistry
-from holdfast.kv.mail import Mail, read_mail
-from holdfast.kv.outbox import OutboxItem, read_item
-from holdfast.kv.values import (
+from holdfast.isolated import layout
+from holdfast.isolated.checked_driver import CheckedDriver
+from holdfast.isolated.keys import Part, unpack
+from holdfast.isolated.layout import NameRegistry
+from holdfast.isolated.mail import Mail, read_mail
+from holdfast.isolated.outbox import OutboxItem, read_item
+from holdfast.isolated.values import (
     ChildStub,
     EventValue,
     Seal,

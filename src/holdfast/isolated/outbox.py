@@ -8,11 +8,11 @@ from typing import Any, Literal
 from holdfast.core.codec import decode_any
 from holdfast.core.errors import InvalidRequest, Unreadable
 from holdfast.core.model import DeadLetter, Event, Intent, MessageToRun, Reply, Value
-from holdfast.kv.checked_driver import CheckedDriver
-from holdfast.kv.driver import NamespaceDriver
-from holdfast.kv.keys import pack
-from holdfast.kv.layout import OUTBOX
-from holdfast.kv.values import ValueReader
+from holdfast.isolated.checked_driver import CheckedDriver
+from holdfast.isolated.driver import NamespaceDriver
+from holdfast.isolated.keys import pack
+from holdfast.isolated.layout import OUTBOX
+from holdfast.isolated.values import ValueReader
 
 ItemKind = Literal["start", "cancel", "send", "emit", "reply", "undelivered"]
 
@@ -20,10 +20,10 @@ ItemKind = Literal["start", "cancel", "send", "emit", "reply", "undelivered"]
 class OutboxItem(Value, frozen=True, kw_only=True):
     """A request of a run to its host, written in the batch of the checkpoint that made it.
 
-    - `start`: begin the child `run_id` in a namespace of its own, with `kv.advance(…, start=item)`.
-    - `cancel`: cancel the child `run_id`, with `kv.cancel`.
-    - `send`: send the message `name` to the run `run_id`, or to the run with the key `key`, with `kv.message`.
-    - `emit`: publish an event on the topic `name`, with `kv.event` in each namespace that may wait for it.
+    - `start`: begin the child `run_id` in a namespace of its own, with `isolated.advance(…, start=item)`.
+    - `cancel`: cancel the child `run_id`, with `isolated.cancel`.
+    - `send`: send the message `name` to the run `run_id`, or to the run with the key `key`, with `isolated.message`.
+    - `emit`: publish an event on the topic `name`, with `isolated.event` in each namespace that may wait for it.
     - `reply`: the answer to the message `name`.
     - `undelivered`: a message that the run did not receive, of a run that keeps these.
     """
@@ -41,7 +41,7 @@ class OutboxItem(Value, frozen=True, kw_only=True):
     key: str | None = None
     """The key of the other run, if the message was sent by key."""
     intent: Intent | None = None
-    """The options of a child that starts. `kv.advance(…, start=item)` reads them."""
+    """The options of a child that starts. `isolated.advance(…, start=item)` reads them."""
 
     @property
     def payload(self) -> Any:

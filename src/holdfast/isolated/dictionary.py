@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from holdfast.kv.driver import Writes, check_writes
+from holdfast.isolated.driver import Writes, check_writes
 
 
 class DictionaryNamespace:

@@ -14,7 +14,7 @@ from typing import Any
 import apsw
 
 from holdfast.core.clock import instant, moment
-from holdfast.kv.driver import Writes, check_writes
+from holdfast.isolated.driver import Writes, check_writes
 
 _BUSY_MILLISECONDS = 5_000
 

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.core.errors import InvalidRequest
-from holdfast.kv.driver import NamespaceDriver, Writes
-from holdfast.kv.failure import DriverFailed
+from holdfast.isolated.driver import NamespaceDriver, Writes
+from holdfast.isolated.failure import DriverFailed
 
 _CALLED = ("get", "list", "batch", "set_alarm", "clear_alarm")  # the host itself calls the other methods
 _BATCH = "a batch is a list of pairs (key, value), all or none, and the value None deletes the key"
@@ -21,7 +21,7 @@ class CheckedDriver:
         if missing := [name for name in _CALLED if not callable(getattr(driver, name, None))]:
             raise InvalidRequest(
                 f"{type(driver).__name__} is not a driver of a namespace: it has no method {', '.join(missing)}; "
-                "see holdfast.kv.NamespaceDriver"
+                "see holdfast.isolated.NamespaceDriver"
             )
         self._driver = driver
 

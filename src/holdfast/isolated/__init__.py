@@ -1,8 +1,8 @@
 """Runs in key-value namespaces of their own: one run, one namespace, one writer, one alarm.
 
-    from holdfast import kv
+    from holdfast import isolated
 
-    end = await kv.advance(driver, hf, run_id, type="shop.checkout", payload={"order": "A-17"})
+    end = await isolated.advance(driver, hf, run_id, type="shop.checkout", payload={"order": "A-17"})
 
 A host (an actor, a durable object, a program with one file per run) supplies the driver and calls `advance`. Start
 reading with `advance`; `namespace` has the layout of the data. Nothing below this package imports it.
@@ -10,22 +10,22 @@ reading with `advance`; `namespace` has the layout of the data. Nothing below th
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.kv.advance import Advanced, IsolatedOptions, advance
-from holdfast.kv.dictionary import DictionaryNamespace
-from holdfast.kv.driver import NamespaceDriver
-from holdfast.kv.failure import DriverFailed
-from holdfast.kv.mail import cancel, child_ended, event, message
-from holdfast.kv.outbox import OutboxItem, delivered
+from holdfast.isolated.advance import Advanced, IsolatedOptions, advance
+from holdfast.isolated.dictionary import DictionaryNamespace
+from holdfast.isolated.driver import NamespaceDriver
+from holdfast.isolated.failure import DriverFailed
+from holdfast.isolated.mail import cancel, child_ended, event, message
+from holdfast.isolated.outbox import OutboxItem, delivered
 
 if TYPE_CHECKING:
-    from holdfast.kv.sqlite import SqliteNamespace
+    from holdfast.isolated.sqlite import SqliteNamespace
 else:
 
     def __getattr__(name: str) -> Any:
         """Load SQLite only for hosts that use it."""
         if name != "SqliteNamespace":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from holdfast.kv.sqlite import SqliteNamespace
+        from holdfast.isolated.sqlite import SqliteNamespace
 
         return SqliteNamespace
 

@@ -17,12 +17,12 @@ from holdfast.core.clock import Micros
 from holdfast.core.hint import News
 from holdfast.core.model import EVENT_RETENTION, RECEIPT_RETENTION, Arrival, AuditFact, Entry, Intent, Lease, Run
 from holdfast.core.states import RunState
-from holdfast.kv import layout
-from holdfast.kv.checked_driver import CheckedDriver
-from holdfast.kv.keys import pack
-from holdfast.kv.loading import Contents
-from holdfast.kv.mail import take_in
-from holdfast.kv.outbox import (
+from holdfast.isolated import layout
+from holdfast.isolated.checked_driver import CheckedDriver
+from holdfast.isolated.keys import pack
+from holdfast.isolated.loading import Contents
+from holdfast.isolated.mail import take_in
+from holdfast.isolated.outbox import (
     OutboxItem,
     cancel_of,
     emit_of,
@@ -31,8 +31,8 @@ from holdfast.kv.outbox import (
     start_of,
     undelivered_of,
 )
-from holdfast.kv.tracked import Tracked
-from holdfast.kv.values import ChildStub, EventValue, NamespaceHeader, Seal, encode, split
+from holdfast.isolated.tracked import Tracked
+from holdfast.isolated.values import ChildStub, EventValue, NamespaceHeader, Seal, encode, split
 from holdfast.stores.memory.state import Published, Record, State
 from holdfast.stores.memory.unit_of_work import StateAudit, StateUnit
 from holdfast.stores.operations import checkpoints, claims, starts
