@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.isolated.keys import pack, unpack
-from holdfast.isolated.layout import NameRegistry
+from holdfast.isolated.layout import NameRegistry, pack, unpack
 
 NUMBERS = st.integers(min_value=0, max_value=2**63)
 PLAIN = st.one_of(NUMBERS, st.text(max_size=5))

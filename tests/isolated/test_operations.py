@@ -8,8 +8,7 @@ from typing import Any
 from holdfast import Break, Context, Continue, Holdfast, Rollback, RunState, isolated
 from holdfast.core.clock import SECOND
 from holdfast.isolated.driver import Writes
-from holdfast.isolated.keys import pack, unpack
-from holdfast.isolated.layout import HISTORY, METADATA, NAMES, OUTBOX, WORKFLOW
+from holdfast.isolated.layout import HISTORY, METADATA, NAMES, OUTBOX, WORKFLOW, pack, unpack
 from holdfast.testing import Harness, VirtualClock
 from tests.isolated.recording_namespace import RecordingNamespace
 from tests.isolated.world import contents_of

@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Context, Holdfast, InvalidRequest, RunState, SchemaOutOfDate, UnknownWorkflow, Unreadable, isolated
-from holdfast.isolated.keys import pack
-from holdfast.isolated.layout import HEADER, HISTORY, MESSAGES
-from holdfast.isolated.values import NamespaceHeader, encode
+from holdfast.isolated.layout import HEADER, HISTORY, MESSAGES, NamespaceHeader, encode, pack
 from tests.isolated.recording_namespace import RecordingNamespace
 
 

@@ -9,8 +9,7 @@ from typing import Any, Protocol
 from holdfast import Holdfast, isolated
 from holdfast.core.clock import instant, moment
 from holdfast.core.questions import Details
-from holdfast.isolated.checked_driver import CheckedDriver
-from holdfast.isolated.driver import NamespaceDriver
+from holdfast.isolated.driver import CheckedDriver, NamespaceDriver
 from holdfast.isolated.loading import Contents, Loader
 from holdfast.testing.clock import VirtualClock
 from tests.isolated.faulty_namespace import CallCounter, FaultyNamespace, ProcessDied, When

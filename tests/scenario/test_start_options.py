@@ -23,8 +23,7 @@ from holdfast.core.schedules import ScheduleOptions
 from holdfast.core.start_options import ATTEMPTS_LIMIT, OPTIONS, EveryRunOptions, StoredRunOptions
 from holdfast.flows.options import OPTION_NAMES
 from holdfast.isolated import DictionaryNamespace, IsolatedOptions, advance
-from holdfast.isolated.layout import STATE
-from holdfast.isolated.values import ValueReader
+from holdfast.isolated.layout import STATE, ValueReader
 from holdfast.testing.harness import Harness
 from holdfast.typing import ChildOptions, StartOptions
 from tests.stage import Stage

@@ -11,11 +11,8 @@ reading with `advance`; `namespace` has the layout of the data. Nothing below th
 from typing import TYPE_CHECKING, Any
 
 from holdfast.isolated.advance import Advanced, IsolatedOptions, advance
-from holdfast.isolated.dictionary import DictionaryNamespace
-from holdfast.isolated.driver import NamespaceDriver
-from holdfast.isolated.failure import DriverFailed
-from holdfast.isolated.mail import cancel, child_ended, event, message
-from holdfast.isolated.outbox import OutboxItem, delivered
+from holdfast.isolated.driver import DictionaryNamespace, DriverFailed, NamespaceDriver
+from holdfast.isolated.mail import OutboxItem, cancel, child_ended, delivered, event, message
 
 if TYPE_CHECKING:
     from holdfast.isolated.sqlite import SqliteNamespace

@@ -20,12 +20,11 @@ from holdfast.core.intent import check_id, described
 from holdfast.core.model import Intent, Run
 from holdfast.core.start_options import EveryRunOptions, check_names, intent_fields
 from holdfast.core.states import RunState
-from holdfast.isolated.checked_driver import CheckedDriver
-from holdfast.isolated.driver import NamespaceDriver
+from holdfast.isolated.driver import CheckedDriver, NamespaceDriver
 from holdfast.isolated.host import NAME, NamespaceHost
 from holdfast.isolated.loading import Loader
+from holdfast.isolated.mail import OutboxItem
 from holdfast.isolated.namespace import Namespace
-from holdfast.isolated.outbox import OutboxItem
 from holdfast.runner.definition import Definition
 from holdfast.runner.registry import Registry
 from holdfast.worker.claimer import PYTHON
@@ -135,7 +134,7 @@ async def _advanced(
     if not namespace.exists:
         _refuse_schedules(registry, type)
         intent = request()
-        if type is not None:  # a child with a wrong payload is created and fails, so that its parent hears of it
+        if type is not None:  # a child with a wrong payload is created and fails, so that its parent gets its end
             _definition(registry, type).signature.decode(intent.payload, f"payload of {type!r}")
         namespace.create(intent, clock.now())
     _check_type(namespace.run, type)
@@ -155,10 +154,10 @@ async def _advanced(
 
 
 async def _move(namespace: Namespace, driver: CheckedDriver, hf: Holdfast, clock: Clock) -> None:
-    """Take in mail, then claim and drive the run as long as it is due."""
+    """Accept mail, then claim and drive the run as long as it is due."""
     session = session_of(hf)
     if not namespace.run.state.is_end:
-        namespace.take_in(clock.now())
+        namespace.accept(clock.now())
     is_alarmed = False
     while _is_due(namespace.run, now := clock.now()):
         if not is_alarmed:

@@ -12,7 +12,7 @@ from holdfast.core.checkpoint import Finish
 from holdfast.core.clock import Clock, Micros
 from holdfast.core.model import Lease
 from holdfast.core.signals import Signals
-from holdfast.isolated.checked_driver import CheckedDriver
+from holdfast.isolated.driver import CheckedDriver
 from holdfast.isolated.namespace import Namespace
 from holdfast.runner.definition import Definition
 from holdfast.runner.operation import StepCall

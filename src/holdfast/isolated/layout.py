@@ -1,10 +1,12 @@
-"""The layout of a namespace: what each key means. Locations are keys of numbers from the registry of names.
+"""The layout of a namespace: what each key means, and its value as MessagePack.
+
+Locations are keys of numbers from the registry of names.
 
 | key | value |
 | --- | --- |
 | (1, index) | a name: part of a location |
 | (2, part, …) | an entry of the history, at its location |
-| (3, id), (3, id, kind) | mail: what the host has written and the run has not taken in |
+| (3, id), (3, id, kind) | mail: what the host has written and the run has not accepted |
 | (3, number) | an arrival in the inbox |
 | (4, 1) … (4, 9) | the run: state, result, error, header, input, input of the generation, waits, values, seal |
 | (4, 10, id) | the receipt of a message |
@@ -18,9 +20,88 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import Any, TypeAlias
 
-from holdfast.isolated.keys import Part, pack, pack_part
+import msgspec
+from msgspec.structs import asdict
+
+from holdfast.core.clock import Micros
+from holdfast.core.columns import columns_of
+from holdfast.core.errors import ErrorRecord
+from holdfast.core.model import Arrival, Entry, Event, Intent, Run, Wait
+
+# Keys as tuples: the encoding whose byte order is tuple order. It is the tuple encoding of FoundationDB for texts,
+# whole numbers from 0 on, and tuples of these in a tuple.
+
+Part: TypeAlias = "str | int | tuple[Part, ...]"
+
+_TEXT = 0x02
+_NESTED = 0x05
+_ZERO = 0x14  # a number of n bytes begins with 0x14 + n
+_LONGEST = 8
+
+
+def pack(parts: Iterable[Part]) -> bytes:
+    """Return the key of a tuple."""
+    return b"".join(map(pack_part, parts))
+
+
+def pack_part(part: Part) -> bytes:
+    """Return the bytes of one part of a key. The key of a tuple is the bytes of its parts, one after the other."""
+    if isinstance(part, int):
+        length = (part.bit_length() + 7) // 8
+        if part < 0 or length > _LONGEST:
+            raise ValueError(f"{part} is not a number of a key")
+        return bytes((_ZERO + length,)) + part.to_bytes(length, "big")
+    if isinstance(part, str):
+        # A zero byte ends the text, so a zero inside it is followed by 0xff, which is in no UTF-8 text.
+        return b"\x02" + part.encode().replace(b"\0", b"\0\xff") + b"\0"
+    return b"\x05" + pack(part) + b"\0"
+
+
+def unpack(key: bytes) -> tuple[Part, ...]:
+    """Return the tuple of a key. Raises `ValueError` if the bytes are not a key."""
+    parts, end = _unpacked(key, 0, is_nested=False)
+    if end != len(key) or pack(parts) != key:
+        raise ValueError(f"{key!r} is not the key of a tuple")
+    return parts
+
+
+def _unpacked(key: bytes, at: int, *, is_nested: bool) -> tuple[tuple[Part, ...], int]:
+    parts: list[Part] = []
+    while at < len(key):
+        code = key[at]
+        if code == 0 and is_nested:
+            return tuple(parts), at + 1
+        if code == _NESTED and not is_nested:
+            nested, at = _unpacked(key, at + 1, is_nested=True)
+            parts.append(nested)
+        elif code == _TEXT:
+            text, at = _text(key, at + 1)
+            parts.append(text)
+        elif _ZERO <= code <= _ZERO + _LONGEST and at + code - _ZERO < len(key):
+            end = at + 1 + code - _ZERO
+            parts.append(int.from_bytes(key[at + 1 : end], "big"))
+            at = end
+        else:
+            raise ValueError(f"{key!r} is not the key of a tuple")
+    if is_nested:
+        raise ValueError(f"{key!r} ends inside a tuple")
+    return tuple(parts), at
+
+
+def _text(key: bytes, at: int) -> tuple[str, int]:
+    end = key.find(b"\0", at)
+    while end >= 0 and key[end + 1 : end + 2] == b"\xff":
+        end = key.find(b"\0", end + 2)
+    if end < 0:
+        raise ValueError(f"{key!r} ends inside a text")
+    return key[at:end].replace(b"\0\xff", b"\0").decode(), end + 1
+
+
+# What the keys mean
 
 SCHEMA = 1
 """Number of this layout. A namespace with another number is refused."""
@@ -97,3 +178,101 @@ class NameRegistry:
         if index >= len(self.names):
             raise ValueError(f"there is no name {index}")
         return self.names[index]
+
+
+# The values
+
+
+class NamespaceHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose namespace it is, and the number of its layout."""
+
+    schema: int
+    run_id: str
+
+
+class Seal(msgspec.Struct, frozen=True, array_like=True):
+    """The counts after a batch. Each batch writes one, so a batch that got lost is noticed."""
+
+    revision: int
+    names: int
+    entries: int
+    events: int
+    outbox: int
+
+
+_COLUMNS = columns_of(Entry)
+_OUTCOME = ("kind", "position", "result", "error", "ref", "since", "has_undo")
+_PROGRESS = ("state", "attempts", "started_at", "finished_at", "retry_at")
+_LATER = [field for field in _COLUMNS if field not in ("location", *_OUTCOME, *_PROGRESS)]
+
+
+def _part_of_entry(name: str, fields: Sequence[str], later: Sequence[str] = ()) -> type[msgspec.Struct]:
+    """Return a struct of some fields of an entry. Their order is part of the layout; `later` ones may be missing."""
+    required = [(field, _COLUMNS[field].annotation) for field in fields]
+    optional = [(field, _COLUMNS[field].annotation, _COLUMNS[field].default) for field in later]
+    return msgspec.defstruct(name, [*required, *optional], frozen=True, array_like=True, gc=False)
+
+
+HistoryValue = _part_of_entry("HistoryValue", _OUTCOME)
+"""The outcome of an operation."""
+EntryMetadata = _part_of_entry("EntryMetadata", _PROGRESS, _LATER)
+"""The progress of an operation."""
+
+_outcome = attrgetter(*_OUTCOME)
+_progress = attrgetter(*_PROGRESS, *_LATER)
+
+
+class ChildStub(msgspec.Struct, frozen=True, kw_only=True):
+    """A child that has not ended, as its parent knows it. A child that waits for a slot has not started."""
+
+    intent: Intent
+    created_at: Micros
+    is_started: bool
+
+
+class EventValue(msgspec.Struct, frozen=True, kw_only=True):
+    """An event that was published in this namespace."""
+
+    event: Event
+    at: Micros
+
+
+encode = msgspec.msgpack.Encoder().encode
+
+
+class ValueReader:
+    """Decodes the values of one type. Raises `ValueError` for bytes that are not such a value."""
+
+    def __init__(self, kind: Any) -> None:
+        self._decode = msgspec.msgpack.Decoder(kind).decode
+
+    def __call__(self, value: bytes) -> Any:
+        try:
+            return self._decode(value)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise ValueError(str(error)) from error
+
+
+read_header = ValueReader(NamespaceHeader)
+read_seal = ValueReader(Seal)
+read_run = ValueReader(Run)
+read_error = ValueReader(ErrorRecord)
+read_waits = ValueReader(tuple[Wait, ...])
+read_values = ValueReader(dict[str, str])
+read_text = ValueReader(str)
+read_instant = ValueReader(int)
+read_history = ValueReader(HistoryValue)
+read_metadata = ValueReader(EntryMetadata)
+read_arrival = ValueReader(Arrival)
+read_child = ValueReader(ChildStub)
+read_event = ValueReader(EventValue)
+
+
+def split(entry: Entry) -> tuple[bytes, bytes]:
+    """Return the two values of an entry: the one of the history, and its metadata."""
+    return encode(_outcome(entry)), encode(_progress(entry))
+
+
+def joined(location: str, history: msgspec.Struct, metadata: msgspec.Struct) -> Entry:
+    """Return an entry from its two values."""
+    return Entry(location=location, **asdict(history), **asdict(metadata))

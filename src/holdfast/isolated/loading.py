@@ -11,14 +11,12 @@ from msgspec.structs import replace
 from holdfast.core.errors import InvalidRequest, SchemaOutOfDate, Unreadable
 from holdfast.core.model import Arrival, Entry, Run, Wait
 from holdfast.isolated import layout
-from holdfast.isolated.checked_driver import CheckedDriver
-from holdfast.isolated.keys import Part, unpack
-from holdfast.isolated.layout import NameRegistry
-from holdfast.isolated.mail import Mail, read_mail
-from holdfast.isolated.outbox import OutboxItem, read_item
-from holdfast.isolated.values import (
+from holdfast.isolated.driver import CheckedDriver
+from holdfast.isolated.layout import (
     ChildStub,
     EventValue,
+    NameRegistry,
+    Part,
     Seal,
     joined,
     read_arrival,
@@ -34,7 +32,9 @@ from holdfast.isolated.values import (
     read_text,
     read_values,
     read_waits,
+    unpack,
 )
+from holdfast.isolated.mail import Mail, OutboxItem, read_item, read_mail
 
 Keys = dict[tuple[Part, ...], bytes]
 """The keys of one kind, by their tuples without the kind."""

@@ -6,8 +6,9 @@ through the outbox.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
+from typing import Any, Self, TypeVar
 
 from msgspec.structs import replace
 
@@ -18,12 +19,12 @@ from holdfast.core.hint import News
 from holdfast.core.model import EVENT_RETENTION, RECEIPT_RETENTION, Arrival, AuditFact, Entry, Intent, Lease, Run
 from holdfast.core.states import RunState
 from holdfast.isolated import layout
-from holdfast.isolated.checked_driver import CheckedDriver
-from holdfast.isolated.keys import pack
+from holdfast.isolated.driver import CheckedDriver
+from holdfast.isolated.layout import ChildStub, EventValue, NamespaceHeader, Seal, encode, pack, split
 from holdfast.isolated.loading import Contents
-from holdfast.isolated.mail import take_in
-from holdfast.isolated.outbox import (
+from holdfast.isolated.mail import (
     OutboxItem,
+    accept,
     cancel_of,
     emit_of,
     reply_of,
@@ -31,8 +32,6 @@ from holdfast.isolated.outbox import (
     start_of,
     undelivered_of,
 )
-from holdfast.isolated.tracked import Tracked
-from holdfast.isolated.values import ChildStub, EventValue, NamespaceHeader, Seal, encode, split
 from holdfast.stores.memory.state import Published, Record, State
 from holdfast.stores.memory.unit_of_work import StateAudit, StateUnit
 from holdfast.stores.operations import checkpoints, claims, starts
@@ -114,10 +113,10 @@ class Namespace:
         header = NamespaceHeader(schema=layout.SCHEMA, run_id=self._id)
         self._pending += [(layout.HEADER, encode(header)), (layout.INPUT, encode(intent.payload))]
 
-    def take_in(self, now: Micros) -> None:
-        """Take in the mail of the host, and forget receipts and events that have expired."""
+    def accept(self, now: Micros) -> None:
+        """Accept the mail of the host, and forget receipts and events that have expired."""
         for key, mail in self._mail.items():
-            take_in(self._unit, self._id, mail, now)
+            accept(self._unit, self._id, mail, now)
             self._pending.append((key, None))
         self._mail = {}
         if self._pending:
@@ -269,3 +268,41 @@ class Namespace:
         if is_stored:
             del self._stubs[child_id]
             self._pending.append((pack((layout.CHILDREN, child_id)), None))
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Tracked(dict[K, V]):
+    """A dictionary of stored values by key. `dirty` are the keys that were set or removed since the last batch."""
+
+    __slots__ = ("dirty",)
+
+    def __init__(self, values: Mapping[K, V] | Iterable[tuple[K, V]] = ()) -> None:
+        super().__init__(values)
+        self.dirty: dict[K, None] = {}
+        """The changed keys, in the order of the changes."""
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self.dirty[key] = None
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: K) -> None:
+        self.dirty[key] = None
+        super().__delitem__(key)
+
+    def pop(self, key: K, *default: Any) -> Any:
+        if key in self:
+            self.dirty[key] = None
+        return super().pop(key, *default)
+
+    def clear(self) -> None:
+        self.dirty |= dict.fromkeys(self)
+        super().clear()
+
+    def __ior__(self, other: Any) -> Self:  # type: ignore[override,misc]  # `dict` declares overloads
+        changed = dict(other)
+        self.dirty |= dict.fromkeys(changed)
+        self.update(changed)
+        return self

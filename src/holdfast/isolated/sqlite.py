@@ -68,7 +68,7 @@ class SqliteNamespace:
 
     @property
     def alarm_at(self) -> datetime | None:
-        """The alarm, for a host that looks into its files."""
+        """The alarm, for a host that reads its files."""
         row = self._run("select at from alarm", ()).fetchone()
         return None if row is None else moment(row[0])
 
