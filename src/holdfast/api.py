@@ -42,9 +42,8 @@ from holdfast.engine.info import RunInfo
 from holdfast.runner.context import Context
 from holdfast.runner.looping import Break, Continue
 from holdfast.runner.registry import Registry
-from holdfast.runner.step_info import step_info
+from holdfast.runner.step_info import TaskContext, step_info
 from holdfast.runner.sync_context import SyncContext
-from holdfast.runner.task_context import TaskContext
 
 __all__ = [
     "Break",

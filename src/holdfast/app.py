@@ -45,9 +45,8 @@ from holdfast.engine.transfers import TIMEOUT_SECONDS, import_lines, new_export
 from holdfast.engine.types import Types
 from holdfast.engine.workers import Workers
 from holdfast.local_workers import LocalWorkers
-from holdfast.runner.decorators import StepDecorator, TaskDecorator, WorkflowDecorator
 from holdfast.runner.pipeline import PipelineDeclaration
-from holdfast.runner.registry import Registry
+from holdfast.runner.registry import Registry, StepDecorator, TaskDecorator, WorkflowDecorator
 from holdfast.store_urls import store_for
 from holdfast.telemetry.hooks import Hooks
 from holdfast.telemetry.metrics import Metrics

@@ -35,18 +35,15 @@ from holdfast.engine.sync_namespaces import (
 from holdfast.engine.topics import Topics
 from holdfast.engine.types import Types
 from holdfast.engine.workers import Workers
-from holdfast.runner.child import Child
-from holdfast.runner.context import StepKeywords
-from holdfast.runner.decorators import StepDecorator, TaskDecorator, WorkflowDecorator
+from holdfast.runner.children import Child
+from holdfast.runner.context import RunView, StepKeywords
+from holdfast.runner.definition import AsyncTask, Step, SyncWorkflow, Task, Workflow
 from holdfast.runner.dry_run import Fit
-from holdfast.runner.message import Message
 from holdfast.runner.pipeline import Pipeline, PipelineDeclaration, PipelineOptions
-from holdfast.runner.run_view import RunView
-from holdfast.runner.step import Step
+from holdfast.runner.receiving import Message
+from holdfast.runner.registry import StepDecorator, TaskDecorator, WorkflowDecorator
 from holdfast.runner.step_info import StepInfo
-from holdfast.runner.sync_child import SyncChild
-from holdfast.runner.task_definition import AsyncTask, Task
-from holdfast.runner.workflow import SyncWorkflow, Workflow
+from holdfast.runner.sync_context import SyncChild
 from holdfast.telemetry.metrics import Metrics
 from holdfast.worker.worker import Worker
 

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast import Holdfast, RunState, StoreUnavailable
 from holdfast.testing.patience import GUARD_SECONDS, until
-from holdfast.worker import heartbeat
+from holdfast.worker import leases
 from tests.duration import lasting
 from tests.faults.app import Post, letters, watch
 from tests.faults.statements import COMMIT, STATEMENTS
@@ -152,7 +152,7 @@ def some_of(statement: str) -> Callable[[str], bool]:
 async def test_nothing_is_lost_or_duplicated_under_load(
     proxy: PostgresProxy, hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "LONGEST_PAUSE_SECONDS", 1.0)  # so that there are heartbeats to cut
+    monkeypatch.setattr(leases, "LONGEST_PAUSE_SECONDS", 1.0)  # so that there are heartbeats to cut
     post = Post(hf)
     async with hf.worker(concurrency=50), post.sending():
         rules = [

@@ -13,7 +13,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.stores.redis.scripts import lua_scripts
 from holdfast.testing.patience import until
-from holdfast.worker import heartbeat
+from holdfast.worker import leases
 from tests.faults.app import Post, workflows
 from tests.proxy import CutMoment
 from tests.redis import RedisProxy
@@ -24,7 +24,7 @@ SCRIPTS = ("load", "commit", "claim", "renew")
 
 
 async def test_cuts_around_scripts_lose_and_repeat_nothing(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "LONGEST_PAUSE_SECONDS", 1.0)  # so that there are heartbeats to cut
+    monkeypatch.setattr(leases, "LONGEST_PAUSE_SECONDS", 1.0)  # so that there are heartbeats to cut
     scripts = lua_scripts()
     moments: tuple[CutMoment, ...] = get_args(CutMoment)
     with RedisProxy(redis_url) as proxy:

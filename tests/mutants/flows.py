@@ -6,7 +6,7 @@ from tests.mutants.mutant import Catch, Edit, Mutant
 
 _TURN = "runner/flow_turn.py"
 _REQUESTS = "runner/flow_requests.py"
-_LIBRARY = "worker/flow_library.py"
+_LIBRARY = "worker/worker_types.py"
 
 
 def _flows(words: str) -> tuple[Catch, ...]:

@@ -75,7 +75,7 @@ REPLAY = (
         breaks="sets of tasks have the same order on every replay",
         edits=(
             Edit(
-                "runner/task.py",
+                "runner/loop.py",
                 "do not expose their context\n\n    def __hash__(self) -> int:\n        return self.serial\n",
                 "do not expose their context\n\n    def __hash__(self) -> int:\n        return object.__hash__(self)\n",
             ),
@@ -124,12 +124,12 @@ REPLAY = (
         breaks="code that does not fit its history executes nothing",
         edits=(
             Edit(
-                "runner/decorators.py",
+                "runner/registry.py",
                 "CRASH_LIMIT, strict: bool = True) -> Any:",
                 "CRASH_LIMIT, strict: bool = False) -> Any:",
             ),
             Edit(
-                "runner/decorators.py",
+                "runner/registry.py",
                 "add: Add, type: str | None = None, *, crash_limit: int = CRASH_LIMIT, strict: bool = True",
                 "add: Add, type: str | None = None, *, crash_limit: int = CRASH_LIMIT, strict: bool = False",
             ),
@@ -261,7 +261,7 @@ REPLAY = (
         breaks="a parent that is replayed finds the child it has started",
         edits=(
             Edit(
-                "runner/child.py",
+                "runner/children.py",
                 "        if recorded is not None and recorded.ref is not None:\n            self.id = recorded.ref\n",
                 "",
             ),
@@ -436,7 +436,7 @@ EVICTION = (
         breaks="after eviction an await never returns and never raises",
         edits=(
             Edit(
-                "runner/task.py",
+                "runner/loop.py",
                 "return asyncio.Future(loop=future.get_loop()).__await__()",
                 "return asyncio.Future.__await__(future)",
             ),
@@ -495,7 +495,7 @@ COMPOSITION = (
         breaks="a map returns the results in the order of its items",
         edits=(
             Edit(
-                "runner/mapping.py",
+                "runner/children.py",
                 "        return list(results.values())\n",
                 "        return list(results.values())[::-1]\n",
             ),
@@ -507,7 +507,7 @@ COMPOSITION = (
         breaks="the children of a map that run at once reach its limit",
         edits=(
             Edit(
-                "runner/mapping.py",
+                "runner/children.py",
                 "                child.create(is_awaited=True, is_parked=True)\n",
                 "                child.create(is_awaited=True)\n",
             ),

@@ -8,7 +8,7 @@ _DRIVER = "worker/run_driver.py"
 _COMMITTER = "worker/committer.py"
 _CLAIMER = "worker/claimer.py"
 _TURN = "runner/turn.py"
-_ATTEMPT = "runner/attempt.py"
+_ATTEMPT = "runner/operation.py"
 _PENDING = "runner/pending_checkpoint.py"
 
 _SIMULATION = Catch("simulation")
@@ -256,7 +256,7 @@ MUTANTS = (
         breaks="a run that kills its workers is blocked after three",
         edits=(
             Edit(
-                "runner/outcome.py",
+                "runner/run_turn.py",
                 "    if run.crashes < definition.crash_limit:\n",
                 "    if run.crashes >= 0:\n",
             ),

@@ -16,11 +16,10 @@ from holdfast.isolated.driver import CheckedDriver
 from holdfast.isolated.namespace import Namespace
 from holdfast.runner.definition import Definition
 from holdfast.runner.operation import StepCall
-from holdfast.worker.committer import CheckpointSource
+from holdfast.worker.committer import CheckpointSource, Transactor
 from holdfast.worker.executor import Executor
 from holdfast.worker.run_driver import RunDriver
 from holdfast.worker.signals import SignalSender
-from holdfast.worker.transactor import Transactor
 
 NAME = "isolated"
 """The name of the worker in log records and signals."""

@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]
 
 from holdfast.core.errors import InvalidRequest
-from holdfast.runner.eviction import ROUND_LIMIT, keep_survivor
-from holdfast.runner.task import RunTask
+from holdfast.runner.eviction import ROUND_LIMIT, keep_for_ever
+from holdfast.runner.loop import RunTask, driving
+from holdfast.runner.violation import place_of_frame
 
 R = TypeVar("R")
 
@@ -101,7 +102,9 @@ def _close(fiber: Fiber) -> None:
             return
         _discard(_below_here(fiber).throw(GreenletExit))
     if not fiber.dead:
-        keep_survivor(fiber, fiber.gr_frame)
+        keep_for_ever(fiber)
+        if driving.loop is not None:
+            driving.loop.survivors.append(place_of_frame(fiber.gr_frame))
 
 
 def _discard(awaitable: object) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.errors import InvalidRequest, JoinFailed, RaceFailed, Rollback
 from holdfast.core.location import check_name
-from holdfast.runner.task import RunTask
+from holdfast.runner.loop import RunTask
 
 if TYPE_CHECKING:
     from holdfast.runner.code_requests import CodeRequests

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,8 +19,7 @@ from holdfast.core.location import iteration_of
 from holdfast.core.model import Entry, EntryKind, EntryState, Event, Intent, MessageToRun, Reply, Run
 from holdfast.core.received import received_in
 from holdfast.core.rounds import ROUNDS_LOCATION, rounds_in
-from holdfast.runner.context import Context
-from holdfast.runner.definition import Definition
+from holdfast.runner.context import Context, version_in
 from holdfast.runner.history import History
 from holdfast.runner.loop import LoopTimer, RunLoop
 from holdfast.runner.open_operations import OpenOperations
@@ -35,7 +34,9 @@ from holdfast.runner.operation import (
     asked_since,
 )
 from holdfast.runner.pending_checkpoint import PendingCheckpoint
-from holdfast.runner.version import version_in
+
+if TYPE_CHECKING:
+    from holdfast.runner.definition import Definition
 
 
 class CodeRequests:

@@ -6,7 +6,8 @@ plain functions that return coroutines.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Iterable, Mapping, MutableMapping
 from datetime import datetime, timedelta
 from functools import cached_property
 from random import Random
@@ -17,31 +18,38 @@ from holdfast.core.clock import Micros, instant, micros, moment
 from holdfast.core.codec import Codec, encode_any
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.ids import derived_id
-from holdfast.core.intent import check_topic, described, unbound
-from holdfast.core.location import check_name, name_from
-from holdfast.core.model import EntryKind, Event, Intent, MessageToRun
+from holdfast.core.intent import check_topic, described, is_count, unbound
+from holdfast.core.location import TIMER_NAME, check_name, name_from
+from holdfast.core.model import Entry, EntryKind, Event, Intent, MessageToRun, Run
 from holdfast.core.retry import Retry
 from holdfast.core.start_options import ChildOptions, check_names
 from holdfast.core.startable import Call, Startable
-from holdfast.runner.arguments import with_keywords
 from holdfast.runner.branches import Branches, check_some
-from holdfast.runner.child import (
+from holdfast.runner.children import (
     Child,
+    ChildMap,
     Done,
     Started,
     check_limit,
     child_fields,
 )
 from holdfast.runner.looping import Break, Continue, Looping
-from holdfast.runner.mapping import ChildMap
-from holdfast.runner.operation import DEFAULT_STEP_OPTIONS, Operation, Sleep, StepOptions, step_options
+from holdfast.runner.operation import (
+    DEFAULT_STEP_OPTIONS,
+    Operation,
+    Sleep,
+    StepOptions,
+    TxCall,
+    check_function,
+    declared_options,
+    step_options,
+    with_keywords,
+)
 from holdfast.runner.receiving import Receiving
-from holdfast.runner.run_view import RunLogger, RunView
-from holdfast.runner.transaction import TxCall, check_function, declared_options
-from holdfast.runner.version import Version, check_latest, check_removed
 
 if TYPE_CHECKING:
     from holdfast.runner.code_requests import CodeRequests
+
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -438,3 +446,85 @@ class Context(Receiving):
 def requests_of(context: Context) -> CodeRequests:
     """Return the requests behind a context, for other modules of holdfast."""
     return context._requests  # noqa: SLF001 - other modules use this function instead
+
+
+class RunView:
+    """Facts about a run for its own code, as `ctx.run`. The same on every replay.
+
+    `id`, `type`, `key`, `tags`, `priority` and `created_at` are those of its start. `generation` is 1, and one more
+    after each `ctx.continue_as_new`. `parent_id` is the run that it was started by or under.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.id = run.id
+        self.type = run.type
+        self.key = run.key
+        self.tags = dict(run.tags)
+        self.priority = run.priority
+        self.generation = run.generation
+        self.parent_id = run.parent_id
+        self.created_at = moment(run.created_at)
+
+    def __repr__(self) -> str:
+        return f"<run {self.id} of {self.type}>"
+
+
+class RunLogger(logging.LoggerAdapter[logging.Logger]):
+    """A logger that is silent while a run is replayed. Records have `run_id`, `type` and `location` (the branch)."""
+
+    def __init__(self, requests: CodeRequests) -> None:
+        super().__init__(logging.getLogger("holdfast.workflow"), {"run_id": requests.run.id, "type": requests.run.type})
+        self._requests = requests
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        location = self._requests.loop.scope.path.rstrip("/") or None
+        kwargs["extra"] = {**(self.extra or {}), "location": location, **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name logging calls
+        return not self._requests.is_replaying and super().isEnabledFor(level)
+
+
+_REMOVABLE: dict[str, EntryKind | None] = {
+    **{kind.value: kind for kind in EntryKind if kind not in (EntryKind.REMOVED, EntryKind.ROLLBACK, EntryKind.UNDO)},
+    "sleep": EntryKind.TIMER,
+    # These have no entry of their own, only those of their branches or children.
+    "join": None,
+    "race": None,
+    "first_settled": None,
+    "map": None,
+}
+
+
+class Version(int):
+    """A version number. Code may await it, but need not."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, int]:
+        yield from ()
+        return int(self)
+
+
+def check_latest(name: str, latest: int) -> int:
+    """Return `latest` if it is a valid version."""
+    if not is_count(latest):
+        raise InvalidRequest(
+            f"version {name!r}: latest must be a whole number of at least 1, not {latest!r}; 1 is the original code"
+        )
+    return latest
+
+
+def check_removed(name: str, kind: object) -> EntryKind | None:
+    """Return the kind of entry of a removed operation, or None if it has no entry. Refuses an unknown kind or name."""
+    if name != TIMER_NAME:  # the location of a timer of plain asyncio, which has no name
+        check_name(name, "name of what was removed")
+    if not isinstance(kind, str) or kind not in _REMOVABLE:
+        raise InvalidRequest(f"removed {name!r}: unknown kind {kind!r}; the kinds are {', '.join(_REMOVABLE)}")
+    return _REMOVABLE[kind]
+
+
+def version_in(entry: Entry) -> int:
+    """Return the version that an entry records, or 0 if it records none."""
+    text = entry.result or ""
+    return int(text) if entry.kind is EntryKind.VERSION and text.isdecimal() else 0

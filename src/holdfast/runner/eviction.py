@@ -21,7 +21,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from inspect import CORO_CLOSED, CORO_CREATED, getcoroutinestate
 from threading import get_ident
-from types import CoroutineType, FrameType
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.runner.asyncio_private import (
@@ -31,12 +31,10 @@ from holdfast.runner.asyncio_private import (
     enter_task,
     leave_task,
 )
-from holdfast.runner.await_chain import await_chain
-from holdfast.runner.thread_state import driving
-from holdfast.runner.violation import place_of_coroutine, place_of_frame
+from holdfast.runner.violation import await_chain, place_of_coroutine
 
 if TYPE_CHECKING:
-    from holdfast.runner.task import RunTask
+    from holdfast.runner.loop import RunTask
 
 # Maximum number of times that a task may await again while it is closed, before it counts as a survivor.
 ROUND_LIMIT = 20
@@ -82,7 +80,7 @@ def _destroy(task: RunTask) -> None:
     doomed: list[object] = [task.get_coro()]
     _detach(task)
     if sys.getrefcount(doomed[0]) > 2:  # one reference of the list, one of the call
-        _keep_for_ever(doomed[0])
+        keep_for_ever(doomed[0])
         return
     loop, hook, thread = task.get_loop(), sys.unraisablehook, get_ident()
 
@@ -99,15 +97,7 @@ def _destroy(task: RunTask) -> None:
         sys.unraisablehook = hook
 
 
-def keep_survivor(fiber: object, frame: FrameType | None) -> None:
-    """Keep a fiber of blocking code that swallowed every attempt to close it, and note the line where it waits."""
-    _keep_for_ever(fiber)
-    loop = driving.loop
-    if loop is not None:
-        loop.survivors.append(place_of_frame(frame))
-
-
-def _keep_for_ever(survivor: object) -> None:
+def keep_for_ever(survivor: object) -> None:
     """Never free a survivor that cannot be destroyed here: a fiber, or a coroutine that user code still refers to.
 
     A reference in a module is not enough. The end of the process frees those, and the code would run once more.

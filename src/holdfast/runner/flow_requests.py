@@ -1,4 +1,7 @@
-"""Flow requests: carries out what a flow asks for, as operations to wait for and as commands of the next checkpoint."""
+"""Flow requests: carries out what a flow asks for, as operations to wait for and as commands of the next checkpoint.
+
+Here are also the history of a flow in memory, and the values that the end of an operation has for a flow.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,12 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, assert_never
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.clock import Micros
+from holdfast.core.codec import Codec
+from holdfast.core.errors import ChildFailed, ErrorRecord, WaitTimeout
 from holdfast.core.ids import derived_id
 from holdfast.core.location import name_from
 from holdfast.core.model import (
@@ -22,7 +28,9 @@ from holdfast.core.model import (
     Run,
     WaitKind,
 )
+from holdfast.core.received import Received, received_in
 from holdfast.flows.limits import FlowLimits
+from holdfast.flows.progress import FlowDone, FlowFailed, FlowOutcome
 from holdfast.flows.reopening import ChildPlace
 from holdfast.flows.requests import (
     CallChild,
@@ -39,12 +47,117 @@ from holdfast.flows.requests import (
     WriteLog,
 )
 from holdfast.flows.run_state import AskedRequest, ChildCancels, FlowState, MemberStart, Unsent
-from holdfast.runner.child import child_fields
-from holdfast.runner.flow_facts import ANY_VALUE, failure_record, member_place
-from holdfast.runner.flow_history import FlowHistory
+from holdfast.runner.children import child_fields
 from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import Batch, ChildEnd, ChildGroup, Operation, Reception, Sleep
 from holdfast.runner.pending_checkpoint import PendingCheckpoint
+
+
+class FlowHistory:
+    """The part of a flow's history that a turn needs. Its past stays in the store.
+
+    `position` is the last one that an entry has. `since` is the last position of a fact or of a snapshot, `last_fact`
+    only of a fact. `stamp` is the time of the last fact.
+    """
+
+    def __init__(self, entries: Iterable[Entry], stamp: Micros) -> None:
+        self._entries = {entry.location: entry for entry in entries}
+        self.stamp = stamp
+        self.position = 0
+        self.since = 0
+        self.last_fact = 0
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return tuple(self._entries.values())
+
+    def get(self, location: str) -> Entry | None:
+        return self._entries.get(location)
+
+    def remember(self, entries: Iterable[Entry]) -> None:
+        """Take in entries of the engine, which a lease contains. Those for people are left out."""
+        self._entries.update((one.location, one) for one in entries if one.location.startswith("~"))
+
+    def drop(self, location: str) -> None:
+        self._entries.pop(location, None)
+
+    def next_position(self) -> int:
+        self.position += 1
+        return self.position
+
+    def place_fact(self, now: Micros) -> int:
+        """Return the position of the next fact, and let time continue to it."""
+        self.stamp = max(self.stamp, now)
+        self.since = self.last_fact = self.next_position()
+        return self.position
+
+    def place_snapshot(self) -> int:
+        """Return the position of a snapshot. What the program asks for from now on is not in it."""
+        self.since = self.next_position()
+        return self.position
+
+
+ANY_VALUE: Codec[object] = Codec(object)
+"""The codec of every value in a flow: plain JSON."""
+
+
+def member_place(entry: Entry) -> int:
+    """Return the place of a child in its map."""
+    return int(entry.location.rpartition("/")[2])
+
+
+def place_of(location: str) -> ChildPlace:
+    """Return the handle in the location of a child, and its index in a map."""
+    handle, _, index = location.rpartition("#")[2].partition("/")
+    return ChildPlace(int(handle), int(index) if index else None)
+
+
+def failure_record(error: dict[str, Any]) -> ErrorRecord:
+    """Return the error of a child from what the flow knows of it: the reverse of `fed_outcome`."""
+    cause = error["cause"]
+    # Only the record of a cancellation has no exception classes.
+    types = () if error["kind"] == "cancelled" else (cause["type"],)
+    return ErrorRecord(type=cause["type"], message=cause["message"], types=types)
+
+
+def fed_outcome(operation: Operation, entry: Entry) -> FlowOutcome:
+    """Return the end of an operation as its flow sees it."""
+    if isinstance(operation, Sleep):
+        return FlowDone("null")
+    if isinstance(operation, Batch):
+        return FlowDone(f"[{','.join(_value(operation, one) for one in received_in(entry))}]")
+    if isinstance(operation, Reception):
+        return _received(operation, entry)
+    assert isinstance(operation, (ChildEnd, ChildGroup)), f"a flow does not wait for {operation!r}"
+    return _child_end(entry)
+
+
+def _received(operation: Reception, entry: Entry) -> FlowOutcome:
+    try:
+        operation.outcome(entry)
+    except WaitTimeout as error:
+        return FlowFailed("WaitTimeout", str(error), {"location": operation.location})
+    (received,) = received_in(entry)
+    return FlowDone(_value(operation, received))
+
+
+def _value(operation: Reception, received: Received) -> str:
+    """Return the JSON of a message or event."""
+    if not operation.with_name:
+        return received.payload
+    return f"[{msgspec.json.encode(received.name).decode()},{received.payload}]"
+
+
+def _child_end(entry: Entry) -> FlowOutcome:
+    if entry.state is EntryState.DONE:
+        return FlowDone(entry.result or "null")
+    try:
+        ChildEnd(entry.location, entry.ref or "", ANY_VALUE).outcome(entry)
+    except ChildFailed as error:
+        cause = {"type": error.cause.type, "message": error.cause.message}
+        return FlowFailed("ChildFailed", str(error), {"run_id": error.run_id, "kind": error.kind, "cause": cause})
+    raise AssertionError(f"the child at {entry.location} neither succeeded nor failed")
+
 
 BYTES_PER_UNIT = 4_096
 """A checkpoint carries out requests of `requests_per_checkpoint` units: one for each, and one per that many bytes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -12,22 +13,19 @@ from holdfast.core.clock import Micros
 from holdfast.core.entries import ADOPTED_LOCATION, FLOW_LOCATION, TURN_PREFIX
 from holdfast.core.errors import ErrorRecord, HoldfastError, InvalidRequest, Unreadable, WorkflowViolation
 from holdfast.core.flow_revision import adopted_in, reopened_in
-from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Lease, Wait, WaitKind
+from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Lease, Run, Wait, WaitKind
+from holdfast.core.rules import CRASH_LIMIT
 from holdfast.core.states import RunState
 from holdfast.flows.limits import DEFAULT_FLOW_LIMITS, FlowLimits
 from holdfast.flows.machine import Machine
+from holdfast.flows.program import Program
 from holdfast.flows.progress import Continued, FlowRaised, FlowReturned, Sliced, Waiting
 from holdfast.flows.run_state import FlowState, decode_flow_state
-from holdfast.runner import outcome
-from holdfast.runner.attempt import AttemptEnd
-from holdfast.runner.event_cursors import EventCursors
-from holdfast.runner.flow_facts import fed_outcome, member_place, place_of
-from holdfast.runner.flow_history import FlowHistory
-from holdfast.runner.flow_requests import FlowRequests
-from holdfast.runner.flow_type import FlowCode, FlowType
-from holdfast.runner.inbox import Inbox
+from holdfast.runner.flow_requests import FlowHistory, FlowRequests, fed_outcome, member_place, place_of
+from holdfast.runner.inbox import EventCursors, Inbox
 from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import (
+    AttemptEnd,
     ChildGroup,
     Operation,
     Reception,
@@ -36,9 +34,44 @@ from holdfast.runner.operation import (
     entry_of_deadline,
 )
 from holdfast.runner.pending_checkpoint import PendingCheckpoint
-from holdfast.runner.run_turn import RunTurn
-from holdfast.runner.standstill import Standstill
-from holdfast.runner.time_limits import TimeLimits
+from holdfast.runner.run_turn import RunTurn, Standstill, TimeLimits, blocked, cancelled, crash_loop
+
+
+class FlowCode(msgspec.Struct, frozen=True):
+    """A version of a flow, ready to be executed."""
+
+    version: str
+    program: Program
+    source: str
+
+
+class FlowFinder(Protocol):
+    """Finds the code of a run. It does no I/O: code that is not in memory is loaded meanwhile."""
+
+    def code_of(self, run: Run, version: str | None) -> FlowCode | None:
+        """Return the code of a run, by its version once it has begun. None while it is being loaded.
+
+        Raises `Unreadable` if the store does not have it, or if this worker cannot execute it.
+        """
+        ...
+
+
+class FlowType:
+    """A type whose runs are flows. It takes the place of a `Definition`."""
+
+    is_task = False
+    reason: ErrorRecord | None = None
+    crash_limit = CRASH_LIMIT
+
+    def __init__(self, type: str, finder: FlowFinder, description: str = "") -> None:
+        self.type = type
+        self.description = description
+        self.finder = finder
+        self.surviving_lines: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<flow {self.type}>"
+
 
 KEPT_TURNS = 10
 """Minimum number of snapshots that a flow keeps for people. Every as many turns, older ones are removed."""
@@ -91,7 +124,7 @@ class FlowTurn:
     # Driving
 
     def begin(self, now: Micros) -> Standstill:
-        self.outcome = outcome.crash_loop(self.pending.run, self.definition)
+        self.outcome = crash_loop(self.pending.run, self.definition)
         self.pending.crashes = 0  # there are no steps to charge them to: the next checkpoint shows progress
         return self.settle(now)
 
@@ -108,7 +141,7 @@ class FlowTurn:
         while self.outcome is None and not self._must_write_first:
             self.is_overdue = False
             if (why := self._exceeded(now)) is not None:
-                self.outcome = outcome.cancelled(why)
+                self.outcome = cancelled(why)
             elif machine.work >= until:
                 break
             elif self._is_sliced:
@@ -287,7 +320,7 @@ class FlowTurn:
         raise AssertionError("a flow has no steps")
 
     def _block(self, error: HoldfastError, now: Micros) -> None:
-        self.outcome = outcome.blocked(self.pending.run, self.definition, error, now)
+        self.outcome = blocked(self.pending.run, self.definition, error, now)
 
     # Checkpoints
 

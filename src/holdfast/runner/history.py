@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 
 from holdfast.core.clock import Micros
 from holdfast.core.entries import BOOKKEEPING
 from holdfast.core.errors import HistoryDiverged
+from holdfast.core.location import iterations_around
 from holdfast.core.model import Entry, EntryKind, EntryState, Run
 from holdfast.runner import divergence
-from holdfast.runner.iterations import Iterations
 from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import Operation
 
@@ -344,3 +344,47 @@ class History:
 def _listed(locations: Sequence[str]) -> str:
     more = f" and {len(locations) - _SHOWN} more" if len(locations) > _SHOWN else ""
     return ", ".join(locations[:_SHOWN]) + more
+
+
+class Iterations:
+    """Locations by loop and iteration. A location inside nested loops is listed under each of them."""
+
+    def __init__(self, locations: Iterable[str]) -> None:
+        self._loops: dict[str, dict[int, set[str]]] = {}
+        for location in locations:
+            self.add(location)
+
+    def add(self, location: str) -> None:
+        """Add a location if it is inside a loop. The mark at the start of an iteration belongs to that iteration."""
+        if "/~" in location:
+            for loop, number in iterations_around(location):
+                self._loops.setdefault(loop, {}).setdefault(number, set()).add(location)
+
+    def numbers(self, loop: str) -> list[int]:
+        """Return the numbers of the iterations that have entries."""
+        return list(self._loops.get(loop, ()))
+
+    def inside(self, loop: str, *, before: int | None = None) -> Iterator[str]:
+        """Yield the locations inside a loop, or only those before an iteration."""
+        for number, locations in self._loops.get(loop, {}).items():
+            if before is None or number < before:
+                yield from locations
+
+    def pop(self, path: str) -> set[str]:
+        """Remove an iteration and return its locations."""
+        loop, _, number = path.rpartition("/~")
+        locations = self._loops.get(loop, {}).pop(int(number), set())
+        for location in locations:
+            self._drop(location)
+        return locations
+
+    def _drop(self, location: str) -> None:
+        """Remove a location from all loops around it, outer and inner."""
+        for loop, number in iterations_around(location):
+            iterations = self._loops.get(loop, {})
+            if number in iterations:
+                iterations[number].discard(location)
+                if not iterations[number]:
+                    del iterations[number]
+            if not iterations:
+                self._loops.pop(loop, None)

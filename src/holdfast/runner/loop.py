@@ -12,6 +12,8 @@ Four things differ from asyncio, because replay needs them:
 * the loop keeps the first violation, even if user code catches the exception;
 * the loop holds unfinished tasks and async generators strongly, so that garbage collection schedules nothing;
 * a run leaves memory only by `evict`.
+
+The tasks, futures and timers of a run are here too, and the settings of a thread that a drive changes.
 """
 
 from __future__ import annotations
@@ -19,46 +21,44 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import sys
+import threading
 from asyncio.tasks import current_task
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import Context, copy_context
 from math import isnan
 from sys import _getframe
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
+from zlib import crc32
 
 from holdfast.core.errors import InvalidRequest, WorkflowViolation
 from holdfast.core.location import TIMER_NAME, Scope
 from holdfast.runner.asyncio_private import (
     AS_COMPLETED,
     AS_COMPLETED_GIVEN,
+    ENSURE_FUTURE,
+    ENSURE_FUTURE_INNER,
     FUTURE_IS_AWAITED,
     GATHER_INIT,
     TASK_STEP_TYPE,
     WAIT_FOR,
     WRAPPING_COROUTINE,
+    GatheringFuture,
     get_running_loop_or_none,
+    leave_task,
+    set_running_loop,
 )
-from holdfast.runner.await_chain import awaited_futures
 from holdfast.runner.eviction import ROUND_LIMIT, close_generator, close_task, destroy_survivors, release
-from holdfast.runner.task import RunFuture, RunGather, RunTask, as_coroutine, asker_of, first_serial
-from holdfast.runner.thread_state import Outside, driving, free_thread, give_back, take_over
-from holdfast.runner.timer import LoopHandle, LoopTimer, nothing
-from holdfast.runner.violation import RefusingLoop, explain_foreign, place_of_caller, place_of_coroutine
-
-__all__ = [
-    "CALLBACK_LIMIT",
-    "LoopHandle",
-    "LoopHost",
-    "LoopTimer",
-    "RunFuture",
-    "RunLoop",
-    "RunTask",
-    "current_run_loop",
-    "explain_foreign",
-]
+from holdfast.runner.violation import (
+    RefusingLoop,
+    awaited_futures,
+    explain_foreign,
+    place_of_caller,
+    place_of_coroutine,
+)
 
 # A run that executes more callbacks without a standstill is spinning, as in `while True: await asyncio.sleep(0)`.
 CALLBACK_LIMIT = 100_000
@@ -79,6 +79,10 @@ class LoopHost(Protocol):
 
     def timer_cancelled(self, timer: LoopTimer) -> None:
         """Workflow code cancelled the timer before it fired. Not called for a timer that fired."""
+
+
+def nothing(*_: object) -> None:
+    """Do nothing. A cancelled handle has this callback."""
 
 
 class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see RefusingLoop
@@ -494,3 +498,202 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
             release(task)
         self._tasks, self._generators = [], []
         return interrupt
+
+
+class LoopHandle:
+    """A callback in the ready queue. `call_soon` returns it."""
+
+    __slots__ = ("args", "callback", "context")
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: Context) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = context
+
+    def cancel(self) -> None:
+        # Replace the callback instead of setting a flag, so that the drive needs no check per handle.
+        self.callback, self.args = nothing, ()
+
+    def cancelled(self) -> bool:
+        return self.callback is nothing
+
+
+class LoopTimer(LoopHandle):
+    """A timer. `call_at` and `call_later` return it.
+
+    `location` is fixed when the timer is created. `deadline` is in seconds on the scale of `loop.time()`.
+    """
+
+    __slots__ = ("deadline", "fired", "location", "owner")
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: Context,
+        *,
+        owner: RunLoop,
+        location: str,
+        deadline: float,
+    ) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = context
+        self.owner = owner
+        self.location = location
+        self.deadline = deadline
+        self.fired = False
+
+    def when(self) -> float:
+        return self.deadline
+
+    def cancel(self) -> None:
+        if self.callback is nothing:
+            return
+        self.callback, self.args = nothing, ()
+        # `asyncio.sleep` cancels its timer even after it has fired. The owner does not need to know that.
+        if not self.fired:
+            self.owner.timer_cancelled(self)
+
+    def __repr__(self) -> str:
+        state = "fired" if self.fired else "cancelled" if self.cancelled() else "waiting"
+        return f"<LoopTimer {self.location!r} at {self.deadline} {state}>"
+
+
+class RunFuture(asyncio.Future[Any]):
+    """A future of a run."""
+
+    __slots__ = ("serial",)
+    _loop: RunLoop
+    serial: int
+
+    def __hash__(self) -> int:
+        return self.serial
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return _unsettled(self) if self._loop.is_evicting else super().__await__()
+
+    __iter__ = __await__
+
+
+class RunTask(asyncio.Task[Any]):
+    """A task of a run. It counts the names of its operations in its own `scope`."""
+
+    __slots__ = ("run_context", "scope", "serial")
+    _loop: RunLoop
+    serial: int
+    scope: Scope
+    run_context: Context  # tasks of Python 3.11 do not expose their context
+
+    def __hash__(self) -> int:
+        return self.serial
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return _unsettled(self) if self._loop.is_evicting else super().__await__()
+
+    __iter__ = __await__
+
+
+class RunGather(GatheringFuture):  # type: ignore[misc]  # a private class, so mypy does not know it
+    """The future that `asyncio.gather` returns inside a run. `RunLoop.get_debug` creates it."""
+
+    serial: int
+
+    def __hash__(self) -> int:
+        return self.serial
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return _unsettled(self) if self._loop.is_evicting else super().__await__()
+
+    __iter__ = __await__
+
+
+def _unsettled(future: asyncio.Future[Any]) -> Generator[Any, None, Any]:
+    """Return an await that never ends, in place of an await of `future`."""
+    return asyncio.Future(loop=future.get_loop()).__await__()
+
+
+def first_serial(run_id: str) -> int:
+    """Return the first serial number of a run.
+
+    It differs between runs, because asyncio (up to 3.13) and libraries keep the tasks of all runs in global tables,
+    and equal hashes would make these tables quadratic. It differs only in high bits. The order of a set follows the low
+    bits, so it depends on creation numbers alone. A fork, which replays the history of another run, iterates its sets
+    in the same order. Hashes of 32 bits have no room for this; there every run begins at 0, because order matters more.
+    """
+    return (crc32(run_id.encode()) & 0xFFFFF) << 40 if sys.maxsize > 2**32 else 0
+
+
+def asker_of(frame: FrameType) -> FrameType:
+    """Return the frame that asks for a task: the caller if `frame` is one of `ensure_future`, else `frame` itself."""
+    while True:
+        code = frame.f_code
+        if code is not ENSURE_FUTURE_INNER and code is not ENSURE_FUTURE and code.co_name != "<setcomp>":
+            return frame
+        assert frame.f_back is not None, "a drive is further down on the stack"
+        frame = frame.f_back
+
+
+def as_coroutine(awaitable: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
+    """Return an awaitable as a coroutine, which a task needs."""
+    if asyncio.iscoroutine(awaitable):
+        return awaitable
+
+    async def wait() -> Any:
+        return await awaitable
+
+    return wait()
+
+
+if sys.version_info >= (3, 14):
+    from holdfast.runner.asyncio_private import swap_current_task
+
+
+# The state of the thread before a drive: the running loop, the current task (if there is one per thread), the hooks.
+# It is a plain tuple, because every fact needs one.
+Outside: TypeAlias = tuple[asyncio.AbstractEventLoop | None, asyncio.Task[Any] | None, Any]
+
+
+class _Driving(threading.local):
+    """The loop that a thread drives now.
+
+    asyncio also knows the running loop. But up to Python 3.11 it asks the system for the process id each time, and
+    several such calls per step took a tenth of a worker's time.
+    """
+
+    loop: RunLoop | None = None
+
+
+driving = _Driving()
+
+
+def take_over(loop: RunLoop, hold_generator: Callable[[AsyncGenerator[Any, Any]], None]) -> Outside:
+    """Make `loop` the thread's running loop."""
+    outer, outer_task = get_running_loop_or_none(), None
+    if sys.version_info >= (3, 14) and outer is not None:
+        # Otherwise no task of the run could be entered when a drive starts inside a task.
+        outer_task = swap_current_task(outer, None)
+    outside = (outer, outer_task, sys.get_asyncgen_hooks())
+    # Without its own hooks, a generator would register with the outer loop, which would close it there.
+    sys.set_asyncgen_hooks(hold_generator, None)
+    set_running_loop(loop)
+    driving.loop = loop
+    return outside
+
+
+def give_back(outside: Outside) -> None:
+    """Restore the state that `take_over` found."""
+    outer, outer_task, hooks = outside
+    driving.loop = None
+    set_running_loop(outer)
+    sys.set_asyncgen_hooks(*hooks)
+    if sys.version_info >= (3, 14) and outer is not None and outer_task is not None:
+        swap_current_task(outer, outer_task)
+
+
+def free_thread(loop: asyncio.AbstractEventLoop) -> None:
+    """Leave a task of `loop` that could not leave by itself. From 3.14 on, no other task could be entered otherwise."""
+    set_running_loop(loop)
+    task = current_task(loop)
+    if task is not None:
+        leave_task(loop, task)

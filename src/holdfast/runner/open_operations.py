@@ -7,8 +7,7 @@ import msgspec
 from holdfast.core.clock import Micros
 from holdfast.core.model import EntryKind, Wait
 from holdfast.runner.inbox import Inbox
-from holdfast.runner.operation import ChildEnd, ChildGroup, Operation, Reception, StepCall
-from holdfast.runner.transaction import TxCall
+from holdfast.runner.operation import ChildEnd, ChildGroup, Operation, Reception, StepCall, TxCall
 
 
 class Frontier(msgspec.Struct, frozen=True):

@@ -1,12 +1,18 @@
-"""Operations: durable requests of workflow code, whose outcome the code awaits."""
+"""Operations: durable requests of workflow code, whose outcome the code awaits.
+
+Steps and transactions are operations that execute a function. Here are their options, the end of an attempt at them,
+and the verdict on it: the step is settled, or it is tried again later.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import copy_context
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -16,6 +22,8 @@ from holdfast.core.codec import Codec
 from holdfast.core.errors import (
     ChildFailed,
     ErrorRecord,
+    Fatal,
+    HoldfastError,
     InvalidRequest,
     Rollback,
     StepFailed,
@@ -25,11 +33,10 @@ from holdfast.core.errors import (
 from holdfast.core.intent import check_length
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Wait, WaitKind
 from holdfast.core.received import Received, received_in, record_of
-from holdfast.core.retry import Retry
+from holdfast.core.retry import Retry, worker_lost
 from holdfast.core.states import RunState
 from holdfast.core.suggestion import refuse_unknown
-from holdfast.runner.step_info import StepInfo
-from holdfast.runner.task_context import TaskContext
+from holdfast.runner.step_info import StepInfo, TaskContext, current_step
 
 MISSING: Any = object()
 """Marks a missing value, because `None` is a valid value."""
@@ -493,3 +500,163 @@ def entry_of_deadline(operation: Operation, position: int, stamp: Micros) -> Ent
         finished_at=stamp,
         since=operation.since,
     )
+
+
+class Returned(msgspec.Struct, frozen=True):
+    """The body of the attempt returned."""
+
+    value: Any
+
+
+class Raised(msgspec.Struct, frozen=True):
+    """The body of the attempt raised."""
+
+    error: BaseException
+
+
+class TimedOut(msgspec.Struct, frozen=True):
+    """The attempt took too long. Its body may still be running, so by default it is not retried."""
+
+
+AttemptEnd = Returned | Raised | TimedOut
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """The step is settled with this outcome."""
+
+    state: EntryState
+    result: str | None = None
+    error: ErrorRecord | None = None
+
+
+class TryAgain(msgspec.Struct, frozen=True):
+    """The step waits for its next attempt. The error is None if the worker crashed during the last one."""
+
+    error: ErrorRecord | None = None
+
+
+def judge_attempt(call: StepCall, end: AttemptEnd) -> Settled | TryAgain:
+    """Count an attempt, and return the verdict for its step. A result that cannot be stored is a failure."""
+    match end:
+        case Returned(value):
+            try:
+                text, call.value = call.codec.store(value, f"result of step {call.location!r}")
+            except HoldfastError as refused:
+                return judge_attempt(call, Raised(refused))
+            call.attempts += 1
+            return Settled(EntryState.DONE, text)
+        case Raised(error):
+            call.attempts += 1
+            may_retry = call.options.retry.allows(error, call.attempts)
+            record = ErrorRecord.of(error, attempts=call.attempts)
+        case TimedOut():
+            call.attempts += 1
+            may_retry = call.options.retry_timeout and call.attempts < call.options.retry.max_attempts
+            message = f"an attempt took longer than {call.options.timeout} s"
+            record = ErrorRecord(type="StepTimeout", message=message, types=("TimeoutError",), attempts=call.attempts)
+        case _:
+            assert_never(end)
+    return TryAgain(record) if may_retry else Settled(EntryState.FAILED, error=record)
+
+
+def charge_crashes(call: StepCall, crashes: int) -> Settled | TryAgain:
+    """Count worker crashes as attempts at a step that was at the frontier of the run."""
+    call.attempts += crashes
+    if call.attempts >= call.options.retry.max_attempts:
+        return Settled(EntryState.FAILED, error=worker_lost(call.attempts))
+    return TryAgain()
+
+
+class TxCall(StepCall):
+    """A step that the store executes. It is a checkpoint of its run, so it also commits the facts fed before."""
+
+    kind = EntryKind.TX
+    __slots__ = ()
+
+
+class Attempt:
+    """One attempt at a transaction. The store commits the writes of the function and the entry together, or neither.
+
+    The store calls it on one of its threads, with a connection of its driver, perhaps for several runs at once. It does
+    not change the run: its entry is fed after the commit.
+    """
+
+    def __init__(self, call: TxCall, info: StepInfo, position: int, stamp: Micros) -> None:
+        self.location = call.location
+        self._call = call
+        self._position = position
+        self._stamp = stamp
+        self.context = copy_context()
+        self.context.run(current_step.set, info)
+
+    def __call__(self, connection: Any, now: Micros) -> Entry:
+        """Call the function and return the entry to record. Raises its error, or an error if its result is refused."""
+        call = self._call
+        # Run in a fresh copy of the context, because an attempt whose commit failed is made again.
+        value = self.context.copy().run(call.function, connection, *call.args)
+        if inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            raise Fatal(f"the function of transaction {self.location!r} returned an awaitable; pass a sync function")
+        text, _ = call.codec.store(value, f"result of transaction {self.location!r}")
+        entry = call.settled(EntryState.DONE, self._position, max(self._stamp, now), result=text)
+        return replace(entry, attempts=call.attempts + 1)
+
+
+def check_function(name: str, function: object) -> Callable[..., Any]:
+    """Return the plain function of a transaction. Refuses an async function."""
+    plain = getattr(function, "function", function)
+    if not callable(plain):
+        raise InvalidRequest(f"transaction {name!r}: expected a function, then its arguments; got {plain!r}")
+    inner: Any = plain
+    while isinstance(inner, partial):
+        inner = inner.func
+    if _is_async(inner) or _is_async(getattr(inner, "__call__", None)):  # noqa: B004
+        raise InvalidRequest(
+            f"transaction {name!r}: {inner!r} is async, and nothing can be awaited while the transaction is open: "
+            "pass a sync function, and await in steps before and after it"
+        )
+    return plain
+
+
+def _is_async(function: object) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+def declared_options(name: str, function: object) -> StepOptions:
+    """Return the declared options of a function. Refuses options that a transaction cannot have."""
+    declared: StepOptions = getattr(function, "options", None) or DEFAULT_STEP_OPTIONS
+    if declared.timeout is not None or declared.ephemeral:
+        raise InvalidRequest(
+            f"transaction {name!r}: its function is declared with timeout= or ephemeral=, which are for steps; "
+            "a transaction has a time limit of its own, and is recorded with its own commit"
+        )
+    return declared
+
+
+def check_arguments(function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Refuse arguments that a function could not be called with, judged by their number and names."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # a function of a C library may have no signature; then calling it raises the error
+    parameters = signature.parameters.values()
+    if not any(each.kind is each.VAR_KEYWORD for each in parameters):
+        names = [each.name for each in parameters if each.kind is not each.POSITIONAL_ONLY]
+        if not kwargs.keys() <= set(names):
+            refuse_unknown("parameter", kwargs, names, of=name)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise InvalidRequest(f"{name}{signature}: {error}") from None
+
+
+def with_keywords(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return the function with these keyword arguments bound. The caller passes the positional ones."""
+    if inspect.iscoroutinefunction(function):
+
+        async def called(*args: Any) -> Any:
+            return await function(*args, **kwargs)
+
+        return called
+    return lambda *args: function(*args, **kwargs)

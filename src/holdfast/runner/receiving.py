@@ -1,18 +1,19 @@
-"""Receiving: the methods of a context that wait for messages and events."""
+"""Receiving: the methods of a context that wait for messages and events, and the message that one of them returns."""
 
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, overload
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, overload
 
-from holdfast.core.clock import Micros, micros
-from holdfast.core.codec import ANY, Codec
+from holdfast.core.clock import Micros, micros, moment
+from holdfast.core.codec import ANY, Codec, encode_any
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.intent import check_topic
 from holdfast.core.location import check_name, name_from
-from holdfast.core.model import WaitKind
-from holdfast.runner.message import Message, MessageReception
+from holdfast.core.model import EntryKind, Reply, WaitKind
+from holdfast.core.received import Received
+from holdfast.runner.children import Done
 from holdfast.runner.operation import Batch, Reception
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ else:
     from typing import TypeVar
 
     T = TypeVar("T")
+
 
 BATCH_LIMIT = 1_000
 """Maximum number of messages in one batch, because a batch is one entry."""
@@ -160,3 +162,55 @@ def _check_count(count: object) -> int:
 
 def _codec(hint: Any) -> Codec[Any]:
     return ANY if hint is None or hint is Any else Codec(hint)
+
+
+class Message(Generic[T]):
+    """A received message, as `ctx.receive_message` returns it."""
+
+    def __init__(self, requests: CodeRequests, received: Received, payload: T) -> None:
+        self._requests = requests
+        self._is_answered = False
+        self.id = received.ref or ""
+        """The id of the message, chosen by the sender or by holdfast."""
+        self.name = received.name
+        """Its name."""
+        self.payload = payload
+        """Its payload, decoded as `type=`."""
+        self.sent_at: datetime = moment(received.at)
+        """The time at which it was sent."""
+
+    def reply(self, value: Any = None) -> Done:
+        """Answer the sender, who waits in `run.request`, exactly once, with the next checkpoint."""
+        self._requests.loop.check_inside()
+        if self._is_answered:
+            raise InvalidRequest(f"message {self.name!r} ({self.id}) already has a reply; a message can have only one")
+        payload = encode_any(value, f"reply to message {self.name!r}")
+        location = self._requests.loop.scope.locate(name_from("reply", self.name))
+        reply = Reply(message_id=self.id, payload=payload)
+        self._requests.command(EntryKind.REPLY, location, ref=self.id, reply=reply)
+        self._is_answered = True
+        return Done(self._requests)
+
+    def __repr__(self) -> str:
+        return f"<message {self.name} {self.id}>"
+
+
+class MessageReception(Reception):
+    """A wait for a message that returns a `Message` instead of its payload."""
+
+    __slots__ = ("_requests",)
+
+    def __init__(
+        self,
+        requests: CodeRequests,
+        location: str,
+        names: tuple[str, ...],
+        codec: Codec[Any],
+        *,
+        deadline: Micros | None,
+    ) -> None:
+        super().__init__(location, WaitKind.MESSAGE, names, codec, deadline=deadline)
+        self._requests = requests
+
+    def meaning(self, received: Received) -> Message[Any]:
+        return Message(self._requests, received, self.payload_of(received))

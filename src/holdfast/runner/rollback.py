@@ -25,10 +25,9 @@ from holdfast.core.location import without_iterations
 from holdfast.core.model import Entry, EntryKind, EntryState, Lease
 from holdfast.core.rules import ROLLBACK_LOCATION
 from holdfast.runner.context import Context, requests_of
-from holdfast.runner.definition import Definition
+from holdfast.runner.definition import Definition, error_of
 from holdfast.runner.dry_run import before_rollback, dry_run
 from holdfast.runner.operation import Operation, StepCall, UndoCall
-from holdfast.runner.outcome import error_of
 
 _COUNT = re.compile(r"#\d+$")
 _ABOUT_UNDOING = frozenset({EntryKind.UNDO, EntryKind.ROLLBACK, EntryKind.ROUNDS})

@@ -1,4 +1,4 @@
-"""Step info: what the body of a step can read about its attempt, and how it reports progress.
+"""Step info: what the body of a step or task can read about its attempt, and how it reports progress.
 
 A body runs in a thread or on the worker's loop, and may report thousands of times a second. So it only stores its
 latest report and calls `ring` once. The worker reads the latest report when it has time.
@@ -6,10 +6,15 @@ latest report and calls `ring` once. The worker reads the latest report when it 
 
 from __future__ import annotations
 
+import inspect
+import logging
 from collections.abc import Callable
 from contextvars import ContextVar
+from typing import Any
 
+from holdfast.core.codec import encode_any, name_of
 from holdfast.core.errors import InvalidRequest, LeaseLost
+from holdfast.core.signature import hints_of
 
 
 class StepInfo:
@@ -106,3 +111,54 @@ def step_info() -> StepInfo:
         return current_step.get()
     except LookupError:
         raise InvalidRequest("step_info() works only inside the body of a step or task") from None
+
+
+PROGRESS = "progress"
+"""The name of the value that a task publishes."""
+
+
+class TaskContext(StepInfo):
+    """The first argument of a task whose first parameter is named `ctx`. It is safe to use in threads."""
+
+    __slots__ = ()
+
+    @property
+    def type(self) -> str:
+        """The name under which the task is registered. Its one step has the same name."""
+        return self.location
+
+    @property
+    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger whose records name the run."""
+        about = {"run_id": self.run_id, "run_type": self.type, "location": self.location, "attempt": self.attempt}
+        return logging.LoggerAdapter(logging.getLogger("holdfast.task"), about)
+
+    def progress(self, value: Any) -> None:
+        """Publish the progress, a number or any JSON value, which others read with `run.value("progress")`.
+
+        Call it as often as you like: the store gets a few values a second, and the last one. It is also a heartbeat: it
+        raises `LeaseLost` if the attempt no longer counts.
+        """
+        self.news = encode_any(value, "progress")
+        self.heartbeat()
+
+
+def takes_context(type: str, function: Callable[..., Any]) -> bool:
+    """True if the first parameter of a task is its context: it is named `ctx`, or annotated as `TaskContext`."""
+    try:
+        parameters = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return False  # `Signature` raises the error later
+    hints = hints_of(function)
+    for name in parameters[1:]:
+        if hints.get(name) is TaskContext:
+            raise InvalidRequest(f"task {type!r} takes its TaskContext as {name!r}; it must be the first parameter")
+    if not parameters:
+        return False
+    hint = hints.get(parameters[0], TaskContext if parameters[0] == "ctx" else None)
+    if parameters[0] == "ctx" and hint not in (TaskContext, Any):
+        raise InvalidRequest(
+            f"task {type!r} has a first parameter `ctx`, which gets its TaskContext, but declares it as "
+            f"{name_of(hint)}: declare it as TaskContext, or give a parameter of the payload another name"
+        )
+    return hint is TaskContext or parameters[0] == "ctx"

@@ -10,23 +10,18 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from datetime import datetime, timedelta
 from functools import wraps
 from random import Random
-from typing import Any, Never, TypeVar, TypeVarTuple, Unpack, overload
+from typing import Any, Generic, Never, TypeVar, TypeVarTuple, Unpack, overload
 from uuid import UUID
 
 from holdfast.core.retry import Retry
 from holdfast.core.start_options import ChildOptions
 from holdfast.core.startable import Call, Startable
-from holdfast.runner.context import Context, StepKeywords
+from holdfast.runner.children import Child
+from holdfast.runner.context import Context, RunLogger, RunView, StepKeywords
 from holdfast.runner.looping import Break, Continue
-from holdfast.runner.message import Message
-from holdfast.runner.receiving import T
-from holdfast.runner.run_view import RunLogger, RunView
-from holdfast.runner.sync_child import SyncChild
+from holdfast.runner.receiving import Message, T
 
 R = TypeVar("R")
-S = TypeVar("S")
-V = TypeVar("V")
-Ts = TypeVarTuple("Ts")
 
 
 class SyncContext:
@@ -359,3 +354,37 @@ class SyncContext:
             return self._run(function, SyncContext(context), *args)
 
         return begin
+
+
+class SyncChild(Generic[R]):
+    """The handle of a child run in a `def` workflow. `ctx.start` returns it."""
+
+    def __init__(self, child: Child[R], wait: Callable[[Awaitable[Any]], Any]) -> None:
+        self._child = child
+        self._wait = wait
+
+    @property
+    def id(self) -> str:
+        """The id of the child run."""
+        return self._child.id
+
+    def result(self) -> R:
+        """Block until the child has ended and return its result. Raises `ChildFailed` if it did not succeed."""
+        result: R = self._wait(self._child.result())
+        return result
+
+    def cancel(self) -> None:
+        """Cancel the child, with the next checkpoint."""
+        self._wait(self._child.cancel())
+
+    def send(self, name: str, payload: Any = None) -> None:
+        """Send the child a message, with the next checkpoint."""
+        self._wait(self._child.send(name, payload))
+
+    def __repr__(self) -> str:
+        return repr(self._child)
+
+
+S = TypeVar("S")
+V = TypeVar("V")
+Ts = TypeVarTuple("Ts")

@@ -16,17 +16,13 @@ from holdfast.core.clock import Micros
 from holdfast.core.errors import ErrorRecord, HoldfastError, InvalidRequest, Unreadable
 from holdfast.core.model import Entry, EntryKind, EntryState, Lease, Wait
 from holdfast.core.states import RunState
-from holdfast.runner import outcome
-from holdfast.runner.attempt import AttemptEnd, Settled, TryAgain, charge_crashes, judge_attempt
+from holdfast.runner.definition import Task
 from holdfast.runner.history import History
 from holdfast.runner.inbox import Inbox
 from holdfast.runner.open_operations import OpenOperations
-from holdfast.runner.operation import StepCall
+from holdfast.runner.operation import AttemptEnd, Settled, StepCall, TryAgain, charge_crashes, judge_attempt
 from holdfast.runner.pending_checkpoint import PendingCheckpoint
-from holdfast.runner.run_turn import RunTurn
-from holdfast.runner.standstill import Standstill
-from holdfast.runner.task_definition import Task
-from holdfast.runner.time_limits import TimeLimits
+from holdfast.runner.run_turn import RunTurn, Standstill, TimeLimits, blocked, cancelled, crash_loop
 
 _POSITION = 1
 """Position of the only fact of a task."""
@@ -62,7 +58,7 @@ class TaskTurn:
     # Driving
 
     def begin(self, now: Micros) -> Standstill:
-        self.outcome = outcome.crash_loop(self.pending.run, self.definition)
+        self.outcome = crash_loop(self.pending.run, self.definition)
         if self.outcome is None:
             try:
                 run = self.pending.run
@@ -88,11 +84,11 @@ class TaskTurn:
 
     def _block(self, error: HoldfastError, now: Micros) -> None:
         self.pending.drop_requests()
-        self.outcome = outcome.blocked(self.pending.run, self.definition, error, now)
+        self.outcome = blocked(self.pending.run, self.definition, error, now)
 
     def settle(self, now: Micros) -> Standstill:
         if self.outcome is None and (why := self._exceeded(now)) is not None:
-            self.outcome = outcome.cancelled(why)
+            self.outcome = cancelled(why)
         if self.outcome is None and self.pending.crashes:
             self._charge_crashes(now)
         return self.standstill(now)

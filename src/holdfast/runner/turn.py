@@ -24,30 +24,40 @@ from holdfast.core.errors import (
 )
 from holdfast.core.model import Arrival, Entry, Lease, Wait, WaitKind
 from holdfast.core.states import RunState
-from holdfast.runner import outcome
-from holdfast.runner.attempt import AttemptEnd, Settled, TryAgain, charge_crashes, judge_attempt
 from holdfast.runner.code_requests import CodeRequests
-from holdfast.runner.definition import Definition
-from holdfast.runner.event_cursors import EventCursors
+from holdfast.runner.definition import Definition, error_of
 from holdfast.runner.history import History
-from holdfast.runner.inbox import Inbox
+from holdfast.runner.inbox import EventCursors, Inbox
 from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import (
+    Attempt,
+    AttemptEnd,
     ChildGroup,
     Mark,
     Operation,
     Reception,
+    Settled,
     Sleep,
     StepCall,
+    TryAgain,
+    TxCall,
+    charge_crashes,
     entry_of_arrivals,
     entry_of_deadline,
+    judge_attempt,
 )
 from holdfast.runner.pending_checkpoint import PendingCheckpoint
-from holdfast.runner.run_turn import RunTurn
-from holdfast.runner.standstill import Standstill, TurnEnd
+from holdfast.runner.run_turn import (
+    RunTurn,
+    Standstill,
+    TimeLimits,
+    TurnEnd,
+    blocked,
+    cancelled,
+    crash_loop,
+    undone_first,
+)
 from holdfast.runner.step_info import StepInfo
-from holdfast.runner.time_limits import TimeLimits
-from holdfast.runner.transaction import Attempt, TxCall
 from holdfast.runner.violation import explain_foreign
 
 _HOLD = Hold()
@@ -93,7 +103,7 @@ class Turn:
     # Driving
 
     def begin(self, now: Micros) -> Standstill:
-        self.outcome = outcome.crash_loop(self.pending.run, self.definition)
+        self.outcome = crash_loop(self.pending.run, self.definition)
         if self.outcome is None:
             self._spawn(now)
         return self.settle(now)
@@ -131,7 +141,7 @@ class Turn:
             elif history.must_follow:
                 history.check_followed()
             elif self._limits is not None and (why := self._exceeded(self._limits, now)) is not None:
-                self.outcome = outcome.undone_first(outcome.cancelled(why), has_undo=history.has_undo)
+                self.outcome = undone_first(cancelled(why), has_undo=history.has_undo)
             elif self.inbox.awaited and (due := self._pop_due(now)) is not None:
                 self._feed_due(*due, now)
             elif self._used_up:
@@ -328,12 +338,12 @@ class Turn:
             return self._block(violation, now)
         if self._loop.system_exit is not None:
             failed = Finish(state=RunState.FAILED, error=ErrorRecord.of(self._loop.system_exit))
-            return outcome.undone_first(failed, has_undo=self._history.has_undo)
+            return undone_first(failed, has_undo=self._history.has_undo)
         assert self._root is not None
         return self._ended(self._root, now)
 
     def _ended(self, root: asyncio.Task[Any], now: Micros) -> TurnEnd:
-        error = outcome.error_of(root) if root.done() else None
+        error = error_of(root) if root.done() else None
         if error is not None and (violation := explain_foreign(error)) is not None:
             return self._block(violation, now)
         if isinstance(error, Unreadable):  # a record was edited by hand; once it is repaired, the run continues
@@ -344,7 +354,7 @@ class Turn:
         if self._requests.continued is not None:
             return self._continue_as_new(self._requests.continued)
         end = self.definition.finish(root, now)
-        return outcome.undone_first(end, has_undo=self._history.has_undo) if isinstance(end, Finish) else end
+        return undone_first(end, has_undo=self._history.has_undo) if isinstance(end, Finish) else end
 
     def _continue_as_new(self, payload: str) -> ContinueAsNew:
         """Begin the next generation. Only the event cursors of the history are kept."""
@@ -364,7 +374,7 @@ class Turn:
     def _block(self, error: HoldfastError, now: Micros) -> TurnEnd:
         """Let the next checkpoint block the run. It writes all fed facts, but no requests made since the last one."""
         self.pending.drop_requests()
-        self.outcome = outcome.blocked(self.pending.run, self.definition, error, now)
+        self.outcome = blocked(self.pending.run, self.definition, error, now)
         return self.outcome
 
     # Steps and checkpoints

@@ -29,11 +29,10 @@ from holdfast.core.intent import check_topic, described
 from holdfast.core.location import check_name
 from holdfast.core.model import Arrival, Entry, Intent, Lease, MessageToRun, Run
 from holdfast.core.states import RunState
-from holdfast.runner.attempt import Raised, Returned
 from holdfast.runner.definition import Definition
-from holdfast.runner.operation import Mark, Operation, StepCall
+from holdfast.runner.operation import Mark, Operation, Raised, Returned, StepCall
 from holdfast.runner.rollback import Undoing
-from holdfast.runner.standstill import Standstill
+from holdfast.runner.run_turn import Standstill
 from holdfast.runner.turn import Turn
 from holdfast.worker.claimer import PYTHON
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from asyncio import Future
 from collections.abc import Callable, Sequence
-from typing import Any, assert_never
+from typing import Any, Protocol, assert_never
 
 from msgspec.structs import replace
 
@@ -24,28 +24,177 @@ from holdfast.core.checkpoint import (
     Suspend,
     Verdict,
 )
-from holdfast.core.clock import Micros, Timer, micros
+from holdfast.core.clock import SECOND, Clock, Micros, Timer, micros
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import Holding, Lease
 from holdfast.core.ports import Transacted
 from holdfast.core.rules import next_deadline
 from holdfast.core.verbs import StopRequest
-from holdfast.runner.attempt import AttemptEnd, Raised, Returned, TimedOut
-from holdfast.runner.definition import Definition
-from holdfast.runner.flow_type import FlowType
-from holdfast.runner.operation import StepCall
+from holdfast.runner.definition import Definition, Task
+from holdfast.runner.flow_turn import FlowTurn, FlowType
+from holdfast.runner.operation import AttemptEnd, Raised, Returned, StepCall, TimedOut, TxCall
 from holdfast.runner.rollback import Undoing
-from holdfast.runner.run_turn import RunTurn
-from holdfast.runner.standstill import Standstill
-from holdfast.runner.step_info import StepInfo
-from holdfast.runner.transaction import TxCall
+from holdfast.runner.run_turn import RunTurn, Standstill
+from holdfast.runner.step_info import PROGRESS, StepInfo
+from holdfast.runner.task_turn import TaskTurn
 from holdfast.runner.turn import Turn
-from holdfast.worker.driver_host import DriverHost
-from holdfast.worker.executor import Body
-from holdfast.worker.journal import Journal
-from holdfast.worker.lingering import Gathering, is_due_soon
-from holdfast.worker.reports import Reports
-from holdfast.worker.turns import turn_of
+from holdfast.worker.committer import CheckpointSource, Transactor
+from holdfast.worker.executor import Body, Executor
+from holdfast.worker.signals import Journal, SignalSender
+
+
+class WorkerClock(Clock, Protocol):
+    """A clock that follows the clock of the store."""
+
+    def told(self, now: Micros, asked_at: Micros | None = None) -> None: ...
+
+
+class CheckpointSink(Protocol):
+    """Writes the checkpoints of run drivers. The committer of a worker is one."""
+
+    def add(self, source: CheckpointSource, /) -> None:
+        """Write a run's checkpoint soon. The answer may arrive before this method returns."""
+        ...
+
+
+class DriverHost(Protocol):
+    """A worker as its run drivers see it."""
+
+    name: str
+    leased_until: Micros
+    """End of the leases that the last heartbeat renewed, by the store's clock."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def committer(self) -> CheckpointSink: ...
+
+    grace_seconds: float
+    """The time that a body gets to end, when its worker stops or its run is evicted."""
+    gathers: bool
+    """True if a run that waits for many children stays in memory for a while after one has ended."""
+    executor: Executor
+    signal_sender: SignalSender
+    transactor: Transactor | None
+    is_draining: bool
+    always_replay: bool
+    body_of: Callable[[StepCall], Callable[..., Any]] | None
+
+    def is_crowded(self) -> bool:
+        """Return True if another run needs the slot of a run that only waits."""
+        ...
+
+    def linger(self, driver: RunDriver, is_lingering: bool) -> None:  # noqa: FBT001 - the name says it
+        """Note that a run begins or stops to wait in memory for a near deadline. It gives up its slot if needed."""
+        ...
+
+    def let_go(self, driver: RunDriver, end: Finish | None, ready_at: Micros | None) -> None:
+        """Forget a run that is no longer held here.
+
+        `end` is set if the run ended, `ready_at` if the time at which it can continue is known.
+        """
+        ...
+
+
+LINGER: Micros = SECOND
+"""A run whose next deadline is this near stays in memory: suspending it would cost more than it saves."""
+
+GATHERING = 32
+"""A run that waits for at least this many children stays in memory for a while after an arrival."""
+
+GATHER_LINGER: Micros = SECOND // 4
+"""Time for which such a run stays. More children end soon, and a replay for each of them takes quadratic time."""
+
+
+def is_due_soon(standstill: Standstill) -> bool:
+    """Return True if the next deadline of a waiting run is near enough to keep it in memory, if a slot is free."""
+    return standstill.wake_at is not None and standstill.wake_at - standstill.at <= LINGER
+
+
+class Gathering:
+    """Keeps a run that waits for many children in memory, even if the children fill all slots of its worker."""
+
+    __slots__ = ("_is_wide", "arrived_at")
+
+    def __init__(self, arrived_at: Micros) -> None:
+        self.arrived_at = arrived_at
+        """Time of the last arrival, or 0."""
+        self._is_wide = False
+
+    def until(self, standstill: Standstill) -> Micros:
+        """Return the time until which the run stays, or 0. A run that once waited for many also stays for the last."""
+        if not self.arrived_at:
+            return 0
+        count = standstill.child_count
+        self._is_wide = self._is_wide or count >= GATHERING
+        return self.arrived_at + GATHER_LINGER if self._is_wide and count else 0
+
+
+LISTEN_EVERY: Micros = SECOND // 4
+"""Minimum interval between two progress reports taken from one step."""
+
+BEAT_EVERY: Micros = 60 * SECOND
+"""Minimum interval between two recorded heartbeats of a run. The claim counts as the first one."""
+
+
+class Scribe(Protocol):
+    """A receiver of reports: the turn of the run, which records them."""
+
+    def publish(self, name: str, value: str) -> None: ...
+
+    def beat(self, number: int) -> None: ...
+
+
+class Reports:
+    """Takes the reports of one held run's bodies, from its claim on."""
+
+    def __init__(self, clock: Clock, claimed_at: Micros) -> None:
+        self._clock = clock
+        self._beat_at = claimed_at
+        self._beats = 0
+        self._rests: dict[StepInfo, Timer] = {}
+
+    def hear(self, info: StepInfo, scribe: Scribe, again: Callable[[StepInfo], None]) -> None:
+        """Record the report that a body has signalled. The body can signal `again` only after a rest."""
+        if info in self._rests:
+            return  # it signalled while its last report was taken; the end of the rest takes this one
+        now = self._clock.now()
+        self._rests[info] = self._clock.call_at(now + LISTEN_EVERY, lambda: self._rested(info, again))
+        self.take(info, scribe)
+        if info.has_beaten:
+            info.has_beaten = False
+            if now >= self._beat_at + BEAT_EVERY:
+                self._beat_at = now
+                self._beats += 1
+                scribe.beat(self._beats)
+
+    @staticmethod
+    def take(info: StepInfo, scribe: Scribe) -> None:
+        """Record the latest value that a body has published, unless it is recorded already."""
+        if (news := info.news) is not info.heard:
+            info.heard = news
+            scribe.publish(PROGRESS, news or "null")
+
+    def forget(self, info: StepInfo) -> None:
+        """Stop listening to a body that has ended or was abandoned."""
+        if (rest := self._rests.pop(info, None)) is not None:
+            rest.cancel()
+
+    def _rested(self, info: StepInfo, again: Callable[[StepInfo], None]) -> None:
+        del self._rests[info]
+        if info.listen_again():
+            again(info)
+
+
+def turn_of(lease: Lease, definition: Definition | FlowType, *, has_database: bool, seen: int | None = None) -> RunTurn:
+    """Return the turn that drives a leased run."""
+    if isinstance(definition, FlowType):
+        return FlowTurn(lease, definition, seen=seen, has_database=has_database)
+    if isinstance(definition, Task) and TaskTurn.suits(definition, lease.entries):
+        return TaskTurn(lease, definition, seen=seen, has_database=has_database)
+    return Turn(lease, definition, seen=seen, has_database=has_database)
+
 
 SLOW_SECONDS = 0.1
 

@@ -33,17 +33,14 @@ from holdfast.core.signals import Signals
 from holdfast.runner.operation import StepCall
 from holdfast.runner.registry import Registry
 from holdfast.worker.claimer import POLL, PYTHON, Claimer
-from holdfast.worker.committer import Committer
-from holdfast.worker.driver_host import WorkerClock
+from holdfast.worker.committer import Committer, Transactor
 from holdfast.worker.executor import Executor
-from holdfast.worker.heartbeat import BEATS_PER_LEASE, LONGEST_PAUSE_SECONDS, Heartbeat
-from holdfast.worker.lease_check import LeaseCheck
+from holdfast.worker.leases import BEATS_PER_LEASE, LONGEST_PAUSE_SECONDS, Heartbeat, LeaseCheck
 from holdfast.worker.pruner import PRUNE_EVERY, Pruner
-from holdfast.worker.run_driver import RunDriver
+from holdfast.worker.run_driver import RunDriver, WorkerClock
 from holdfast.worker.scheduler import Scheduler, declare_schedules
 from holdfast.worker.shutdown import Shutdown
 from holdfast.worker.signals import SignalSender
-from holdfast.worker.transactor import Transactor
 from holdfast.worker.worker_types import WorkerTypes
 
 _RELEASE_SECONDS = 5.0

@@ -33,7 +33,7 @@ from holdfast.runner.asyncio_private import (
     run_handle,
     set_running_loop,
 )
-from holdfast.runner.task import asker_of
+from holdfast.runner.loop import asker_of
 
 NEEDED: list[tuple[ModuleType | type, str, str]] = [
     (events, "_get_running_loop", "see whether code runs on the loop of a run"),

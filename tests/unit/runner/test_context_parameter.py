@@ -48,7 +48,7 @@ async def late(order, number: int, context: TaskContext) -> None: ...  # type: i
         (def_no_context, r"first parameter 'order' as list\[int\], but .* put `ctx: SyncContext` before it"),
         (swapped, "workflow 'x' takes its context as 'ctx'; it must be the first parameter"),
         (def_swapped, "workflow 'x' takes its context as 'ctx'; it must be the first parameter"),
-        (of_a_task, "first parameter 'ctx' as holdfast.runner.task_context.TaskContext"),
+        (of_a_task, "first parameter 'ctx' as holdfast.runner.step_info.TaskContext"),
         (late, "takes its context as 'context'"),
     ],
 )

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.location import Scope
-from holdfast.runner.loop import LoopTimer, RunLoop, RunTask, current_run_loop
-from holdfast.runner.task import RunFuture, first_serial
+from holdfast.runner.loop import LoopTimer, RunFuture, RunLoop, RunTask, current_run_loop, first_serial
 from tests.unit.runner.loop_rig import Rig, StepError, evict_runs, run
 
 __all__ = ["evict_runs"]  # a fixture that pytest finds by its name

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.runner.task import RunFuture, RunGather, RunTask
+from holdfast.runner.loop import RunFuture, RunGather, RunTask
 from tests.unit.runner.loop_programs import Diverged, Recording, as_line, record, replay
 
 SEEDS = range(150)

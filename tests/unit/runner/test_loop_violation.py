@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from holdfast.core.errors import WorkflowViolation
-from holdfast.runner.loop import CALLBACK_LIMIT, RunLoop, explain_foreign
+from holdfast.runner.loop import CALLBACK_LIMIT, RunLoop
+from holdfast.runner.violation import explain_foreign
 from tests.unit.runner.loop_rig import Rig, evict_runs, run
 
 __all__ = ["evict_runs"]  # a fixture that pytest finds by its name

@@ -15,7 +15,7 @@ from holdfast.core.model import WaitKind
 from holdfast.runner.inbox import Inbox
 from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import ChildEnd, Reception, Sleep
-from holdfast.runner.registration import Registration
+from holdfast.runner.pending_checkpoint import Registration
 
 ANYTHING: Codec[Any] = Codec(Any)
 

@@ -10,7 +10,7 @@ from holdfast import Context, Retry
 from holdfast.core.checkpoint import Block, Finish
 from holdfast.core.clock import SECOND
 from holdfast.core.states import RunState
-from holdfast.runner.attempt import Raised, Returned
+from holdfast.runner.operation import Raised, Returned
 from tests.unit.runner.turn_rig import START, Rig, evict_turns
 
 __all__ = ["evict_turns"]

@@ -16,10 +16,9 @@ from holdfast.core.checkpoint import Block, Checkpoint, Finish, Hold, Next, Rele
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.model import Entry, EntryKind, EntryState, Lease, Run, RunOptions
 from holdfast.core.states import RunState
-from holdfast.runner.attempt import Raised, Returned, TimedOut
-from holdfast.runner.operation import StepCall
-from holdfast.runner.standstill import Standstill
-from holdfast.runner.task_definition import Task
+from holdfast.runner.definition import Task
+from holdfast.runner.operation import Raised, Returned, StepCall, TimedOut
+from holdfast.runner.run_turn import Standstill
 from holdfast.runner.task_turn import TaskTurn
 from holdfast.runner.turn import Turn
 from tests.unit.runner.turn_rig import START, message

@@ -14,9 +14,8 @@ from holdfast.core.clock import SECOND, Micros
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Lease, Run, WaitKind
 from holdfast.core.states import RunState
-from holdfast.runner.attempt import Raised, Returned
-from holdfast.runner.operation import StepCall
-from holdfast.runner.standstill import Standstill
+from holdfast.runner.operation import Raised, Returned, StepCall
+from holdfast.runner.run_turn import Standstill
 from holdfast.runner.turn import Turn
 
 START: Micros = 1_900_000_000 * SECOND

@@ -21,7 +21,7 @@ from holdfast.testing.contract.arrange import OTHER_WORKER, claim
 from holdfast.testing.contract.clock import SettableClock
 from holdfast.testing.faults import FaultyStore
 from holdfast.testing.patience import GUARD_SECONDS, until, wait_until
-from holdfast.worker import heartbeat
+from holdfast.worker import leases
 
 LEASE_SECONDS = 0.25
 
@@ -68,7 +68,7 @@ class Patient(FaultyStore):
 async def test_a_run_is_kept_however_long_its_steps_take_despite_rivals(
     monkeypatch: pytest.MonkeyPatch, *, is_blocking: bool
 ) -> None:
-    monkeypatch.setattr(heartbeat, "SILENT_LEASES", 10_000)
+    monkeypatch.setattr(leases, "SILENT_LEASES", 10_000)
     store = Patient()
     hf = Holdfast(store=store)
 
@@ -105,7 +105,7 @@ async def test_a_worker_announces_types_that_are_registered_while_it_works() -> 
 
 
 async def test_a_worker_reports_often_however_long_its_leases_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "LONGEST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(leases, "LONGEST_PAUSE_SECONDS", 0.01)
     hf = application(FaultyStore(MemoryStore()))
     async with hf, hf.worker(lease_seconds=3600):
 
@@ -117,7 +117,7 @@ async def test_a_worker_reports_often_however_long_its_leases_are(monkeypatch: p
 
 
 def test_a_worker_reports_several_times_before_it_counts_as_dead() -> None:
-    assert heartbeat.LONGEST_PAUSE_SECONDS * 3 <= DEAD_AFTER / SECOND
+    assert leases.LONGEST_PAUSE_SECONDS * 3 <= DEAD_AFTER / SECOND
 
 
 async def test_a_heartbeat_that_cannot_reach_the_store_logs_once_and_continues(

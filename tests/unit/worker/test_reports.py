@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 
 from holdfast.core.clock import SECOND
-from holdfast.runner.step_info import StepInfo
-from holdfast.runner.task_context import TaskContext
+from holdfast.runner.step_info import StepInfo, TaskContext
 from holdfast.testing.clock import VirtualClock
-from holdfast.worker.reports import BEAT_EVERY, LISTEN_EVERY, Reports
+from holdfast.worker.run_driver import BEAT_EVERY, LISTEN_EVERY, Reports
 
 
 class Desk:

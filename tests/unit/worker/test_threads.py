@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.testing.patience import GUARD_SECONDS, guard, until, wait_for
-from holdfast.worker.threads import Threads
+from holdfast.worker.executor import Threads
 
 
 class Bench:
@@ -82,7 +82,7 @@ async def test_a_job_that_waits_for_a_later_one_does_not_keep_it_from_running() 
 
 
 async def test_idle_threads_end_and_come_back_when_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.worker.threads.IDLE_SECONDS", 0.01)
+    monkeypatch.setattr("holdfast.worker.executor.IDLE_SECONDS", 0.01)
     bench = Bench(2)
     bench.submit(lambda: 1)
     await bench.wait_for(1)

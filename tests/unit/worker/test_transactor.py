@@ -13,7 +13,7 @@ from holdfast.core.checkpoint import Checkpoint, Hold, Verdict
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ports import Database, Transacted
 from holdfast.testing.patience import until
-from holdfast.worker.transactor import Transactor
+from holdfast.worker.committer import Transactor
 
 
 class Away:

@@ -1,23 +1,24 @@
-"""The handle of a child run for the code of its parent."""
+"""The children of a run, for its code: the handle of one, and a map of many that are created and awaited together."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec.structs import replace
 
 from holdfast.core.codec import Codec
-from holdfast.core.errors import InvalidRequest
+from holdfast.core.errors import InvalidRequest, JoinFailed, WorkflowError
 from holdfast.core.intent import is_count
 from holdfast.core.location import name_from
-from holdfast.core.model import DEFAULT_OPTIONS, EntryKind, Intent
+from holdfast.core.model import DEFAULT_OPTIONS, Entry, EntryKind, Intent
 from holdfast.core.start_options import intent_fields
-from holdfast.runner.operation import ChildEnd
+from holdfast.runner.operation import ChildEnd, ChildGroup
 
 if TYPE_CHECKING:
     from holdfast.runner.code_requests import CodeRequests
     from holdfast.runner.context import Context
+
 
 R = TypeVar("R")
 
@@ -134,3 +135,57 @@ class Started(Generic[R]):
     def __await__(self) -> Generator[Any, None, Child[R]]:
         yield from Done(self._requests).__await__()
         return self._child
+
+
+class ChildMap:
+    """The children of one `ctx.map`."""
+
+    def __init__(
+        self, requests: CodeRequests, location: str, children: Sequence[Child[Any]], limit: int | None
+    ) -> None:
+        self._requests = requests
+        self._location = location
+        self._children = children
+        self._limit = limit
+
+    async def run(self) -> list[Any]:
+        """Create the children that do not exist yet, wait for all, and return their results in order."""
+        if not self._children:
+            return []
+        group = ChildGroup(self._location, f"{self._requests.run.id}/{self._location}", self._create())
+        cancels = self._children[0].intent.on_close == "cancel"
+        try:
+            ends = await self._requests.perform(group)
+        finally:
+            if cancels and not group.is_complete and not self._requests.loop.is_evicting:
+                location = self._requests.loop.scope.locate(name_from("cancel", self._location.rsplit("/", 1)[-1]))
+                self._requests.command(EntryKind.CANCEL, location, cancels=tuple(group.open_ids))
+        return self._collect(ends)
+
+    def _create(self) -> list[tuple[str, str]]:
+        """Request all children that are not recorded. Return the id and location of each child."""
+        has_begun = any(self._requests.recorded(child.location) is not None for child in self._children)
+        if self._limit is not None and not has_begun:
+            # Create the children without a slot first. It may take several checkpoints to create them all, and a child
+            # that ends in between can pass its slot only to a child that exists.
+            for child in self._children[self._limit :]:
+                child.create(is_awaited=True, is_parked=True)
+            for child in self._children[: self._limit]:
+                child.create(is_awaited=True)
+        else:
+            # After a rewind or a crash, only the store knows which children have a slot.
+            for child in self._children:
+                child.create(is_awaited=True, limit=self._limit)
+        return [(child.id, child.location) for child in self._children]
+
+    def _collect(self, ends: dict[str, Entry]) -> list[Any]:
+        results: dict[int, Any] = {}
+        errors: dict[int, BaseException] = {}
+        for index, child in enumerate(self._children):
+            try:
+                results[index] = ChildEnd(child.location, child.id, child.codec).outcome(ends[child.location])
+            except WorkflowError as error:
+                errors[index] = error
+        if errors:
+            raise JoinFailed(self._location, results, errors)
+        return list(results.values())
