@@ -34,7 +34,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     factor: float = 2.0
     """The delay is multiplied by this after each attempt."""
     max_delay: float | timedelta = 30.0
-    """The longest delay between two attempts, in seconds or as a timedelta."""
+    """The longest delay between two attempts, in seconds or as a timedelta; at least `initial`."""
     jitter: float = 0.1
     """Random variation of the delay, as a fraction: 0.1 is up to 10 percent more or less."""
     retry_on: _Kinds | list[type[BaseException]] = Exception
@@ -79,7 +79,8 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
         # `__post_init__` has converted both to seconds. The exponent is capped, because factor ** 2000 would be an
         # OverflowError, and is far beyond any max_delay.
         initial, max_delay = cast("float", self.initial), cast("float", self.max_delay)
-        seconds = min(max_delay, initial * self.factor ** min(attempts - 1, 64))
+        # `Retry(initial=600)` does not mean 30 seconds, the default of `max_delay`.
+        seconds = min(max(max_delay, initial), initial * self.factor ** min(attempts - 1, 64))
         return micros(seconds * (1 + random.uniform(-self.jitter, self.jitter)))
 
 

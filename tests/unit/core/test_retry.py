@@ -42,6 +42,11 @@ def test_growing_delays_are_spread_both_ways_and_have_a_ceiling(attempts: int) -
     assert seconds * 0.9 * SECOND <= policy.pause(attempts) <= seconds * 1.1 * SECOND
 
 
+def test_the_first_delay_is_never_cut_by_the_longest_delay() -> None:
+    policy = Retry(initial=600, jitter=0)
+    assert [policy.pause(attempts) for attempts in (1, 2, 3)] == [600 * SECOND] * 3
+
+
 def test_durations_may_be_timedeltas() -> None:
     policy = Retry(initial=timedelta(seconds=2), max_delay=timedelta(minutes=1), jitter=0)
     assert [policy.pause(attempts) for attempts in (1, 2, 10)] == [2 * SECOND, 4 * SECOND, 60 * SECOND]
