@@ -146,7 +146,8 @@ def step_failed(effect: Effect, why: str) -> Failure:
 
 def child_failed(error: Failure) -> Failure:
     how = "was cancelled" if error.type == "Cancelled" else "failed"
-    return Failure("ChildFailed", f"child run ID {how}: {error}")
+    cause = error.text if error.type == "ChildFailed" else str(error)
+    return Failure("ChildFailed", f"{cause} (child run ID {how})")
 
 
 def join_failed(where: str, results: dict[str, Any], errors: Mapping[str, Failure]) -> Failure:

@@ -130,7 +130,10 @@ async def test_an_uncaught_failure_of_a_child_fails_the_parent_with_the_whole_ch
 
     local.include(app)
     async with stage.harness(local) as h:
-        with pytest.raises(RunFailed, match=r"ChildFailed.*ChildFailed.*ValueError: not today"):
+        with pytest.raises(
+            RunFailed,
+            match=r"ChildFailed: ValueError: not today \(child run .*\) \(child run .* failed\)$",
+        ):
             await h.execute(grandparent)
 
 

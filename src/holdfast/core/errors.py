@@ -344,7 +344,9 @@ class ChildFailed(_RecordedError, WorkflowError):
     """Raised when a child run failed or was cancelled."""
 
     def __init__(self, run_id: str, kind: str, record: ErrorRecord, location: str = "") -> None:
-        super().__init__(f"child run {run_id} {'failed' if kind == 'failed' else 'was cancelled'}: {record}", record)
+        # The cause first: lists cut long texts at their end, and grandchildren repeat the sentence about the run.
+        cause = record.message if record.matches(ChildFailed) else str(record)
+        super().__init__(f"{cause} (child run {run_id} {'failed' if kind == 'failed' else 'was cancelled'})", record)
         self.run_id = run_id
         """The child run."""
         self.kind = kind
