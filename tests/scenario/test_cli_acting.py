@@ -50,6 +50,14 @@ def test_a_start_prints_the_id_and_creates_the_database(shop: Shop) -> None:
     assert "no worker for shop.add.v1 is running yet" in result.stderr
 
 
+def test_a_start_of_an_unknown_type_suggests_the_type_with_a_similar_name(shop: Shop) -> None:
+    shop.type("types", "set", "shop.add.v1", "--concurrency", "5")
+    result = shop.type("start", "shop.ad.v1", "a:=1", "b:=2")
+
+    assert result.exit_code == 0
+    assert "no worker for shop.ad.v1 is running yet; the run waits for one; did you mean shop.add.v1?" in result.stderr
+
+
 def test_a_start_stores_all_options_of_the_run(shop: Shop) -> None:
     payload, options = ("a:=1", "b:=2"), ("--key", "k", "--priority", "5", "--delay", "1h")
 

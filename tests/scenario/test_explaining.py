@@ -79,6 +79,24 @@ async def test_a_run_explains_itself_in_one_sentence(stage: Stage, wait: str, se
         assert await run.explain() == sentence
 
 
+async def test_an_unread_message_with_a_similar_name_is_mentioned(stage: Stage) -> None:
+    async with stage.harness(app) as h:
+        run = await h.start(shop, "message")
+        await h.settle()
+        await run.send("other", 1)
+        assert "similar" not in await run.explain()
+        await run.send("aprove", 1)
+        assert (await run.explain()).endswith(" An unread message has the similar name 'aprove'; was 'approve' meant?")
+
+
+async def test_a_run_of_an_unknown_type_mentions_the_type_with_a_similar_name(stage: Stage) -> None:
+    async with stage.harness(app) as h:
+        await h.settle()
+        run, foreign = await h.start("shp.v1"), await h.start("something.else")
+        assert (await run.explain()).endswith(" A type with a similar name is known; was 'shop.v1' meant?")
+        assert "similar" not in await foreign.explain()
+
+
 @pytest.mark.every_store
 async def test_a_run_that_waits_for_a_child_names_it(stage: Stage) -> None:
     async with stage.harness(app) as h:

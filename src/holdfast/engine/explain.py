@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from holdfast.core import audit, limits
@@ -13,9 +13,10 @@ from holdfast.core.flow_definitions import FLOW_RUNTIME
 from holdfast.core.model import AuditFact, Run, TypeRule, Wait, WaitKind, WorkerRecord
 from holdfast.core.plan import PlanProgress
 from holdfast.core.ports import Reader
-from holdfast.core.questions import CountSlots, Details, ListTypes, SlotUse
+from holdfast.core.questions import CountSlots, Details, ListMessages, ListTypes, SlotUse
 from holdfast.core.rules import MAX_RUN_LOCATION, MAX_SUSPEND_LOCATION
 from holdfast.core.states import RunState
+from holdfast.core.suggestion import nearest
 from holdfast.engine.flow_view import FlowView, flow_view
 from holdfast.engine.info import RunInfo
 from holdfast.engine.liveness import alive, is_handled
@@ -33,11 +34,31 @@ async def explanation(store: Reader, details: Details, facts: Sequence[AuditFact
     if (unreadable := RunInfo.of(details).unreadable) is not None:
         return f"Its row in the store cannot be read ({unreadable}); repair it there, then recover it if it is blocked."
     type = details.run.type
-    rule = next((rule for rule in await store.catalog(ListTypes()) if rule.name == type), None) or TypeRule(name=type)
+    rules = {rule.name: rule for rule in await store.catalog(ListTypes())}
+    rule = rules.get(type) or TypeRule(name=type)
     slots = await store.stats(CountSlots(type=type)) if limits.parked_at(details.waits) is not None else ()
     flow = await _flow(store, details.run, rule)
     step = _step(await progress_of(store, details, rule.plan))
-    return step + explain(details, await store.workers(), facts, now, rule, slots, flow)
+    why = step + explain(details, await store.workers(), facts, now, rule, slots, flow)
+    return why + await _misspelt_message(store, details) + _misspelt_type(details.run, rules)
+
+
+async def _misspelt_message(store: Reader, details: Details) -> str:
+    """Return a sentence about an unread message whose name is similar to one that the run waits for."""
+    awaited = {name for wait in details.waits if wait.kind is WaitKind.MESSAGE for name in wait.names}
+    if not awaited:
+        return ""
+    for message in await store.catalog(ListMessages(run_id=details.run.id)):
+        if message.name not in awaited and (meant := nearest(message.name, awaited)) is not None:
+            return f" An unread message has the similar name {message.name!r}; was {meant!r} meant?"
+    return ""
+
+
+def _misspelt_type(run: Run, rules: Mapping[str, TypeRule]) -> str:
+    """Return a sentence about a known type with a similar name, for a run whose type no worker has ever offered."""
+    if run.state is not RunState.PENDING or run.type in rules or (meant := nearest(run.type, rules)) is None:
+        return ""
+    return f" A type with a similar name is known; was {meant!r} meant?"
 
 
 async def _flow(store: Reader, run: Run, rule: TypeRule) -> FlowView | None:

@@ -19,7 +19,9 @@ from holdfast.cli.session import in_session
 from holdfast.cli.start_options import given_options, start_options
 from holdfast.cli.streams import despite
 from holdfast.cli.times import LENGTH, stamp
+from holdfast.core.questions import ListTypes
 from holdfast.core.start_options import StartOptions
+from holdfast.core.suggestion import nearest
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.liveness import alive, is_handled
 
@@ -82,4 +84,7 @@ async def _tell(out: Output, hf: Holdfast, run: RunHandle[Any], type: str, at: d
         out.talk(f"starts at {stamp(at)}")
     now = await session_of(hf).store.now()
     if not is_handled(type, alive(await session_of(hf).store.workers(), now)):
-        out.talk(f"no worker for {type} is running yet; the run waits for one (`holdfast worker MODULE:ATTR`)")
+        known = [rule.name for rule in await session_of(hf).store.catalog(ListTypes())]
+        meant = None if type in known else nearest(type, known)
+        advice = f"; did you mean {meant}?" if meant is not None else " (`holdfast worker MODULE:ATTR`)"
+        out.talk(f"no worker for {type} is running yet; the run waits for one{advice}")
