@@ -24,18 +24,7 @@ from holdfast.core.model import Arrival, Entry, Lease, MessageToRun, Run, TypeOf
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.memory import claims as model_claims
 from holdfast.stores.memory.unit_of_work import StateUnit
-from holdfast.stores.operations import (
-    arrivals,
-    checkpoints,
-    claims,
-    controls,
-    flows,
-    inboxes,
-    limits,
-    queues,
-    revisions,
-    run_end,
-)
+from holdfast.stores.operations import arrivals, checkpoints, controls, leases, limits, transitions, types
 from holdfast.stores.postgres import transfers, unit_of_work
 from holdfast.stores.postgres.scripts import Script
 from holdfast.stores.postgres.sql import Calls
@@ -197,11 +186,9 @@ def wakes_nobody(
     unit.state.put_run(record, replace(record.run, ready_at=run.ready_at))
 
 
-def leaves_children_alone(
-    right: Callable[..., None], unit: StateUnit, run: Run, now: Micros, cancel: run_end.CancelRun
-) -> None:
+def leaves_children_alone(right: Callable[..., None], unit: StateUnit, run: Run, now: Micros) -> None:
     children = unit.state.children.pop(run.id, [])
-    right(unit, run, now, cancel)
+    right(unit, run, now)
     unit.state.children[run.id] = children
 
 
@@ -277,25 +264,25 @@ BUGS: dict[Callable[..., object], tuple[ModuleType, str]] = {
     writes_without_fence: (checkpoints, "write_one"),
     parks_without_looking: (checkpoints, "write_one"),
     overwrites_entries: (checkpoints, "record"),
-    forgets_crashes: (claims, "lease"),
+    forgets_crashes: (leases, "lease"),
     gives_out_by_ready_time: (model_claims, "choose"),
     forgets_what_a_worker_counts: (model_claims, "choose"),
     forgets_receipts: (checkpoints, "_send_out"),
     sends_to_the_dead: (arrivals, "send_one"),
-    wakes_nobody: (inboxes, "deliver"),
-    leaves_children_alone: (run_end, "end"),
-    keeps_what_a_rewind_waited_for: (revisions, "revise"),
-    reopens_children_without_a_slot: (revisions, "revise"),
-    notifies_of_every_end_of_a_child: (run_end, "_notify_parent"),
+    wakes_nobody: (arrivals, "deliver"),
+    leaves_children_alone: (transitions, "end"),
+    keeps_what_a_rewind_waited_for: (controls, "revise"),
+    reopens_children_without_a_slot: (controls, "revise"),
+    notifies_of_every_end_of_a_child: (transitions, "_notify_parent"),
     pauses_without_asking: (controls, "_change"),
-    keeps_what_it_was_handed: (queues, "give_back"),
+    keeps_what_it_was_handed: (arrivals, "give_back"),
     hands_nothing_on: (limits, "leave"),
     lets_everybody_in: (limits, "admit"),
     forgets_who_is_held: (limits, "apply"),
-    leases_entries_for_people: (claims, "lease_of"),
+    leases_entries_for_people: (leases, "lease_of"),
     forgets_nothing: (checkpoints, "write_one"),
-    forgets_earlier_flows: (flows, "register"),
-    offers_flows_as_code: (flows, "check_offers"),
+    forgets_earlier_flows: (types, "register_flow"),
+    offers_flows_as_code: (types, "check_no_flow_is_code"),
 }
 
 

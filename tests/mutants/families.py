@@ -27,7 +27,7 @@ MUTANTS = (
         breaks="a child that is alive is waited for, and not taken from its worker",
         edits=(
             Edit(
-                "stores/operations/revisions.py",
+                "stores/operations/controls.py",
                 "child.state in (RunState.FAILED, RunState.CANCELLED)]",
                 "child.state is not RunState.SUCCEEDED]",
             ),
@@ -85,7 +85,7 @@ MUTANTS = (
         breaks="no parent runs while some of its children are still to be reopened",
         edits=(
             Edit(
-                "stores/operations/revisions.py",
+                "stores/operations/controls.py",
                 "    return True if is_complete else None\n",
                 "    if not is_complete:\n"
                 "        top = Recovery(run, unit.histories.all(run.id))\n"
@@ -101,7 +101,7 @@ MUTANTS = (
         breaks="a child that fails again while it is recovered is not reopened by the same request",
         edits=(
             Edit(
-                "stores/operations/revisions.py",
+                "stores/operations/controls.py",
                 "yield from parent.lost(some, willed | again)",
                 "yield from parent.lost(some, willed)",
             ),
@@ -112,16 +112,14 @@ MUTANTS = (
         name="reopened-child-takes-no-slot",
         breaks="reopened children of a map respect its limit",
         edits=(
-            Edit(
-                "stores/operations/revisions.py", "            run, waits = self._seated(run)\n", "            pass\n"
-            ),
+            Edit("stores/operations/controls.py", "            run, waits = self._seated(run)\n", "            pass\n"),
         ),
         caught_by=(Catch("contract", "test_reopened_children_of_a_map_obey_its_limit"),),
     ),
     Mutant(
         name="reopened-child-tells-again",
         breaks="a parent receives one end of a child",
-        edits=(Edit("stores/operations/run_end.py", "    if kinship.is_reopened(run):\n", "    if False:\n"),),
+        edits=(Edit("stores/operations/transitions.py", "    if kinship.is_reopened(run):\n", "    if False:\n"),),
         caught_by=(Catch("contract", "test_a_rewound_child_sends_its_end_to_its_parent_once"),),
     ),
     Mutant(

@@ -8,10 +8,10 @@ from tests.mutants.mutant import Catch, Edit, Mutant
 
 _RULES = "core/rules.py"
 _CHECKPOINTS = "stores/operations/checkpoints.py"
-_CLAIMS = "stores/operations/claims.py"
+_CLAIMS = "stores/operations/leases.py"
 _CLAIM_ORDER = "core/claim_order.py"
 _TRANSITIONS = "stores/operations/transitions.py"
-_RUN_END = "stores/operations/run_end.py"
+
 _ARRIVALS = "stores/operations/arrivals.py"
 _STARTS = "stores/operations/starts.py"
 _SCHEDULES = "stores/operations/schedules.py"
@@ -195,8 +195,8 @@ ENDS = (
             ),
             Edit(
                 _TRANSITIONS,
-                "from holdfast.stores.operations import limits",
-                "from holdfast.core.states import RunState\nfrom holdfast.stores.operations import limits",
+                "from holdfast.stores.operations import arrivals, limits",
+                "from holdfast.core.states import RunState\nfrom holdfast.stores.operations import arrivals, limits",
             ),
             Edit(
                 _RULES,
@@ -305,7 +305,7 @@ ARRIVALS = (
         breaks="the end of a child reaches its parent, whenever the parent starts to wait",
         edits=(
             Edit(
-                _RUN_END,
+                _TRANSITIONS,
                 "    if parent is None or parent.state.is_end:\n",
                 "    if parent is None or parent.state.is_end or not unit.waits.of(parent.id):  # looked at first, and written to later\n",
             ),
@@ -357,7 +357,7 @@ ARRIVALS = (
         breaks="a queue event that a run does not take goes to the next",
         edits=(
             Edit(
-                _CHECKPOINTS, "            queues.give_back(unit, run, checkpoint.waits, now)\n", "            pass\n"
+                _CHECKPOINTS, "            arrivals.give_back(unit, run, checkpoint.waits, now)\n", "            pass\n"
             ),
         ),
         caught_by=(Catch("contract", "test_an_event_that_was_given_back_returns_to_its_place"),),

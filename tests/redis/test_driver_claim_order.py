@@ -19,7 +19,7 @@ from holdfast.stores.kv import names
 from holdfast.stores.kv.audits import fact_line
 from holdfast.stores.kv.driver import Part
 from holdfast.stores.kv.run_fields import run_of
-from holdfast.stores.operations import claims
+from holdfast.stores.operations import leases
 from holdfast.stores.redis import RedisDriver
 from holdfast.stores.redis.scripts import OWN_RUNS
 from holdfast.testing.contract import START, SettableClock
@@ -88,7 +88,7 @@ async def _compare(driver: RedisDriver, url: str, runs: Sequence[Run]) -> None:
 
 def _choice(runs: Sequence[Run], request: ClaimRequest, now: Micros) -> list[Run]:
     due = [run for run in runs if run.type in request.types and rules.is_due(run, now)]
-    chosen, _ = claims.choose(claims.queue_of(due), request, lambda run: run)
+    chosen, _ = leases.choose(leases.queue_of(due), request, lambda run: run)
     return chosen
 
 

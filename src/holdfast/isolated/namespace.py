@@ -34,7 +34,7 @@ from holdfast.isolated.mail import (
 )
 from holdfast.stores.memory.state import Published, Record, State
 from holdfast.stores.memory.unit_of_work import StateAudit, StateUnit
-from holdfast.stores.operations import checkpoints, claims, starts
+from holdfast.stores.operations import checkpoints, leases, starts
 
 Pairs = list[tuple[bytes, bytes | None]]
 
@@ -124,7 +124,7 @@ class Namespace:
 
     def claim(self, by: LeaseRequest, now: Micros) -> Lease:
         """Lease the run. A run that is still held was left by a crash, which the lease counts."""
-        return claims.lease(self._unit, self.run, by, now)
+        return leases.lease(self._unit, self.run, by, now)
 
     def write(self, checkpoint: Checkpoint, now: Micros) -> Verdict:
         """Apply a checkpoint by the rules of every store. What concerns other runs goes into the outbox."""

@@ -21,7 +21,7 @@ from holdfast.stores.kv.run_fields import run_of
 from holdfast.stores.kv.runs import head_of
 from holdfast.stores.kv.unit_of_work import KvUnit
 from holdfast.stores.kv.waits import waits_of
-from holdfast.stores.operations import claims
+from holdfast.stores.operations import leases
 
 SUSPECTS = 16
 """Number of suspect runs that a claim loads of each lane. It wins only one, but may have to park others first."""
@@ -96,13 +96,13 @@ class _ClaimOperation:
             return self._claimed(won, self._now, has_more=False), won
         lanes = self._lanes()
         due = self._due(lanes)
-        chosen, has_more = claims.choose_within_limits(self._unit, claims.queue_of(due), self._request, self._now)
+        chosen, has_more = leases.choose_within_limits(self._unit, leases.queue_of(due), self._request, self._now)
         if self._is_cut and any(parked_at(self._unit.waits.of(run.id)) is not None for run in due):
             # The runs behind those that were loaded may come before those that were chosen.
             raise _NeedsMore
         held: list[Run] = []
         for run in chosen:
-            claims.hold(self._unit, self._unit.runs.raised(run), self._request, self._now)
+            leases.hold(self._unit, self._unit.runs.raised(run), self._request, self._now)
             after = self._unit.runs.get(run.id)
             assert after is not None
             held.append(after)
@@ -166,5 +166,5 @@ class _ClaimOperation:
                 reads.append(AllFields(names.inbox(run.id)))
         self._space.expect(reads)
         whole = [self._unit.runs.whole(run.id) or run for run in runs]
-        leases = tuple(claims.lease_of(self._unit, run) for run in whole)
-        return Claimed(leases=leases, next_ready_at=next_ready_at, now=self._now, has_more=has_more)
+        leased = tuple(leases.lease_of(self._unit, run) for run in whole)
+        return Claimed(leases=leased, next_ready_at=next_ready_at, now=self._now, has_more=has_more)

@@ -18,7 +18,7 @@ from holdfast.stores.kv.inboxes import parsed_member
 from holdfast.stores.kv.limits import KvTypes
 from holdfast.stores.kv.runs import KvRuns, head_of
 from holdfast.stores.kv.workspace import Workspace
-from holdfast.stores.operations.housekeeping import OldEvent, OldRun
+from holdfast.stores.operations.unit_of_work import OldEvent, OldRun
 
 EXAMINED_AT_ONCE = 5_000
 """Maximum number of old events that one call examines. Events of topics with a long retention may be among them."""

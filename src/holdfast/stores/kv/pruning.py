@@ -10,7 +10,7 @@ from holdfast.stores.kv import names
 from holdfast.stores.kv.decision import Decisions
 from holdfast.stores.kv.driver import Range
 from holdfast.stores.kv.unit_of_work import KvUnit
-from holdfast.stores.operations import flows, pruning
+from holdfast.stores.operations import pruning, types
 
 EVERYTHING = 1_000_000
 
@@ -29,7 +29,7 @@ async def prune(decisions: Decisions, limit: int, retention: Micros, *, is_dry_r
         return pruning.purge(unit, EVERYTHING if is_dry_run else limit, retention, now)
 
     def prune_flows(unit: KvUnit, now: Micros) -> int:
-        return flows.prune(unit, limit, retention, now)
+        return types.prune_flows(unit, limit, retention, now)
 
     pruned = (await decisions.decide(prune_events, is_dry_run=is_dry_run)).answer
     runs, has_more = (await decisions.decide(purge, is_dry_run=is_dry_run)).answer

@@ -17,7 +17,7 @@ from holdfast.stores.kv.held import HeldRuns
 from holdfast.stores.kv.runs import head_of
 from holdfast.stores.kv.unit_of_work import KvUnit
 from holdfast.stores.kv.workspace import KnownPartitions
-from holdfast.stores.operations import claims, starts
+from holdfast.stores.operations import leases, starts
 
 BASE = Fields(names.META, ("base",))
 RULED = AllFields(names.RULED)
@@ -83,7 +83,7 @@ def _with_won_leases(unit: KvUnit, created: Created, lease: LeaseRequest) -> Cre
         run = unit.runs.get(one.run_id) if unit.is_repeat and not one.created else None
         if run is not None and (run.worker, run.claim_id) == (lease.worker, lease.claim_id):
             whole = unit.runs.whole(run.id) or run
-            runs.append(replace(one, created=True, lease=claims.lease_of(unit, whole)))
+            runs.append(replace(one, created=True, lease=leases.lease_of(unit, whole)))
         elif one.lease is not None:
             stored = unit.runs.get(one.run_id)  # its token may have grown beyond those of earlier epochs
             runs.append(one if stored is None else replace(one, lease=replace(one.lease, run=stored)))

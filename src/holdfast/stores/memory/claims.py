@@ -7,17 +7,17 @@ from holdfast.core.clock import Micros
 from holdfast.core.model import Run
 from holdfast.stores.memory.state import State
 from holdfast.stores.memory.unit_of_work import StateUnit
-from holdfast.stores.operations import claims
+from holdfast.stores.operations import leases
 
 
 def claim(unit: StateUnit, request: ClaimRequest, now: Micros) -> Claimed:
     """Lease due runs to a worker, as many as it asks for."""
     if request.is_repeat and (won := _won_before(unit.state, request)):
-        return Claimed(leases=tuple(claims.lease_of(unit, run) for run in won), next_ready_at=now, now=now)
+        return Claimed(leases=tuple(leases.lease_of(unit, run) for run in won), next_ready_at=now, now=now)
     chosen, has_more = choose(unit, request, now)
-    leases = tuple(claims.lease(unit, run, request, now) for run in chosen)
+    leased = tuple(leases.lease(unit, run, request, now) for run in chosen)
     next_ready_at = unit.state.indexed().next_ready_at(_enabled(unit.state, request), request.worker)
-    return Claimed(leases=leases, next_ready_at=next_ready_at, now=now, has_more=has_more)
+    return Claimed(leases=leased, next_ready_at=next_ready_at, now=now, has_more=has_more)
 
 
 def choose(unit: StateUnit, request: ClaimRequest, now: Micros) -> tuple[list[Run], bool]:
@@ -25,7 +25,7 @@ def choose(unit: StateUnit, request: ClaimRequest, now: Micros) -> tuple[list[Ru
     types = _enabled(unit.state, request)
     limited = {type for type in types if unit.limits.rule(type) is not None}
     due = unit.state.indexed().due(types, limited, now)
-    return claims.choose_within_limits(unit, due, request, now)
+    return leases.choose_within_limits(unit, due, request, now)
 
 
 def _won_before(state: State, request: ClaimRequest) -> list[Run]:

@@ -11,7 +11,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.model import DeadLetter, DeadReason, Run
 from holdfast.core.topics import TAKEN_RETENTION, topic_of
 from holdfast.stores.memory.state import Published, State
-from holdfast.stores.operations.housekeeping import OldEvent, OldRun
+from holdfast.stores.operations.unit_of_work import OldEvent, OldRun
 
 _Place = tuple[dict[str, Any], str]
 """The dictionary that keeps an old item, and the item's id."""

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from holdfast.core.clock import Micros
 from holdfast.core.ports import Pruned
 from holdfast.stores.memory.unit_of_work import StateUnit
-from holdfast.stores.operations import flows, pruning
+from holdfast.stores.operations import pruning, types
 
 
 def prune(unit: StateUnit, limit: int, retention: Micros, now: Micros, *, is_dry_run: bool) -> Pruned:
@@ -18,6 +18,6 @@ def prune(unit: StateUnit, limit: int, retention: Micros, now: Micros, *, is_dry
         return pruning.prune(unit, limit, retention, now)
     copy = StateUnit(deepcopy(unit.state))
     pruned = pruning.prune_events(copy, limit, now)
-    removed = flows.prune(copy, limit, retention, now)
+    removed = types.prune_flows(copy, limit, retention, now)
     runs, _ = pruning.purge(copy, max(1, len(copy.state.records)), retention, now)  # a dry run counts all of them
     return replace(pruned, runs=runs, flows=removed)

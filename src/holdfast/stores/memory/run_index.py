@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.claim_order import rank_of
 from holdfast.core.clock import Micros
 from holdfast.core.model import Run, Wait, WaitKind
-from holdfast.stores.operations.claims import Queue
+from holdfast.stores.operations.leases import Queue
 
 if TYPE_CHECKING:
     from holdfast.stores.memory.state import Record

@@ -10,7 +10,7 @@ from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Checkpoint, ContinueAsNew, Suspend, Verdict, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.model import Entry, Run
-from holdfast.stores.operations import arrivals, leases, queues, starts, transitions
+from holdfast.stores.operations import arrivals, leases, starts, transitions
 from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
@@ -37,7 +37,7 @@ def write_one(unit: UnitOfWork, checkpoint: Checkpoint, now: Micros) -> Verdict:
     if checkpoint.waits is not None:
         unit.waits.put(run.id, checkpoint.waits)
         if run.arrivals:
-            queues.give_back(unit, run, checkpoint.waits, now)
+            arrivals.give_back(unit, run, checkpoint.waits, now)
         arrivals.collect_missed(unit, run, checkpoint.waits, now)
     _send_out(unit, checkpoint, now)
     _publish(unit, run, checkpoint, now)

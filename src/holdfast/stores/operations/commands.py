@@ -24,14 +24,14 @@ from holdfast.core.commands import (
     SetTopics,
     TriggerSchedule,
 )
-from holdfast.stores.operations import arrivals, controls, dead_letters, flows, schedules, types
+from holdfast.stores.operations import arrivals, controls, schedules, types
 from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 A = TypeVar("A")
 
 
 def apply(unit: UnitOfWork, command: Command[A], now: Micros) -> A:
-    """Carry out a command and return its answer. A refused command raises before it writes."""
+    """Apply a command and return its answer. A refused command raises before it writes."""
     # The type checker cannot see that each case returns the answer type of its command. The contract tests each one.
     return cast("A", _apply(unit, cast("AnyCommand", command), now))
 
@@ -47,15 +47,15 @@ def _apply(unit: UnitOfWork, command: AnyCommand, now: Micros) -> object:  # noq
         case SetTopics():
             unit.events.put_topics(command.topics)
         case ReplayDeadLetters():
-            return dead_letters.replay(unit, command.numbers, now, by=command.by)
+            return arrivals.replay_letters(unit, command.numbers, now, by=command.by)
         case PurgeDeadLetters():
-            return dead_letters.purge(unit, command.numbers)
+            return arrivals.purge_letters(unit, command.numbers)
         case ChangeTypes():
             types.change(unit, command.changes, now)
         case OfferTypes():
             types.offer(unit, command.worker, command.offers, now)
         case RegisterFlow():
-            return flows.register(unit, command.definition, command.by, now)
+            return types.register_flow(unit, command.definition, command.by, now)
         case RetireWorker():
             unit.workers.remove(command.worker_id)
         case PutSchedules():

@@ -12,16 +12,15 @@ from holdfast.core.clock import Micros
 from holdfast.core.model import RECEIPT_RETENTION, DeadReason
 from holdfast.core.ports import Pruned
 from holdfast.core.topics import REPLY_RETENTION
-from holdfast.stores.operations import flows
-from holdfast.stores.operations.housekeeping import OldEvent, OldRun
-from holdfast.stores.operations.unit_of_work import UnitOfWork
+from holdfast.stores.operations import types
+from holdfast.stores.operations.unit_of_work import OldEvent, OldRun, UnitOfWork
 
 
 def prune(unit: UnitOfWork, limit: int, usual: Micros, now: Micros) -> Pruned:
     """Remove at most `limit` items of each kind. `usual` is the retention of runs whose type does not set one."""
     pruned = prune_events(unit, limit, now)
     runs, has_more = purge(unit, limit, usual, now)
-    removed = flows.prune(unit, limit, usual, now)
+    removed = types.prune_flows(unit, limit, usual, now)
     return replace(pruned, runs=runs, flows=removed, has_more=pruned.has_more or has_more or removed == limit)
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from holdfast.core import transfer
 from holdfast.core.clock import Micros
 from holdfast.core.transfer import Dump, Fate, KeptEvent, Origin, Restoration, Restored
-from holdfast.stores.operations import flows, queues
+from holdfast.stores.operations import arrivals, types
 from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
@@ -19,8 +19,8 @@ def restore(unit: UnitOfWork, restoration: Restoration, now: Micros) -> Restored
     origin = known or _first_seen(unit)
     if origin.is_finished:
         return Restored(is_finished=True)
-    flows.check_restorable(unit, restoration.flows)
-    restored_flows = flows.restore(unit, restoration.flows, now)
+    types.check_restorable_flows(unit, restoration.flows)
+    restored_flows = types.restore_flows(unit, restoration.flows, now)
     unit.events.raise_numbers(restoration.last_event)
     fates = tuple(_restore_one(unit, dump, origin.high) for dump in restoration.runs)
     origin, events, skipped = transfer.take_in(
@@ -71,4 +71,4 @@ def _add(unit: UnitOfWork, dump: Dump) -> None:
 def _keep_event(unit: UnitOfWork, kept: KeptEvent, now: Micros) -> None:
     arrival = unit.events.keep(kept)
     if kept.is_queued:
-        unit.events.count(arrival, int(queues.pass_on(unit, arrival, now)))
+        unit.events.count(arrival, int(arrivals.pass_on(unit, arrival, now)))

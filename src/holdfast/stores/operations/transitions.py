@@ -1,13 +1,13 @@
-"""Transitions: give a run its next state. `run_end` has the consequences of an end."""
+"""Transitions: give a run its next state, with all consequences for its waits, inbox, children, slot and parent."""
 
 from __future__ import annotations
 
-from holdfast.core import audit, rules
+from holdfast.core import audit, kinship, rules
 from holdfast.core import limits as limit_rules
 from holdfast.core.clock import Micros
 from holdfast.core.commands import Cancellation
 from holdfast.core.model import AuditFact, Run
-from holdfast.stores.operations import limits, run_end
+from holdfast.stores.operations import arrivals, limits
 from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
@@ -19,11 +19,11 @@ def move(unit: UnitOfWork, before: Run, after: Run, now: Micros, fact: AuditFact
     unit.runs.put(after)
     unit.audit.note(fact or audit.of_move(before, after, now))
     if after.state.is_end:
-        run_end.end(unit, after, now, cancel)
+        end(unit, after, now)
     elif after.generation > before.generation:
-        run_end.begin_next_generation(unit, after, now, cancel)
+        begin_next_generation(unit, after, now)
     elif after.rollback is not None and before.rollback is None:
-        run_end.close(unit, after, now, cancel)
+        close(unit, after, now)
     is_in_race = rules.is_in_race(after, now)
     if has_waited or not is_in_race:
         limits.leave(unit, unit.runs.get(after.id) or after, now, has_waited=has_waited)
@@ -46,3 +46,70 @@ def cancel(unit: UnitOfWork, run_id: str, why: Cancellation, now: Micros) -> boo
         after = rules.cancelled(run, why.reason, now)
     move(unit, run, after, now, audit.of_cancel(after, why, now))
     return True
+
+
+def end(unit: UnitOfWork, run: Run, now: Micros) -> None:
+    """Clear the waits and inbox of an ended run, close its children by their policy, and notify its parent."""
+    had_slot = run.group is not None and not rules.is_parked(unit.waits.of(run.id))
+    close(unit, run, now)
+    if run.arrivals:
+        arrivals.give_up_messages(unit, run, now)
+        unit.inboxes.clear(run)
+    unit.news.ended.add(run.id)
+    if had_slot:
+        pass_slot_on(unit, run, now)
+    _notify_parent(unit, run, now)
+
+
+def _notify_parent(unit: UnitOfWork, run: Run, now: Micros) -> None:
+    """Deliver the end of a run to its parent, unless the parent no longer has the run on record."""
+    if run.parent_id is None or run.parent_location is None:
+        return
+    parent = unit.runs.get(run.parent_id)
+    if parent is None or parent.state.is_end:
+        return
+    if kinship.is_reopened(run):
+        recorded = unit.histories.entry(parent.id, run.parent_location)
+        has_unread_end = unit.inboxes.has_end_of(parent, run.id)
+        if not kinship.waits_for(recorded, run, has_unread_end=has_unread_end):
+            return
+    arrivals.deliver(unit, parent, rules.child_end(run, parent.arrivals + 1, now), now)
+
+
+def close(unit: UnitOfWork, run: Run, now: Micros) -> None:
+    """Clear the waits of a run whose code is over, and close its children by their policy."""
+    unit.waits.put(run.id, ())
+    if run.arrivals:
+        arrivals.give_back(unit, run, (), now)
+    is_first = not unit.closing
+    unit.closing += unit.families.to_cancel(run.id)
+    # A cancelled child appends its own children to this list while the loop runs. This avoids recursion, because a
+    # chain of runs may be longer than Python's recursion limit.
+    for child_id in unit.closing if is_first else ():
+        cancel(unit, child_id, rules.CLOSING, now)
+    if is_first:
+        unit.closing.clear()
+
+
+def begin_next_generation(unit: UnitOfWork, run: Run, now: Micros) -> None:
+    """Close the old generation of a run that continues as new. Only the unread messages pass to the next one."""
+    unit.families.detach(run.id)
+    close(unit, run, now)
+    unit.inboxes.keep_messages(run)
+    # The detached children no longer form a group, so none of them would pass its slot on to a parked one.
+    for child_id in unit.families.parked(run.id):
+        _give_slot(unit, child_id, now)
+
+
+def pass_slot_on(unit: UnitOfWork, run: Run, now: Micros) -> None:
+    """Give the slot of a run to the next sibling that waits because of the limit of a `map`."""
+    if run.group is not None and (run_id := unit.waits.first(run.group, rules.SLOT_LOCATION)) is not None:
+        _give_slot(unit, run_id, now)
+
+
+def _give_slot(unit: UnitOfWork, run_id: str, now: Micros) -> None:
+    parked = unit.runs.get(run_id)
+    if parked is not None:
+        unit.waits.put(parked.id, ())
+        unit.runs.put(rules.unparked(parked, now))
+        unit.news.ready.add(parked.type)

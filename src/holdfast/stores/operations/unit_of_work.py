@@ -12,27 +12,30 @@ stores). On the last two, a read of something that was not loaded starts the ope
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from holdfast.core.clock import Micros
+from holdfast.core.flow_definitions import FlowDefinition
 from holdfast.core.hint import News
 from holdfast.core.limits import Window
 from holdfast.core.model import (
     Arrival,
     AuditFact,
+    DeadLetter,
+    DeadReason,
     Entry,
     Event,
     Fence,
     Run,
     RunOptions,
+    Schedule,
     Topic,
     TypeRule,
     Wait,
+    WorkerRecord,
 )
 from holdfast.core.topics import EventState
-from holdfast.core.transfer import KeptEvent
-from holdfast.stores.operations.catalogue import DeadLetterRows, FlowRows, Origins, ScheduleRows, WorkerRows
-from holdfast.stores.operations.housekeeping import Housekeeping
+from holdfast.core.transfer import KeptEvent, Origin
 
 
 class OddRow(ValueError):
@@ -404,6 +407,136 @@ class Audit(Protocol):
         ...
 
     def all(self, run_id: str) -> Sequence[AuditFact]: ...
+
+
+class DeadLetterRows(Protocol):
+    """Dead letters, by number."""
+
+    def add(self, letter: DeadLetter) -> None:
+        """Keep a dead letter under the next number."""
+        ...
+
+    def get(self, number: int) -> DeadLetter | None: ...
+
+    def remove(self, number: int) -> bool:
+        """Delete a dead letter. Return True if it existed."""
+        ...
+
+
+class ScheduleRows(Protocol):
+    """Schedules, by name."""
+
+    def get(self, name: str) -> Schedule | None: ...
+
+    def put(self, schedule: Schedule) -> None: ...
+
+    def remove(self, name: str) -> bool:
+        """Delete a schedule. Return True if it existed."""
+        ...
+
+
+class FlowRows(Protocol):
+    """Registrations of flows, by type and time."""
+
+    def of(self, type: str) -> Sequence[FlowDefinition]:
+        """Return the registrations of a type in order of time. Their texts may be missing."""
+        ...
+
+    def whole(self, definition: FlowDefinition) -> FlowDefinition:
+        """Return a registration with its texts."""
+        ...
+
+    def put(self, definition: FlowDefinition) -> None:
+        """Add a registration with its texts, or replace the `used_at` of one that is there."""
+        ...
+
+    def remove(self, definition: FlowDefinition) -> None: ...
+
+    def types(self) -> Sequence[str]:
+        """Return the types that have more than one registration, so that old ones may be removed. Only for pruning."""
+        ...
+
+    def oldest_run(self, type: str) -> Micros | None:
+        """Return when the oldest run of a type that is still stored was created. Only for pruning."""
+        ...
+
+
+class WorkerRows(Protocol):
+    """Live workers, by id."""
+
+    def beat(self, worker: WorkerRecord, now: Micros) -> None:
+        """Record the heartbeat of a worker."""
+        ...
+
+    def remove(self, worker_id: str) -> None: ...
+
+
+class Origins(Protocol):
+    """Progress of imports from other stores, by the id of the export."""
+
+    def get(self, export_id: str) -> Origin | None: ...
+
+    def put(self, export_id: str, origin: Origin) -> None: ...
+
+
+class OldEvent(NamedTuple):
+    """An event that is no longer needed."""
+
+    number: int
+    topic: str
+    state: EventState
+
+
+class OldRun(NamedTuple):
+    """An ended run that may be due for removal. `size` is its number of rows, or 0 if the store need not count them."""
+
+    run: Run
+    retention: Micros
+    is_kept_for_parent: bool
+    size: int = 0
+
+
+class Housekeeping(Protocol):
+    """Data that is no longer needed, oldest first."""
+
+    def expired_events(self, limit: int, now: Micros) -> tuple[Sequence[OldEvent], bool]:
+        """Return expired events, and True if there may be more that were not examined."""
+        ...
+
+    def surplus_events(self, limit: int) -> Sequence[OldEvent]:
+        """Return the events beyond the number that their topic may keep."""
+        ...
+
+    def give_up(self, event: OldEvent, reason: DeadReason, now: Micros) -> None:
+        """Keep a pending event of a queue as a dead letter."""
+        ...
+
+    def forget_receipts(self, until: Micros, limit: int) -> int:
+        """Delete receipts of messages received up to an instant, at most `limit`. Return how many."""
+        ...
+
+    def forget_replies(self, until: Micros, limit: int) -> int:
+        """Delete replies given up to an instant, at most `limit`. Return how many."""
+        ...
+
+    def ended_runs(self, limit: int, usual: Micros, room: int, now: Micros) -> Sequence[OldRun]:
+        """Return runs that are due for removal: runs with a `purge_at` first, then the others by the time they ended.
+
+        `usual` is the retention of runs whose type does not set one. Rows of one kind are counted up to `room`.
+        """
+        ...
+
+    def defer(self, run: Run) -> None:
+        """Write the new `purge_at` of a run, the instant at which it is examined again."""
+        ...
+
+    def remove(self, runs: Sequence[Run]) -> None:
+        """Remove runs with everything that belongs to them."""
+        ...
+
+    def remove_part(self, run: Run, room: int, now: Micros) -> None:
+        """Remove `room` rows of a run that has too many for one transaction. The run is hidden from now on."""
+        ...
 
 
 class UnitOfWork(Protocol):

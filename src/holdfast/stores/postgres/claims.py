@@ -17,7 +17,7 @@ from holdfast.core.hint import News
 from holdfast.core.limits import PARKED_AT_ONCE
 from holdfast.core.model import Intent, Lease, Run
 from holdfast.stores.operations import starts as model
-from holdfast.stores.operations.claims import Queue, choose_within_limits, hold, queue_of
+from holdfast.stores.operations.leases import Queue, choose_within_limits, hold, queue_of
 from holdfast.stores.postgres import unreadable
 from holdfast.stores.postgres.json_parts import members
 from holdfast.stores.postgres.scripts import Script

@@ -1,6 +1,6 @@
 """Claims: find the candidates for a claim, at a cost that grows only with ready runs.
 
-`operations/claims.py` chooses among the candidates. Runs without a lease are in the index `run_queue`, in lanes: one
+`operations/leases.py` chooses among the candidates. Runs without a lease are in the index `run_queue`, in lanes: one
 lane per type, priority and rank. A claim seeks from lane to lane and reads each lane from its head. Expired leases come
 from the index `run_held`. No statement walks over suspended runs. An offered type without runs costs no statement: the
 claim seeks alternately in the sorted list of offered types and in the index.
@@ -24,7 +24,7 @@ from holdfast.core.claim_order import BEGUN, NEW
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.limits import PARKED_AT_ONCE
 from holdfast.core.model import Run
-from holdfast.stores.operations import claims
+from holdfast.stores.operations import leases
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.liveness import PROBE_SECONDS, WorkerLocks
 from holdfast.stores.sqlite.rows import Row
@@ -201,8 +201,8 @@ def claim(transaction: Transaction, locks: WorkerLocks, request: ClaimRequest) -
     now = transaction.now()
     transaction.flush()
     if request.is_repeat and (won := _won_before(transaction, request)):
-        leases = tuple(claims.lease_of(transaction, run) for run in won)
-        return Claimed(leases=leases, next_ready_at=now, now=now)
+        leased = tuple(leases.lease_of(transaction, run) for run in won)
+        return Claimed(leases=leased, next_ready_at=now, now=now)
     ruled = transaction.types.ruled()
     types = sorted({type for type in request.types if type not in ruled or ruled[type].is_enabled})
     holding = list(holders(transaction.connection))
@@ -217,7 +217,7 @@ def claim(transaction: Transaction, locks: WorkerLocks, request: ClaimRequest) -
     for lane in lanes:
         if lane.runs is not None:
             lane.runs.close()
-    leases = tuple(claims.lease(transaction, run, request, now) for run in chosen)
+    leased = tuple(leases.lease(transaction, run, request, now) for run in chosen)
     transaction.flush()
     if limited:
         lanes = _lanes(transaction, types)
@@ -226,7 +226,7 @@ def claim(transaction: Transaction, locks: WorkerLocks, request: ClaimRequest) -
     heads += [one.ready_at for one in expired if one.holder != request.worker and one.id not in won_ids]
     heads += _expiries(transaction, locks, types, [holder for holder in holding if holder != request.worker], now)
     next_ready_at = min((head for head in heads if head is not None), default=None)
-    return Claimed(leases=leases, next_ready_at=next_ready_at, now=now, has_more=has_more)
+    return Claimed(leases=leased, next_ready_at=next_ready_at, now=now, has_more=has_more)
 
 
 # Candidates
@@ -324,12 +324,12 @@ def _merged(transaction: Transaction, lanes: Sequence[_Lane], lost: Sequence[_Ex
 
 
 def _chosen(
-    transaction: Transaction, queue: claims.Queue, request: ClaimRequest, now: Micros
+    transaction: Transaction, queue: leases.Queue, request: ClaimRequest, now: Micros
 ) -> tuple[list[Run], bool]:
     """Return the runs that the worker gets, and True if there is more to claim. Skips limits if no type has any."""
     if not transaction.types.ruled():
-        return claims.choose(queue, request, _as_it_is)
-    return claims.choose_within_limits(transaction, queue, request, now)
+        return leases.choose(queue, request, _as_it_is)
+    return leases.choose_within_limits(transaction, queue, request, now)
 
 
 def _as_it_is(run: Run) -> Run:

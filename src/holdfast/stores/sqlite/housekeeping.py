@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.clock import Micros
 from holdfast.core.model import DeadReason, Run
 from holdfast.core.topics import topic_of
-from holdfast.stores.operations.housekeeping import OldEvent, OldRun
+from holdfast.stores.operations.unit_of_work import OldEvent, OldRun
 from holdfast.stores.sqlite import purging
 
 if TYPE_CHECKING:

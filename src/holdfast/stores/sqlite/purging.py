@@ -18,8 +18,7 @@ import apsw
 
 from holdfast.core.clock import Micros
 from holdfast.core.model import Run
-from holdfast.stores.operations.housekeeping import OldRun
-from holdfast.stores.operations.unit_of_work import OddRow
+from holdfast.stores.operations.unit_of_work import OddRow, OldRun
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.rows import Row
 

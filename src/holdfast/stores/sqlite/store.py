@@ -23,7 +23,7 @@ from holdfast.core.ports import Finding, Pruned, Report, SchemaStatus
 from holdfast.core.questions import Awaited, Details, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.stores.migrations import Migrations
-from holdfast.stores.operations import commands, flows, leases, pruning, starts
+from holdfast.stores.operations import commands, leases, pruning, starts, types
 from holdfast.stores.sqlite import answers, checkup, claims, histories, listing, purging, reads, schema, unreadable
 from holdfast.stores.sqlite.checkpoints import write as write_checkpoints
 from holdfast.stores.sqlite.database import SqliteDatabase, check_not_writing
@@ -148,7 +148,7 @@ class SqliteStore:
             lambda unit: _rehearsed(unit, lambda: pruning.prune_events(unit, limit, unit.now()))
         )
         removed = await self._writer.run(
-            lambda unit: _rehearsed(unit, lambda: flows.prune(unit, limit, retention, now))
+            lambda unit: _rehearsed(unit, lambda: types.prune_flows(unit, limit, retention, now))
         )
         runs = await self._readers.run(lambda connection: purging.count(connection, retention, now))
         return replace(pruned, runs=runs, flows=removed)

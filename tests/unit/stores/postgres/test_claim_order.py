@@ -14,7 +14,7 @@ from holdfast.core.checkpoint import ClaimRequest
 from holdfast.core.claim_order import SHARE, Shares, rank_of
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.model import Run
-from holdfast.stores.operations.claims import choose, queue_of
+from holdfast.stores.operations.leases import choose, queue_of
 from holdfast.stores.postgres import backlogs, claims
 from holdfast.stores.postgres.scripts import run_script
 from holdfast.stores.postgres.sql import Calls

@@ -1,4 +1,4 @@
--- Leases due runs to a worker, in the order of `core.claim_order`. `operations.claims.choose` has the same choice in
+-- Leases due runs to a worker, in the order of `core.claim_order`. `operations.leases.choose` has the same choice in
 -- Python, and `rules.claimed` says what a claim changes of a run.
 --
 -- KEYS has the partition `meta`; the others depend on what is found. ARGV has the beginning of all keys, the epoch, the
