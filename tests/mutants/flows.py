@@ -23,7 +23,7 @@ MUTANTS = (
     Mutant(
         name="flow-snapshot-without-facts",
         breaks="a flow receives each message once: what its snapshot includes is read",
-        edits=(Edit(_TURN, "            self.pending.consume(one.number for one in taken)\n", ""),),
+        edits=(Edit("runner/run_turn.py", "        self.pending.consume(one.number for one in taken)\n", ""),),
         caught_by=_flows("test_continue_as_new_keeps_unread_messages_and_begins_again"),
     ),
     Mutant(

@@ -8,6 +8,7 @@ from tests.mutants.mutant import Catch, Edit, Mutant
 
 _REQUESTS = "runner/code_requests.py"
 _TURN = "runner/turn.py"
+_ANY_TURN = "runner/run_turn.py"
 _INBOX = "runner/inbox.py"
 _HISTORY = "runner/history.py"
 _ROLLBACK = "runner/rollback.py"
@@ -205,7 +206,7 @@ REPLAY = (
         breaks="a blocked run does not execute its last step again",
         edits=(
             Edit(
-                _TURN,
+                _ANY_TURN,
                 "        self.pending.drop_requests()\n",
                 "        self.pending.drop()\n",
             ),
@@ -215,7 +216,7 @@ REPLAY = (
     Mutant(
         name="block-keeps-requests",
         breaks="a block commits no request of the code after its last fact",
-        edits=(Edit(_TURN, "        self.pending.drop_requests()\n", ""),),
+        edits=(Edit(_ANY_TURN, "        self.pending.drop_requests()\n", ""),),
         caught_by=(_RUNS, _SIMULATION),
     ),
     Mutant(
@@ -276,7 +277,7 @@ TOLD = (
         breaks="no timer fires before its time",
         edits=(
             Edit(
-                _TURN,
+                _ANY_TURN,
                 "        if not self.inbox.has_due(now):\n",
                 "        if not self.inbox.has_due(now + 1_000):\n",
             ),
@@ -300,7 +301,7 @@ TOLD = (
     Mutant(
         name="message-not-consumed",
         breaks="a message is received once",
-        edits=(Edit(_TURN, "            self.pending.consume(one.number for one in taken)\n", ""),),
+        edits=(Edit(_ANY_TURN, "        self.pending.consume(one.number for one in taken)\n", ""),),
         caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(

@@ -257,8 +257,8 @@ MUTANTS = (
         edits=(
             Edit(
                 "runner/run_turn.py",
-                "    if run.crashes < definition.crash_limit:\n",
-                "    if run.crashes >= 0:\n",
+                "        if run.crashes >= self.definition.crash_limit:\n",
+                "        if run.crashes < 0:\n",
             ),
         ),
         caught_by=(_SIMULATION, _WORKERS, _RUNS, Catch("random programs")),

@@ -273,7 +273,7 @@ async def test_results_fed_before_an_error_of_driving_the_run_are_recorded(
         await ctx.step("ship", one)
         return "done"
 
-    feed = Turn._tell
+    feed = Turn._feed_entry
 
     def feed_but(self: Turn, operation: Any, entry: Any) -> None:
         if operation.location == "ship":
@@ -282,7 +282,7 @@ async def test_results_fed_before_an_error_of_driving_the_run_are_recorded(
 
     async with stage.harness(shop(code)) as h:
         with monkeypatch.context() as broken:
-            broken.setattr(Turn, "_tell", feed_but)
+            broken.setattr(Turn, "_feed_entry", feed_but)
             run = await h.start("shop.v1")
             await blocked(h, run, "MemoryError")
         assert await facts(run) == ["charge step done", "ship step done"]

@@ -397,7 +397,7 @@ async def test_t9_a_block_for_an_error_of_driving_is_written_even_if_its_results
     async with stage.harness(local, wrap=FaultyStore) as h:
         faulty(h).refuse(lambda checkpoint: bool(checkpoint.entries), ValueError("bad bytes"))
         with monkeypatch.context() as broken:
-            broken.setattr(Turn, "_tell", fail)
+            broken.setattr(Turn, "_feed_entry", fail)
             run = await h.start(shop)
             await h.settle()
         info = await run.info()

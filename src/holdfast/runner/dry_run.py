@@ -183,9 +183,9 @@ class _DryTurn(Turn):
         what = f"{operation.location!r} is asked for before {before.location!r}, which was recorded first"
         return self._history.diverge(what, {operation.location: operation.kind}, recorded=before)
 
-    def _tell(self, operation: Operation, entry: Entry) -> None:
+    def _feed_entry(self, operation: Operation, entry: Entry) -> None:
         self.told[operation.location] = operation
-        super()._tell(operation, entry)
+        super()._feed_entry(operation, entry)
 
     def _pop_due(self, now: Micros) -> None:
         return None

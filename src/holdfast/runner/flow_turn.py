@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -11,9 +10,9 @@ from msgspec.structs import replace
 from holdfast.core.checkpoint import Block, Checkpoint, ContinueAsNew, Finish, Hold, Next, Release, Suspend
 from holdfast.core.clock import Micros
 from holdfast.core.entries import ADOPTED_LOCATION, FLOW_LOCATION, TURN_PREFIX
-from holdfast.core.errors import ErrorRecord, HoldfastError, InvalidRequest, Unreadable, WorkflowViolation
+from holdfast.core.errors import ErrorRecord, InvalidRequest, Unreadable, WorkflowViolation
 from holdfast.core.flow_revision import adopted_in, reopened_in
-from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Lease, Run, Wait, WaitKind
+from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Lease, Run, WaitKind
 from holdfast.core.rules import CRASH_LIMIT
 from holdfast.core.states import RunState
 from holdfast.flows.limits import DEFAULT_FLOW_LIMITS, FlowLimits
@@ -22,19 +21,14 @@ from holdfast.flows.program import Program
 from holdfast.flows.progress import Continued, FlowRaised, FlowReturned, Sliced, Waiting
 from holdfast.flows.run_state import FlowState, decode_flow_state
 from holdfast.runner.flow_requests import FlowHistory, FlowRequests, fed_outcome, member_place, place_of
-from holdfast.runner.inbox import EventCursors, Inbox
-from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import (
-    AttemptEnd,
     ChildGroup,
     Operation,
     Reception,
+    Settled,
     StepCall,
-    entry_of_arrivals,
-    entry_of_deadline,
 )
-from holdfast.runner.pending_checkpoint import PendingCheckpoint
-from holdfast.runner.run_turn import RunTurn, Standstill, TimeLimits, blocked, cancelled, crash_loop
+from holdfast.runner.run_turn import RunTurn, Standstill
 
 
 class FlowCode(msgspec.Struct, frozen=True):
@@ -77,13 +71,10 @@ KEPT_TURNS = 10
 """Minimum number of snapshots that a flow keeps for people. Every as many turns, older ones are removed."""
 
 
-class FlowTurn:
-    """The turn of a flow run that this worker holds. `RunTurn` describes its methods."""
+class FlowTurn(RunTurn):
+    """The turn of a flow run. `RunTurn` describes its methods."""
 
-    due_since: Micros | None = None
-    is_overdue = False
-    unfinished = 0
-    survivors: Sequence[str] = ()
+    definition: FlowType
 
     def __init__(
         self,
@@ -94,18 +85,12 @@ class FlowTurn:
         has_database: bool = True,
         limits: FlowLimits = DEFAULT_FLOW_LIMITS,
     ) -> None:
+        super().__init__(lease, definition, seen=seen, has_database=has_database)
         run = lease.run
-        self.definition = definition
-        self.has_database = has_database
-        self.outcome: Finish | ContinueAsNew | Block | None = None
-        self.inbox = Inbox(lease.arrivals, run.arrivals if seen is None else seen)
-        self._open = OpenOperations(self.inbox)
-        self.pending = PendingCheckpoint(run, self._open)
         self._history = FlowHistory(lease.entries, run.first_claimed_at or run.created_at)
         self._requests = FlowRequests(run, self._history, self._open, self.pending, limits)
-        self._cursors = EventCursors(self.inbox, self._history, self.pending)
-        self._time_limits = TimeLimits.of(run)
-        self._limits = limits
+        self._flow_limits = limits
+        self.inbox.restore_cursors(self._history)
         self._machine: Machine | None = None
         self._version = ""
         self._turn_number = 0
@@ -121,10 +106,18 @@ class FlowTurn:
     def entries(self) -> tuple[Entry, ...]:
         return self._history.entries
 
+    @property
+    def stamp(self) -> Micros:
+        return self._history.stamp
+
+    @stamp.setter
+    def stamp(self, instant: Micros) -> None:
+        self._history.stamp = instant
+
     # Driving
 
     def begin(self, now: Micros) -> Standstill:
-        self.outcome = crash_loop(self.pending.run, self.definition)
+        self._end_crash_loop()
         self.pending.crashes = 0  # there are no steps to charge them to: the next checkpoint shows progress
         return self.settle(now)
 
@@ -137,11 +130,11 @@ class FlowTurn:
 
     def _advance(self, machine: Machine, now: Micros) -> None:
         """Run the program and feed what is due, until nothing is left to do or others need the event loop."""
-        until = machine.work + self._limits.instructions_per_slice
+        until = machine.work + self._flow_limits.instructions_per_slice
         while self.outcome is None and not self._must_write_first:
             self.is_overdue = False
-            if (why := self._exceeded(now)) is not None:
-                self.outcome = cancelled(why)
+            if (end := self._exceeded(now)) is not None:
+                self.outcome = end
             elif machine.work >= until:
                 break
             elif self._is_sliced:
@@ -155,7 +148,7 @@ class FlowTurn:
     @property
     def _must_write_first(self) -> bool:
         """True if a checkpoint has to be written before the program continues."""
-        return self._requests.has_unsent or self._unsaved_instructions >= self._limits.instructions_per_turn
+        return self._requests.has_unsent or self._unsaved_instructions >= self._flow_limits.instructions_per_turn
 
     def standstill(self, now: Micros) -> Standstill:
         if self.outcome is not None:
@@ -165,8 +158,8 @@ class FlowTurn:
         frontier = self._open.frontier(now, self.pending.committed_count, may_carry=False)
         is_busy = self._is_sliced or self._must_write_first
         wake_at = now if self._is_sliced and not self._must_write_first else frontier.wake_at
-        if self._time_limits is not None:
-            wake_at = self._time_limits.earliest(wake_at)
+        if self._limits is not None:
+            wake_at = self._limits.earliest(wake_at)
         has_due = frontier.wake_at is not None and frontier.wake_at <= now
         return Standstill(
             at=now,
@@ -199,11 +192,11 @@ class FlowTurn:
     def _begun(self, code: FlowCode) -> Machine:
         run = self.pending.run
         stamp = self._history.stamp
-        return Machine.begin(code.program, code.source, run.input, run_id=run.id, now=stamp, limits=self._limits)
+        return Machine.begin(code.program, code.source, run.input, run_id=run.id, now=stamp, limits=self._flow_limits)
 
     def _resumed(self, code: FlowCode, flow: Entry) -> Machine:
         state = decode_flow_state(flow.result or "")
-        machine = Machine.resume(code.program, code.source, bytes(state.machine).decode(), limits=self._limits)
+        machine = Machine.resume(code.program, code.source, bytes(state.machine).decode(), limits=self._flow_limits)
         history = self._history
         history.position = history.since = state.position
         history.last_fact = flow.since
@@ -253,7 +246,7 @@ class FlowTurn:
         self._requests.carry_out(is_last=True)
         if isinstance(end, ContinueAsNew):
             self.pending.entries.clear()
-            self._cursors.keep(is_anew=True)
+            self.inbox.keep_cursors(self._history, self.pending, is_anew=True)
             # A fork is younger than its version, so the next generation could not find that version by time.
             self.pending.add(self._flow_entry(None, since=0), is_lazy=True)
         self.outcome = end
@@ -269,30 +262,10 @@ class FlowTurn:
 
     # Facts
 
-    def _exceeded(self, now: Micros) -> str | None:
-        if self._time_limits is None:
-            return None
-        fed, stamp = self.pending.fed_count, self._history.stamp
-        return self._time_limits.exceeded(now, self._open, fed=fed, stamp=stamp)
-
-    def _pop_due(self, now: Micros) -> tuple[Arrival | None, Operation] | None:
-        """Remove and return the first arrival or deadline that is due, by its instant."""
-        if not self.inbox.has_due(now):
-            return None
-        late = self.inbox.overdue()
-        self.is_overdue = late is not None and self.pending.registration.must_come_first(late)
-        return None if self.is_overdue else self.inbox.pop_due()
-
     def _feed(self, machine: Machine, arrival: Arrival | None, operation: Operation, now: Micros) -> None:
         """Feed an arrival to the operation that waits for it, or feed the deadline of an operation."""
-        position = self._history.place_fact(now)
-        stamp = self._history.stamp
-        if arrival is None:
-            entry = entry_of_deadline(operation, position, stamp)
-        else:
-            taken = self.inbox.take(arrival, operation)
-            entry = entry_of_arrivals(operation, taken, position, stamp)
-            self.pending.consume(one.number for one in taken)
+        entry = self._entry_of(arrival, operation, self._history.place_fact(now))
+        stamp = self.stamp
         self.pending.add(entry)
         if entry.kind is EntryKind.CHILD and entry.state is EntryState.FAILED:
             self._failed.append(entry.location)
@@ -311,32 +284,21 @@ class FlowTurn:
         self._requests.settled(operation)
         if isinstance(operation, Reception) and operation.wait_kind is WaitKind.EVENT and entry.ref is not None:
             self.inbox.note_event(operation.names[0], int(entry.ref))
-            self._cursors.keep()
+            self.inbox.keep_cursors(self._history, self.pending)
 
-    def feed(self, call: StepCall, end: AttemptEnd, now: Micros) -> Standstill:
+    def _settle_step(self, call: StepCall, settled: Settled, now: Micros) -> None:
         raise AssertionError("a flow has no steps")
-
-    def started(self, call: StepCall, now: Micros) -> None:
-        raise AssertionError("a flow has no steps")
-
-    def _block(self, error: HoldfastError, now: Micros) -> None:
-        self.outcome = blocked(self.pending.run, self.definition, error, now)
 
     # Checkpoints
 
     def take_checkpoint(self, next: Next, now: Micros) -> Checkpoint:
-        limits: tuple[Wait, ...] = ()
         if isinstance(next, Block):
             # What was fed is not in the snapshot, so it has to stay in the inbox.
             self.pending.drop()
         elif isinstance(next, (Hold, Suspend, Release)) and self._machine is not None and self._is_moved:
             self._save(self._machine)
-        if isinstance(next, Suspend) and self._time_limits is not None:
-            limits = self._time_limits.waits(now, fed=self.pending.fed_count, stamp=self._history.stamp)
-        checkpoint = self.pending.take(next, self.inbox.seen, limits)
+        checkpoint = super().take_checkpoint(next, now)
         self._requests.taken()
-        if checkpoint.waits is not None:
-            self.inbox.registered(checkpoint.waits)
         if not self._forgotten:
             return checkpoint
         forgotten, self._forgotten = self._forgotten, 0
@@ -383,11 +345,10 @@ class FlowTurn:
             since=since,
         )
 
-    def committed(self, now: Micros) -> Standstill:
-        self.pending.committed()
+    def mark_committed(self, now: Micros) -> Standstill:
         if self.outcome is None:
             self._carry_out()
-        return self.standstill(now)
+        return super().mark_committed(now)
 
     def _carry_out(self) -> None:
         """Carry out requests that no checkpoint had room for. The snapshot that has them is outdated then."""
@@ -395,22 +356,5 @@ class FlowTurn:
             self._requests.carry_out()
             self._is_moved = True
 
-    # Reports of step bodies
-
-    def publish(self, name: str, value: str) -> None:
-        self.pending.publish(name, value)
-
-    def beat(self, number: int) -> None:
-        self.pending.beat = number
-
-    # Leaving
-
     def remember(self, written: Checkpoint) -> None:
         self._history.remember(written.entries)
-
-    def inherit(self, old: RunTurn) -> None:
-        self.pending.inherit(old.pending)
-        self.inbox.inherit(old.inbox)
-
-    def evict(self) -> None:
-        self._open.clear()

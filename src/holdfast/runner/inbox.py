@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,6 +16,8 @@ from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Wait, Wai
 from holdfast.runner.operation import Batch, ChildEnd, ChildGroup, Operation, Reception
 
 if TYPE_CHECKING:
+    from holdfast.runner.flow_requests import FlowHistory
+    from holdfast.runner.history import History
     from holdfast.runner.pending_checkpoint import PendingCheckpoint
 
 _SLACK = 64
@@ -38,6 +40,7 @@ class Inbox:
         self._pushed = 0
         self._latest_at: Micros = 0
         self._had: dict[str, int] = {}
+        self._cursor_count = 0
         self._waits: Sequence[Wait] | None = None
         for arrival in arrivals:
             self._keep(arrival)
@@ -57,8 +60,8 @@ class Inbox:
                     self._offer(arrival)
         self.seen = max(self.seen, seen)
 
-    def registered(self, waits: Sequence[Wait]) -> None:
-        """Note the waits that a checkpoint registers. Queue events that match none of them go to other runs."""
+    def register(self, waits: Sequence[Wait]) -> None:
+        """Note the waits that a checkpoint writes. Queue events that match none of them go to other runs."""
         self._waits = waits
         for arrival in self.arrivals:
             if not self._is_ours(arrival):
@@ -182,10 +185,36 @@ class Inbox:
         *_, arrival, operation = heapq.heappop(self._due)
         return arrival, operation
 
-    @property
-    def cursors(self) -> dict[str, int]:
-        """The number of the last event that the run has received, by topic."""
-        return self._had
+    # Cursors: the number of the last event received per topic. They are an entry of the history, because the entries
+    # that contain them may be pruned or not replayed.
+
+    def restore_cursors(self, history: History | FlowHistory) -> None:
+        """Restore the cursors that the history has."""
+        known = history.get(EVENTS_LOCATION)
+        if known is not None:
+            self._cursor_count = known.attempts
+            for topic, number in msgspec.json.decode(known.result or "{}", type=dict[str, int]).items():
+                self.note_event(topic, number)
+
+    def keep_cursors(
+        self, history: History | FlowHistory, pending: PendingCheckpoint, *, is_anew: bool = False
+    ) -> None:
+        """Record the cursors if they changed. Record them always if the history so far is dropped (`is_anew`)."""
+        text = msgspec.json.encode(self._had, order="sorted").decode()
+        known = None if is_anew else history.get(EVENTS_LOCATION)
+        if not self._had or (known is not None and known.result == text):
+            return
+        self._cursor_count += 1
+        entry = Entry(
+            location=EVENTS_LOCATION,
+            kind=EntryKind.EVENT,
+            state=EntryState.STARTED,
+            attempts=self._cursor_count,
+            result=text,
+            started_at=history.stamp,
+        )
+        history.remember([entry])
+        pending.add(entry, is_lazy=True)
 
     def _drop_stale(self) -> None:
         """Remove the deadlines of operations that no longer wait. Far deadlines would otherwise pile up."""
@@ -248,49 +277,3 @@ class Inbox:
         order = operation.serial if arrival is None else arrival.number
         self._pushed += 1  # breaks ties, because operations do not compare
         heapq.heappush(self._due, (at, arrival is None, order, self._pushed, arrival, operation))
-
-
-class CursorHistory(Protocol):
-    """The part of a history that the cursors need."""
-
-    @property
-    def stamp(self) -> Micros: ...
-
-    def get(self, location: str) -> Entry | None: ...
-
-    def remember(self, entries: Iterable[Entry]) -> None: ...
-
-
-class EventCursors:
-    """Records the cursors of an inbox, because the entries that contain them may be pruned or not replayed."""
-
-    __slots__ = ("_count", "_history", "_inbox", "_pending")
-
-    def __init__(self, inbox: Inbox, history: CursorHistory, pending: PendingCheckpoint) -> None:
-        self._inbox = inbox
-        self._history = history
-        self._pending = pending
-        self._count = 0
-        known = history.get(EVENTS_LOCATION)
-        if known is not None:
-            self._count = known.attempts
-            for topic, number in msgspec.json.decode(known.result or "{}", type=dict[str, int]).items():
-                inbox.note_event(topic, number)
-
-    def keep(self, *, is_anew: bool = False) -> None:
-        """Record the cursors if they changed. Record them always if the history so far is dropped (`is_anew`)."""
-        text = msgspec.json.encode(self._inbox.cursors, order="sorted").decode()
-        known = None if is_anew else self._history.get(EVENTS_LOCATION)
-        if not self._inbox.cursors or (known is not None and known.result == text):
-            return
-        self._count += 1
-        entry = Entry(
-            location=EVENTS_LOCATION,
-            kind=EntryKind.EVENT,
-            state=EntryState.STARTED,
-            attempts=self._count,
-            result=text,
-            started_at=self._history.stamp,
-        )
-        self._history.remember([entry])
-        self._pending.add(entry, is_lazy=True)

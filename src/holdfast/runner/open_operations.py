@@ -75,13 +75,13 @@ class OpenOperations:
             self._child_waits.pop(operation.location, None)
         self.inbox.withdraw(operation)
 
-    def started(self, call: StepCall) -> None:
+    def mark_started(self, call: StepCall) -> None:
         """Note that a step is being executed."""
         call.is_started = True
         del self._idle[call.location]
         self._executing += 1
 
-    def retried(self, call: StepCall) -> None:
+    def mark_waiting(self, call: StepCall) -> None:
         """Note that an executed step now waits for its next attempt."""
         call.is_started = False
         self._idle[call.location] = call

@@ -219,10 +219,10 @@ class PendingCheckpoint:
             self._is_urgent = True
         return checkpoint
 
-    def committed(self) -> None:
+    def mark_committed(self) -> None:
         """Note that the checkpoint taken last, with its waits, is in the store."""
         self.committed_count = self._taken
-        self.registration.committed()
+        self.registration.mark_committed()
 
     def inherit(self, old: PendingCheckpoint) -> None:
         """Take over what an earlier turn of the same lease knows about the store, besides the history."""
@@ -314,7 +314,7 @@ class Registration:
         self._has_new = False
         return waits
 
-    def committed(self) -> None:
+    def mark_committed(self) -> None:
         """Note that the waits written last are in the store."""
         self._known_events = self._written_events
 

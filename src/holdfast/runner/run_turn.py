@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, assert_never
 
 import msgspec
 
 from holdfast.core import rules
-from holdfast.core.checkpoint import Block, Checkpoint, ContinueAsNew, Finish, Next, StartRollback
+from holdfast.core.checkpoint import Block, Checkpoint, ContinueAsNew, Finish, Next, StartRollback, Suspend
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.errors import ErrorRecord, HoldfastError
-from holdfast.core.model import Entry, Run, Wait, WaitKind
+from holdfast.core.model import Arrival, Entry, Lease, Run, Wait, WaitKind
 from holdfast.core.states import RunState
 from holdfast.runner.inbox import Inbox
 from holdfast.runner.open_operations import OpenOperations
-from holdfast.runner.operation import AttemptEnd, StepCall
+from holdfast.runner.operation import (
+    AttemptEnd,
+    Operation,
+    Settled,
+    StepCall,
+    TryAgain,
+    entry_of_arrivals,
+    entry_of_deadline,
+    judge_attempt,
+)
 from holdfast.runner.pending_checkpoint import PendingCheckpoint
 
 TurnEnd = Finish | StartRollback | ContinueAsNew | Block
@@ -25,7 +35,7 @@ TurnEnd = Finish | StartRollback | ContinueAsNew | Block
 class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     """The instructions of a turn to its driver, as of the instant `at`.
 
-    The driver executes the steps in `start` and calls `started` for each. It drops the bodies at the locations in
+    The driver executes the steps in `start` and calls `mark_started` for each. It drops the bodies at the locations in
     `abandon`. If there is an `end`, it writes a checkpoint with it. Otherwise it may suspend the run if `may_suspend`,
     and it writes a checkpoint and continues if `must_write`. It calls `settle` at `wake_at`.
     `child_count` is the number of single children that the run waits for.
@@ -39,6 +49,194 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     must_write: bool = False
     wake_at: Micros | None = None
     child_count: int = 0
+
+
+class Executed(Protocol):
+    """The definition of a run, as far as its end depends on it: a `Definition` or a `FlowType`."""
+
+    @property
+    def reason(self) -> ErrorRecord | None: ...
+
+    @property
+    def crash_limit(self) -> int: ...
+
+
+class RunTurn(ABC):
+    """The turn of a run that this worker holds, for its driver: that of a workflow, a task or a flow.
+
+    The driver keeps three rules. It executes a step only if a standstill says so. It writes checkpoints in the order
+    in which it took them, one at a time. It drops the turn if the store refuses a checkpoint.
+    """
+
+    stamp: Micros
+    """The instant of the last fact."""
+
+    def __init__(self, lease: Lease, definition: Executed, *, seen: int | None, has_database: bool) -> None:
+        run = lease.run
+        self.definition = definition
+        self.has_database = has_database
+        self.outcome: TurnEnd | None = None
+        self.due_since: Micros | None = None
+        """Instant of the first arrival or deadline fed. The run could have been claimed since then."""
+        self.is_overdue = False
+        """True if a timeout is due but waits for the next checkpoint, whose answer may bring an earlier arrival."""
+        self.inbox = Inbox(lease.arrivals, run.arrivals if seen is None else seen)
+        self._open = OpenOperations(self.inbox)
+        self.pending = PendingCheckpoint(run, self._open)
+        self._limits = TimeLimits.of(run)
+
+    @abstractmethod
+    def begin(self, now: Micros) -> Standstill:
+        """Start or resume the run, and run to the first standstill."""
+
+    @abstractmethod
+    def settle(self, now: Micros) -> Standstill:
+        """Feed everything that is due by `now`, and run to the next standstill."""
+
+    @abstractmethod
+    def standstill(self, now: Micros) -> Standstill:
+        """Return the current standstill without feeding anything."""
+
+    # Ends
+
+    def _end_crash_loop(self) -> None:
+        """Block a run with too many worker crashes in a row."""
+        run = self.pending.run
+        if run.crashes >= self.definition.crash_limit:
+            message = f"{run.crashes} workers in a row died with this run; it is not tried again by itself"
+            self.outcome = Block(error=ErrorRecord(type="CrashLoop", message=message))
+
+    def _block(self, error: HoldfastError, now: Micros) -> Block:
+        """Let the next checkpoint block the run. It writes all fed facts, but no requests made since the last one.
+
+        Workers retry a blocked run later, because a fixed deploy heals it.
+        """
+        run = self.pending.run
+        self.pending.drop_requests()
+        count, pause = rules.blocked_retry(run.error if run.error != self.definition.reason else None)
+        self.outcome = Block(error=ErrorRecord.of(error, attempts=count), retry_at=now + pause)
+        return self.outcome
+
+    def _exceeded(self, now: Micros) -> Finish | None:
+        """Return the end of the run if it exceeded one of its time limits."""
+        if self._limits is None:
+            return None
+        why = self._limits.exceeded(now, self._open, fed=self.pending.fed_count, stamp=self.stamp)
+        return None if why is None else Finish(state=RunState.CANCELLED, error=rules.cancellation(why))
+
+    # Arrivals and deadlines
+
+    def _pop_due(self, now: Micros) -> tuple[Arrival | None, Operation] | None:
+        """Remove and return the first arrival or deadline that is due, by its instant.
+
+        An operation that must wait for the next checkpoint also holds back everything later.
+        """
+        if not self.inbox.has_due(now):
+            return None
+        late = self.inbox.overdue()
+        self.is_overdue = late is not None and self._must_wait(late)
+        return None if self.is_overdue else self.inbox.pop_due()
+
+    def _must_wait(self, late: Operation) -> bool:
+        """True if an operation that is due must not be fed before the next checkpoint."""
+        return self.pending.registration.must_come_first(late)
+
+    def _entry_of(self, arrival: Arrival | None, operation: Operation, position: int) -> Entry:
+        """Return the entry of an arrival, which is consumed, or of the deadline of an operation."""
+        if arrival is None:
+            return entry_of_deadline(operation, position, self.stamp)
+        taken = self.inbox.take(arrival, operation)
+        self.pending.consume(one.number for one in taken)
+        return entry_of_arrivals(operation, taken, position, self.stamp)
+
+    # Steps
+
+    def mark_started(self, call: StepCall, now: Micros) -> None:
+        """Note that the driver executes a step of a standstill."""
+        self._open.mark_started(call)
+        call.started_at = call.started_at or now
+
+    def feed(self, call: StepCall, end: AttemptEnd, now: Micros) -> Standstill:
+        """Feed the end of an attempt at a step, and run to the next standstill."""
+        if self.outcome is not None or not self._open.holds(call):
+            return self.standstill(now)
+        match judge_attempt(call, end):
+            case Settled() as settled:
+                self._settle_step(call, settled, now)
+            case TryAgain(error):
+                self._postpone(call, error, now)
+            case unknown:
+                assert_never(unknown)
+        return self.settle(now)
+
+    @abstractmethod
+    def _settle_step(self, call: StepCall, settled: Settled, now: Micros) -> None:
+        """Record the outcome of a step and feed it to the code."""
+
+    def _postpone(self, call: StepCall, error: ErrorRecord | None, now: Micros) -> None:
+        """Let a step wait for its next attempt."""
+        self._open.mark_waiting(call)
+        self.stamp = max(self.stamp, now)
+        call.retry_at = self.stamp + call.options.retry.pause(call.attempts)
+        self.pending.add(call.retrying(error))
+        call.after = self.pending.fed_count
+
+    # Checkpoints
+
+    def take_checkpoint(self, next: Next, now: Micros) -> Checkpoint:
+        """Return a checkpoint of everything pending. Facts that are fed later go into the next checkpoint."""
+        limits: tuple[Wait, ...] = ()
+        if isinstance(next, Suspend) and self._limits is not None:
+            limits = self._limits.waits(now, fed=self.pending.fed_count, stamp=self.stamp)
+        checkpoint = self.pending.take(next, self.inbox.seen, limits)
+        if checkpoint.waits is not None:
+            self.inbox.register(checkpoint.waits)
+        return checkpoint
+
+    def mark_committed(self, now: Micros) -> Standstill:
+        """Note that the checkpoint taken last is in the store."""
+        self.pending.mark_committed()
+        return self.standstill(now)
+
+    # Reports of step bodies
+
+    def publish(self, name: str, value: str) -> None:
+        """Set a named value that other processes can read."""
+        self.pending.publish(name, value)
+
+    def beat(self, number: int) -> None:
+        """Let the next checkpoint record a heartbeat of a body. `number` counts the heartbeats under this lease."""
+        self.pending.beat = number
+
+    # Leaving
+
+    @property
+    @abstractmethod
+    def entries(self) -> tuple[Entry, ...]:
+        """The entries of the lease, and those added by `remember`."""
+
+    @property
+    def unfinished(self) -> int:
+        """The number of tasks of the code that have not ended."""
+        return 0
+
+    @property
+    def survivors(self) -> Sequence[str]:
+        """Lines of code that swallowed every attempt to close it. Known after `evict`."""
+        return ()
+
+    @abstractmethod
+    def remember(self, written: Checkpoint) -> None:
+        """Add a written checkpoint to the history, for a turn that will take over from this one."""
+
+    def inherit(self, old: RunTurn) -> None:
+        """Take over what an earlier turn of the same lease knows about the store, besides the history."""
+        self.pending.inherit(old.pending)
+        self.inbox.inherit(old.inbox)
+
+    def evict(self) -> None:
+        """Close every coroutine, so that the run leaves memory. Requests of code that still runs are ignored."""
+        self._open.clear()
 
 
 class TimeLimits:
@@ -91,125 +289,3 @@ class TimeLimits:
         """Return the start of the current suspension. A wake-up does not end a suspension if nothing arrived."""
         since = self._run.suspended_at
         return since if since is not None and fed == 0 and stamp <= since else None
-
-
-class Executed(Protocol):
-    """The definition of a run, as far as its end depends on it: a `Definition` or a `FlowType`."""
-
-    @property
-    def reason(self) -> ErrorRecord | None: ...
-
-    @property
-    def crash_limit(self) -> int: ...
-
-
-def undone_first(end: Finish, *, has_undo: bool) -> Finish | StartRollback:
-    """Return the end of a run, or the rollback that comes first if the run did not succeed and has steps to undo."""
-    if end.state is RunState.SUCCEEDED or not has_undo:
-        return end
-    return StartRollback(end=end.state, error=end.error or ErrorRecord(type="Unknown", message=""))
-
-
-def cancelled(why: str) -> Finish:
-    """Return the end of a run that exceeded one of its time limits."""
-    return Finish(state=RunState.CANCELLED, error=rules.cancellation(why))
-
-
-def blocked(run: Run, definition: Executed, error: HoldfastError, now: Micros) -> Block:
-    """Return the block of a run that cannot continue. Workers retry it later, because a fixed deploy heals it."""
-    previous = run.error if run.error != definition.reason else None
-    count, pause = rules.blocked_retry(previous)
-    return Block(error=ErrorRecord.of(error, attempts=count), retry_at=now + pause)
-
-
-def crash_loop(run: Run, definition: Executed) -> Block | None:
-    """Return the block of a run with too many worker crashes in a row. None if it has fewer than its limit."""
-    if run.crashes < definition.crash_limit:
-        return None
-    message = f"{run.crashes} workers in a row died with this run; it is not tried again by itself"
-    return Block(error=ErrorRecord(type="CrashLoop", message=message))
-
-
-class RunTurn(Protocol):
-    """The interface of a turn for its driver. `Turn` and `TaskTurn` implement it.
-
-    The driver keeps three rules. It executes a step only if a standstill says so. It writes checkpoints in the order
-    in which it took them, one at a time. It drops the turn if the store refuses a checkpoint.
-    """
-
-    inbox: Inbox
-    pending: PendingCheckpoint
-    has_database: bool
-    is_overdue: bool
-    """True if a timeout is due but waits for the next checkpoint, whose answer may bring an earlier arrival."""
-    due_since: Micros | None
-    """Instant of the first arrival or deadline fed. The run could have been claimed since then."""
-
-    def begin(self, now: Micros) -> Standstill:
-        """Start or resume the run, and run to the first standstill."""
-        ...
-
-    def settle(self, now: Micros) -> Standstill:
-        """Feed everything that is due by `now`, and run to the next standstill."""
-        ...
-
-    def feed(self, call: StepCall, end: AttemptEnd, now: Micros) -> Standstill:
-        """Feed the end of an attempt at a step, and run to the next standstill."""
-        ...
-
-    def standstill(self, now: Micros) -> Standstill:
-        """Return the current standstill without feeding anything."""
-        ...
-
-    def started(self, call: StepCall, now: Micros) -> None:
-        """Note that the driver executes a step of a standstill."""
-        ...
-
-    # Checkpoints
-
-    def take_checkpoint(self, next: Next, now: Micros) -> Checkpoint:
-        """Return a checkpoint of everything pending. Facts that are fed later go into the next checkpoint."""
-        ...
-
-    def committed(self, now: Micros) -> Standstill:
-        """Note that the checkpoint taken last is in the store."""
-        ...
-
-    # Reports of step bodies
-
-    def publish(self, name: str, value: str) -> None:
-        """Set a named value that other processes can read."""
-        ...
-
-    def beat(self, number: int) -> None:
-        """Let the next checkpoint record a heartbeat of a body. `number` counts the heartbeats under this lease."""
-        ...
-
-    # Leaving
-
-    def remember(self, written: Checkpoint) -> None:
-        """Add a written checkpoint to the history, for a turn that will take over from this one."""
-        ...
-
-    def inherit(self, old: RunTurn) -> None:
-        """Take over what an earlier turn of the same lease knows about the store, besides the history."""
-        ...
-
-    @property
-    def entries(self) -> tuple[Entry, ...]:
-        """The entries of the lease, and those added by `remember`."""
-        ...
-
-    @property
-    def unfinished(self) -> int:
-        """The number of tasks of the code that have not ended."""
-        ...
-
-    @property
-    def survivors(self) -> Sequence[str]:
-        """Lines of code that swallowed every attempt to close it. Known after `evict`."""
-        ...
-
-    def evict(self) -> None:
-        """Close every coroutine, so that the run leaves memory. Requests of code that still runs are ignored."""
-        ...

@@ -12,26 +12,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.core import rules
-from holdfast.core.checkpoint import Checkpoint, ContinueAsNew, Finish, Hold, Next, StartRollback, Suspend
+from holdfast.core.checkpoint import Checkpoint, ContinueAsNew, Finish, Hold, Next, StartRollback
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.errors import (
     ErrorRecord,
     HistoryDiverged,
-    HoldfastError,
     InvalidRequest,
     Unreadable,
     WorkflowViolation,
 )
-from holdfast.core.model import Arrival, Entry, Lease, Wait, WaitKind
+from holdfast.core.model import Arrival, Entry, Lease, WaitKind
 from holdfast.core.states import RunState
 from holdfast.runner.code_requests import CodeRequests
 from holdfast.runner.definition import Definition, error_of
 from holdfast.runner.history import History
-from holdfast.runner.inbox import EventCursors, Inbox
-from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import (
     Attempt,
-    AttemptEnd,
     ChildGroup,
     Mark,
     Operation,
@@ -42,20 +38,11 @@ from holdfast.runner.operation import (
     TryAgain,
     TxCall,
     charge_crashes,
-    entry_of_arrivals,
-    entry_of_deadline,
-    judge_attempt,
 )
-from holdfast.runner.pending_checkpoint import PendingCheckpoint
 from holdfast.runner.run_turn import (
     RunTurn,
     Standstill,
-    TimeLimits,
     TurnEnd,
-    blocked,
-    cancelled,
-    crash_loop,
-    undone_first,
 )
 from holdfast.runner.step_info import StepInfo
 from holdfast.runner.violation import explain_foreign
@@ -63,29 +50,21 @@ from holdfast.runner.violation import explain_foreign
 _HOLD = Hold()
 
 
-class Turn:
-    """The turn of a workflow run that this worker holds. `RunTurn` describes its methods."""
+class Turn(RunTurn):
+    """The turn of a workflow run, or of one that rolls back. `RunTurn` describes its methods."""
 
-    is_overdue = False
+    definition: Definition
 
     def __init__(
         self, lease: Lease, definition: Definition, *, seen: int | None = None, has_database: bool = True
     ) -> None:
-        run = lease.run
-        self.definition = definition
-        self.has_database = has_database
-        self.outcome: TurnEnd | None = None
-        self.due_since: Micros | None = None
-        self.inbox = Inbox(lease.arrivals, run.arrivals if seen is None else seen)
-        self._open = OpenOperations(self.inbox)
+        super().__init__(lease, definition, seen=seen, has_database=has_database)
         self._history = self._history_of(lease)
-        self.pending = PendingCheckpoint(run, self._open)
         self._requests = CodeRequests(
-            run, definition, self._history, self._open, self.pending, has_database=has_database
+            lease.run, definition, self._history, self._open, self.pending, has_database=has_database
         )
         self._loop = self._requests.loop
-        self._cursors = EventCursors(self.inbox, self._history, self.pending)
-        self._limits = TimeLimits.of(run)
+        self.inbox.restore_cursors(self._history)
         self._root: asyncio.Task[Any] | None = None
         self._is_spinning = False
         self._used_up: deque[tuple[StepCall, Settled]] = deque()
@@ -93,17 +72,21 @@ class Turn:
 
     def _history_of(self, lease: Lease) -> History:
         return History(
-            lease.run,
-            lease.entries,
-            self._open,
-            is_strict=self.definition.is_strict,
-            hints=self.definition.hints,
+            lease.run, lease.entries, self._open, is_strict=self.definition.is_strict, hints=self.definition.hints
         )
+
+    @property
+    def stamp(self) -> Micros:
+        return self._history.stamp
+
+    @stamp.setter
+    def stamp(self, instant: Micros) -> None:
+        self._history.stamp = instant
 
     # Driving
 
     def begin(self, now: Micros) -> Standstill:
-        self.outcome = crash_loop(self.pending.run, self.definition)
+        self._end_crash_loop()
         if self.outcome is None:
             self._spawn(now)
         return self.settle(now)
@@ -140,8 +123,8 @@ class Turn:
                 self._replay_next()
             elif history.must_follow:
                 history.check_followed()
-            elif self._limits is not None and (why := self._exceeded(self._limits, now)) is not None:
-                self.outcome = undone_first(cancelled(why), has_undo=history.has_undo)
+            elif self._limits is not None and (end := self._exceeded(now)) is not None:
+                self.outcome = self._undone_first(end)
             elif self.inbox.awaited and (due := self._pop_due(now)) is not None:
                 self._feed_due(*due, now)
             elif self._used_up:
@@ -175,45 +158,23 @@ class Turn:
 
     # Facts
 
-    def feed(self, call: StepCall, end: AttemptEnd, now: Micros) -> Standstill:
-        if not self._is_open(call):
-            return self.standstill(now)
-        match judge_attempt(call, end):
-            case Settled() as settled:
-                self._settle_step(call, settled, now)
-            case TryAgain(error):
-                self._put_off(call, error, now)
-        return self.settle(now)
-
     def feed_committed(self, call: TxCall, entry: Entry, now: Micros) -> Standstill:
         """Feed the entry of a committed transaction. Nothing was fed since it began, so it has the next position."""
-        if not self._is_open(call):
+        if self.outcome is not None or not self._open.holds(call):
             return self.standstill(now)
         position = self._history.place_fact(entry.finished_at or now)
         assert position == entry.position, f"{call.location} was recorded at {entry.position}, not {position}"
         self._history.has_undo = self._history.has_undo or entry.has_undo
-        self._tell(call, entry)
+        self._feed_entry(call, entry)
         return self.settle(now)
 
-    def _is_open(self, call: StepCall) -> bool:
-        return self.outcome is None and self._open.by_location.get(call.location) is call
-
     def _settle_step(self, call: StepCall, settled: Settled, now: Micros) -> None:
-        """Record the outcome of a step and feed it to the code."""
         position = self._history.place_fact(now)
         entry = call.settled(settled.state, position, self._history.stamp, result=settled.result, error=settled.error)
         if entry.has_undo:
             self._history.has_undo = True
         self.pending.add(entry, is_lazy=call.options.ephemeral)
-        self._tell(call, entry)
-
-    def _put_off(self, call: StepCall, error: ErrorRecord | None, now: Micros) -> None:
-        """Let a step wait for its next attempt."""
-        self._open.retried(call)
-        self._history.stamp = max(self._history.stamp, now)
-        call.retry_at = self._history.stamp + call.options.retry.pause(call.attempts)
-        self.pending.add(call.retrying(error))
-        call.after = self.pending.fed_count
+        self._feed_entry(call, entry)
 
     def _charge_crashes(self, now: Micros) -> bool:
         """Charge the steps that may have been executing with the crashes of workers that held this run, once.
@@ -232,29 +193,14 @@ class Turn:
 
     def _feed_used_up(self, call: StepCall, settled: Settled, now: Micros) -> None:
         """Feed the failure of a step that has no attempts left, unless the code has withdrawn the step meanwhile."""
-        if self._is_open(call):
+        if self.outcome is None and self._open.holds(call):
             self._settle_step(call, settled, now)
 
-    def _pop_due(self, now: Micros) -> tuple[Arrival | None, Operation] | None:
-        """Remove and return the first arrival or deadline that is due, by its instant.
-
-        An operation that must wait for the next checkpoint also holds back everything later.
-        """
-        if not self.inbox.has_due(now):
-            return None
-        late = self.inbox.overdue()
-        self.is_overdue = late is not None and self._must_wait(late)
-        return None if self.is_overdue else self.inbox.pop_due()
-
     def _must_wait(self, late: Operation) -> bool:
-        """True if an operation that is due must not be fed before the next checkpoint.
-
-        A wait that the store must know first. The mark of a loop that does nothing but count: it must not occupy the
-        worker.
-        """
+        # The mark of a loop that does nothing but count must not occupy the worker.
         if isinstance(late, Mark):
             return self._is_spinning and late.after > self.pending.committed_count
-        return self.pending.registration.must_come_first(late)
+        return super()._must_wait(late)
 
     def _feed_due(self, arrival: Arrival | None, operation: Operation, now: Micros) -> None:
         """Feed an arrival to the operation that waits for it, or feed the deadline of an operation."""
@@ -266,18 +212,12 @@ class Turn:
             # A step that this fact leads to starts only after the fact is committed. So it cannot have been executing
             # when the worker died, and only the steps that are open now are charged.
             self._charge_crashes(now)
-        position = self._history.place_fact(self._history.stamp if is_lazy else now)
-        if arrival is not None:
-            taken = self.inbox.take(arrival, operation)
-            entry = entry_of_arrivals(operation, taken, position, self._history.stamp)
-            self.pending.consume(one.number for one in taken)
-        else:
-            entry = entry_of_deadline(operation, position, self._history.stamp)
+        entry = self._entry_of(arrival, operation, self._history.place_fact(self.stamp if is_lazy else now))
         self.pending.add(entry, is_lazy=is_lazy)
         if is_mark:
             self._history.remember([entry])
-            self._cursors.keep()
-        self._tell(operation, entry)
+            self.inbox.keep_cursors(self._history, self.pending)
+        self._feed_entry(operation, entry)
         if self.due_since is None and not (isinstance(operation, ChildGroup) and not operation.is_complete):
             self.due_since = operation.deadline if arrival is None else arrival.at
 
@@ -297,9 +237,9 @@ class Turn:
         history.stamp = max(then, entry.retry_at or 0)
         if history.stamp > then:
             self.inbox.put_off(history.stamp - then)
-        self._tell(operation, entry)
+        self._feed_entry(operation, entry)
 
-    def _tell(self, operation: Operation, entry: Entry) -> None:
+    def _feed_entry(self, operation: Operation, entry: Entry) -> None:
         """Feed one fact to the code and let it run to a standstill."""
         if isinstance(operation, ChildGroup):
             operation.take(entry)
@@ -318,9 +258,6 @@ class Turn:
 
     # Judging
 
-    def _exceeded(self, limits: TimeLimits, now: Micros) -> str | None:
-        return limits.exceeded(now, self._open, fed=self.pending.fed_count, stamp=self._history.stamp)
-
     def _is_over(self) -> bool:
         return (
             self._root is None
@@ -338,7 +275,7 @@ class Turn:
             return self._block(violation, now)
         if self._loop.system_exit is not None:
             failed = Finish(state=RunState.FAILED, error=ErrorRecord.of(self._loop.system_exit))
-            return undone_first(failed, has_undo=self._history.has_undo)
+            return self._undone_first(failed)
         assert self._root is not None
         return self._ended(self._root, now)
 
@@ -354,12 +291,18 @@ class Turn:
         if self._requests.continued is not None:
             return self._continue_as_new(self._requests.continued)
         end = self.definition.finish(root, now)
-        return undone_first(end, has_undo=self._history.has_undo) if isinstance(end, Finish) else end
+        return self._undone_first(end) if isinstance(end, Finish) else end
+
+    def _undone_first(self, end: Finish) -> Finish | StartRollback:
+        """Return the end of the run, or the rollback that comes first if it did not succeed and has steps to undo."""
+        if end.state is RunState.SUCCEEDED or not self._history.has_undo:
+            return end
+        return StartRollback(end=end.state, error=end.error or ErrorRecord(type="Unknown", message=""))
 
     def _continue_as_new(self, payload: str) -> ContinueAsNew:
         """Begin the next generation. Only the event cursors of the history are kept."""
         self.pending.entries.clear()
-        self._cursors.keep(is_anew=True)
+        self.inbox.keep_cursors(self._history, self.pending, is_anew=True)
         return ContinueAsNew(payload=payload)
 
     def _check_stuck(self, now: Micros) -> None:
@@ -371,17 +314,7 @@ class Turn:
         elif not self._open.has_steps:
             self._block(self._history.diverge("the code can only wait now, but the history continues"), now)
 
-    def _block(self, error: HoldfastError, now: Micros) -> TurnEnd:
-        """Let the next checkpoint block the run. It writes all fed facts, but no requests made since the last one."""
-        self.pending.drop_requests()
-        self.outcome = blocked(self.pending.run, self.definition, error, now)
-        return self.outcome
-
     # Steps and checkpoints
-
-    def started(self, call: StepCall, now: Micros) -> None:
-        self._open.started(call)
-        call.started_at = call.started_at or now
 
     def attempt(self, call: TxCall) -> Attempt:
         """Return the transaction attempt that the store executes together with the checkpoint taken last."""
@@ -390,41 +323,23 @@ class Turn:
         return Attempt(call, info, self._history.upcoming, self._history.stamp)
 
     def take_checkpoint(self, next: Next, now: Micros) -> Checkpoint:
-        pending = self.pending
-        limits: tuple[Wait, ...] = ()
         # Continue-as-new drops the entries of this generation, so it must write all children at once.
-        if not pending.fits_one and not isinstance(next, ContinueAsNew):
+        if not self.pending.fits_one and not isinstance(next, ContinueAsNew):
             next = _HOLD
         if isinstance(next, StartRollback):
-            pending.add(rules.rollback_entry(next, self._history.next_position(), self._history.stamp))
-        elif isinstance(next, Suspend) and self._limits is not None:
-            limits = self._limits.waits(now, fed=pending.fed_count, stamp=self._history.stamp)
-        checkpoint = pending.take(next, self.inbox.seen, limits)
-        if checkpoint.waits is not None:
-            self.inbox.registered(checkpoint.waits)
-        return checkpoint
-
-    def committed(self, now: Micros) -> Standstill:
-        self.pending.committed()
-        return self.standstill(now)
+            self.pending.add(rules.rollback_entry(next, self._history.next_position(), self.stamp))
+        return super().take_checkpoint(next, now)
 
     # Reports of step bodies
 
     def publish(self, name: str, value: str) -> None:
         self._requests.publish(name, value)
 
-    def beat(self, number: int) -> None:
-        self.pending.beat = number
-
     # Leaving
 
     def remember(self, written: Checkpoint) -> None:
         self._history.remember(written.entries)
         self._history.forget(written.pruned)
-
-    def inherit(self, old: RunTurn) -> None:
-        self.pending.inherit(old.pending)
-        self.inbox.inherit(old.inbox)
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -444,4 +359,4 @@ class Turn:
         if self._root is not None and self._root.done() and not self._root.cancelled():
             self._root.exception()  # so that asyncio does not log it: it is recorded, or a violation came first
         self._requests.evict(is_over=isinstance(self.outcome, Finish))
-        self._open.clear()
+        super().evict()

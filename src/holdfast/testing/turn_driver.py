@@ -188,7 +188,7 @@ class TurnDriver:
         while True:
             self._standstill = standstill
             for call in standstill.start:
-                self._turn.started(call, self._now)
+                self._turn.mark_started(call, self._now)
             if standstill.end is None and not standstill.must_write:
                 return
             if isinstance(self._write(standstill.end or Hold()).next, Hold):
@@ -204,7 +204,7 @@ class TurnDriver:
         """Write a checkpoint and apply it as a store does."""
         checkpoint = self._turn.take_checkpoint(next, self._now)
         self._turn.remember(checkpoint)
-        self._turn.committed(self._now)
+        self._turn.mark_committed(self._now)
         is_anew = isinstance(checkpoint.next, ContinueAsNew)
         recorded = {entry.location: entry for entry in (checkpoint.entries if is_anew else self._turn.entries)}
         self._entries = self._entries | recorded if self._run.rollback is not None else recorded

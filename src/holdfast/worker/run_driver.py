@@ -356,7 +356,7 @@ class RunDriver:
     # Steps
 
     def _execute(self, call: StepCall, now: Micros) -> None:
-        self._turn.started(call, now)
+        self._turn.mark_started(call, now)
         if call.location in self._bodies:
             self._bodies[call.location].call = call  # after `_replayed`, the new turn asks for a running step
         else:
@@ -425,7 +425,7 @@ class RunDriver:
         if self._sent is not None or self._ended or transactor is None:
             return  # the turn asks for it again when that is done
         assert isinstance(self._turn, Turn), "a task has no transactions"
-        self._turn.started(call, now)
+        self._turn.mark_started(call, now)
         if self._host.body_of is not None:
             call.function = self._host.body_of(call)
         checkpoint = self._sent = self._take_from_turn(_HOLD, now)
@@ -528,7 +528,7 @@ class RunDriver:
         if checkpoint.charged:
             self.crashes = 0  # it has made progress since the crash, so it is no longer a suspect
         self._heed(verdict)
-        standstill = self._turn.committed(self._host.clock.now())
+        standstill = self._turn.mark_committed(self._host.clock.now())
         if verdict.arrivals or verdict.seen:
             self._receive(verdict)
         if self._host.always_replay:

@@ -62,7 +62,7 @@ def wake_up(count: int) -> int:
     waiting = waiting_for(count)
     registration = Registration(waiting, is_first_lease=True)
     registration.write(Suspend())
-    registration.committed()
+    registration.mark_committed()
     removed = child(3)
     waiting.by_location[removed.location] = removed
 
@@ -70,7 +70,7 @@ def wake_up(count: int) -> int:
         waiting.remove(removed)
         registration.has_new()
         registration.write(Suspend())
-        registration.committed()
+        registration.mark_committed()
 
     return calls_of(go_on)
 

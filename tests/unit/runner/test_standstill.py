@@ -41,7 +41,7 @@ def test_a_step_starts_at_once_and_its_successors_only_after_the_commit() -> Non
     assert (list(fed.start), fed.must_write, fed.may_suspend) == ([], True, False)
 
     rig.take()
-    committed = rig.turn.committed(START)
+    committed = rig.turn.mark_committed(START)
     assert [call.location for call in committed.start] == ["b"]
     assert not committed.must_write
 

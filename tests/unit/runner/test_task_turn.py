@@ -145,7 +145,7 @@ class Pair:
             return
         self.executing = [turn.standstill(self.now).start[0] for turn in self.turns]
         for turn, call in zip(self.turns, self.executing, strict=True):
-            turn.started(call, self.now)
+            turn.mark_started(call, self.now)
 
     def end(self, act: Callable[[Turn | TaskTurn, StepCall], object]) -> None:
         calls, self.executing = self.executing, []
@@ -159,7 +159,7 @@ class Pair:
         if isinstance(chosen, Suspend) and not turn.standstill(self.now).may_suspend:
             chosen = Hold()
         written: Checkpoint = self.both(lambda turn: turn.take_checkpoint(chosen, self.now))
-        self.both(lambda turn: _without_calls(turn.committed(self.now)))
+        self.both(lambda turn: _without_calls(turn.mark_committed(self.now)))
         self.both(lambda turn: turn.remember(written))
         self.both(lambda turn: turn.entries)
         return written
@@ -257,7 +257,7 @@ def test_the_pause_before_the_next_attempt_follows_the_policy() -> None:
     random.seed(1)
     turn = TaskTurn(leased(), declared())
     (call,) = turn.begin(START).start
-    turn.started(call, START)
+    turn.mark_started(call, START)
     standstill = turn.feed(call, Raised(ValueError("no")), START)
     assert standstill.wake_at == START + 60 * SECOND
     assert standstill.may_suspend

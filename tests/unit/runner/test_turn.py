@@ -46,7 +46,7 @@ def test_t2_facts_fed_while_a_checkpoint_is_in_flight_are_written_by_the_next() 
     assert rig.start() == ["a", "b"]
     first = rig.finish("b").take()
     rig.finish("a")
-    rig.turn.committed(rig.now)
+    rig.turn.mark_committed(rig.now)
     second = rig.commit()
     assert [entry.location for entry in first.entries] == ["b"]
     assert [(entry.location, entry.position) for entry in second.entries] == [("a", 2)]
@@ -177,7 +177,7 @@ def test_t3_a_step_starts_only_when_all_facts_before_its_request_are_written() -
     assert rig.start() == ["b", "c"]
     rig.finish("b").take()
     rig.finish("c")
-    rig.turn.committed(rig.now)
+    rig.turn.mark_committed(rig.now)
     assert rig.startable() == []  # its cause, `c`, is not in the checkpoint that was written
     rig.commit()
     assert rig.startable() == ["d"]

@@ -106,7 +106,7 @@ class Rig:
         """Start all steps that may start, and return their locations."""
         calls = self.standstill().start
         for call in calls:
-            self.turn.started(call, self.now)
+            self.turn.mark_started(call, self.now)
             self.executing[call.location] = call
         return [call.location for call in calls]
 
@@ -136,7 +136,7 @@ class Rig:
     def commit(self, next: Next | None = None) -> Checkpoint:
         """Write the pending checkpoint."""
         checkpoint = self.take(next)
-        self.turn.committed(self.now)
+        self.turn.mark_committed(self.now)
         self.written.append(checkpoint)
         return checkpoint
 
