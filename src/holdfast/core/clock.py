@@ -110,7 +110,7 @@ class FollowingClock:
         # rounded down to microseconds can be one too large. The clock would then be ahead of the store.
         self._lead_ns = -monotonic_ns()
 
-    def told(self, now: Micros, asked_at: Micros | None = None) -> None:
+    def sync(self, now: Micros, asked_at: Micros | None = None) -> None:
         """Adopt the `now` of a store's answer, unless it is behind only because the answer was slow to arrive.
 
         The delay may be long: the process was stopped, or its event loop was busy. But the store answers after

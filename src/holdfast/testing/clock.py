@@ -35,7 +35,7 @@ class VirtualClock:
         """The virtual time, in microseconds since 1970."""
         return self._now
 
-    def told(self, now: Micros, asked_at: Micros | None = None) -> None:
+    def sync(self, now: Micros, asked_at: Micros | None = None) -> None:
         """Ignore the time in a store's answer: the store uses this same clock."""
 
     def call_at(self, when: Micros, callback: Callable[[], object]) -> VirtualTimer:

@@ -46,7 +46,7 @@ from holdfast.worker.signals import Journal, SignalSender
 class WorkerClock(Clock, Protocol):
     """A clock that follows the clock of the store."""
 
-    def told(self, now: Micros, asked_at: Micros | None = None) -> None: ...
+    def sync(self, now: Micros, asked_at: Micros | None = None) -> None: ...
 
 
 class CheckpointSink(Protocol):

@@ -154,10 +154,10 @@ class Worker:
         except BaseException:
             self._is_started = False  # so that `stop` does nothing
             raise
-        self.committer = Committer(self._store, self.clock.told, lambda: self.executor.is_idle, self.signal_sender)
+        self.committer = Committer(self._store, self.clock.sync, lambda: self.executor.is_idle, self.signal_sender)
         self.executor = Executor(steps=self._steps, threads=self._threads)
         if (database := self._store.database) is not None:
-            self.transactor = Transactor(database, self.clock.told)
+            self.transactor = Transactor(database, self.clock.sync)
         self._claimer = Claimer(
             self._store,
             self,
@@ -172,7 +172,7 @@ class Worker:
             self._store,
             self.clock,
             poll=self._poll,
-            told=self.clock.told,
+            told=self.clock.sync,
             looked=self._looked_at_schedules,
             signal_sender=self.signal_sender,
         )
@@ -387,7 +387,7 @@ class Worker:
         """Hold and drive runs that were leased to this worker. Called from a plain callback."""
         if self._is_gone:
             return
-        self.clock.told(now)
+        self.clock.sync(now)
         taken = []
         for lease in leases:
             definition = self._worker_types.definition(lease.run.type)
@@ -413,7 +413,7 @@ class Worker:
         self._changed.set()
 
     def _take_claimed(self, claimed: Claimed) -> None:
-        self.clock.told(claimed.now, self._claimer.asked_at)
+        self.clock.sync(claimed.now, self._claimer.asked_at)
         self.take(claimed.leases, claimed.now)
 
     def let_go(self, driver: RunDriver, end: Finish | None, ready_at: Micros | None) -> None:
@@ -468,7 +468,7 @@ class Worker:
         return [driver.holding for driver in list(self._drivers.values())]
 
     def _renewed(self, holdings: Sequence[Holding], asked_at: Micros, answer: Verdicts) -> None:
-        self.clock.told(answer.now, asked_at)
+        self.clock.sync(answer.now, asked_at)
         self._renewed_at = answer.now
         if self._has_heart:
             self.leased_until = answer.now + self._lease
@@ -476,7 +476,7 @@ class Worker:
 
     def _heard(self, holdings: Sequence[Holding], answer: Verdicts) -> None:
         """Pass verdicts to the drivers. The token check skips runs that were released and claimed again since."""
-        self.clock.told(answer.now)
+        self.clock.sync(answer.now)
         for holding, verdict in zip(holdings, answer.verdicts, strict=True):
             driver = self._drivers.get(holding.run_id)
             if driver is not None and driver.token == holding.token:
@@ -493,5 +493,5 @@ class Worker:
         holdings, asked_at = self._holdings(), self.clock.now()
         answer = await asyncio.to_thread(self._store.renew, self._info, holdings, self._lease)
         asyncio.get_running_loop().call_soon(self._renewed, holdings, asked_at, answer)
-        self.clock.told(answer.now, asked_at)
+        self.clock.sync(answer.now, asked_at)
         self._renewed_at = answer.now

@@ -24,7 +24,7 @@ def test_a_following_clock_adds_the_time_since_the_last_answer_of_the_store() ->
     watch = Stopwatch()
     clock = FollowingClock(watch)
 
-    clock.told(THEN)
+    clock.sync(THEN)
     watch.pass_by(2.5)
 
     assert clock.now() == THEN + 2.5 * SECOND
@@ -35,7 +35,7 @@ def test_a_following_clock_is_not_ahead_by_a_rounded_fraction() -> None:
     watch.nanoseconds += 999
     clock = FollowingClock(watch)
 
-    clock.told(THEN)
+    clock.sync(THEN)
     watch.nanoseconds += 1
 
     assert clock.now() == THEN
@@ -44,20 +44,20 @@ def test_a_following_clock_is_not_ahead_by_a_rounded_fraction() -> None:
 def test_a_following_clock_does_not_go_back_for_a_delayed_answer() -> None:
     watch = Stopwatch()
     clock = FollowingClock(watch)
-    clock.told(THEN)
+    clock.sync(THEN)
     asked_at = clock.now()
     watch.pass_by(3600)  # the process was frozen
 
-    clock.told(THEN + SECOND, asked_at)
+    clock.sync(THEN + SECOND, asked_at)
 
     assert clock.now() == THEN + 3600 * SECOND
 
 
 def test_a_following_clock_does_not_go_back_for_an_answer_without_a_request_time() -> None:
     clock = FollowingClock(Stopwatch())
-    clock.told(THEN)
+    clock.sync(THEN)
 
-    clock.told(THEN - 60 * SECOND)
+    clock.sync(THEN - 60 * SECOND)
 
     assert clock.now() == THEN
 
@@ -65,9 +65,9 @@ def test_a_following_clock_does_not_go_back_for_an_answer_without_a_request_time
 def test_a_following_clock_goes_back_when_the_store_was_set_back() -> None:
     watch = Stopwatch()
     clock = FollowingClock(watch)
-    clock.told(THEN)
+    clock.sync(THEN)
 
-    clock.told(THEN - 60 * SECOND, asked_at=clock.now())
+    clock.sync(THEN - 60 * SECOND, asked_at=clock.now())
 
     assert clock.now() == THEN - 60 * SECOND
 
@@ -75,8 +75,8 @@ def test_a_following_clock_goes_back_when_the_store_was_set_back() -> None:
 def test_a_following_clock_leaps_with_the_store() -> None:
     watch = Stopwatch()
     clock = FollowingClock(watch)
-    clock.told(THEN)
+    clock.sync(THEN)
 
-    clock.told(THEN + 3600 * SECOND)
+    clock.sync(THEN + 3600 * SECOND)
 
     assert clock.now() == THEN + 3600 * SECOND

@@ -55,7 +55,7 @@ def store(clock: VirtualClock) -> CountingStore:
 
 @pytest_asyncio.fixture
 async def scheduler(store: CountingStore, clock: VirtualClock) -> AsyncIterator[Scheduler]:
-    scheduler = Scheduler(store, clock, poll=POLL, told=clock.told, looked=lambda _: None)
+    scheduler = Scheduler(store, clock, poll=POLL, told=clock.sync, looked=lambda _: None)
     scheduler.start()
     await settled(scheduler)
     yield scheduler

@@ -607,7 +607,7 @@ async def test_a_due_retry_that_may_not_start_is_not_checked_repeatedly(why: str
         await until("the step has failed", lambda: bool(attempts))
         await asyncio.sleep(0.2)
         if not is_to_pause:
-            clock.told(clock.now() + 3600 * SECOND)
+            clock.sync(clock.now() + 3600 * SECOND)
             await asyncio.sleep(0.2)
 
         before = clock.timers

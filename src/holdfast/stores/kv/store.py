@@ -82,7 +82,7 @@ class KeyValueStore:
                 return
             await self._driver.open()
             try:
-                self._following.told(await migrations.prepare(self._driver, self._steps, migrate))
+                self._following.sync(await migrations.prepare(self._driver, self._steps, migrate))
             except BaseException:
                 await self._driver.close()
                 raise
@@ -108,7 +108,7 @@ class KeyValueStore:
             return self._clock.now()
         asked_at = self._following.now()
         now = (await self._driver.load([])).now
-        self._following.told(now, asked_at)
+        self._following.sync(now, asked_at)
         return now
 
     async def _enter_epoch(self) -> None:
@@ -150,7 +150,7 @@ class KeyValueStore:
             claimed = Claimed(leases=leases, next_ready_at=found.next_ready_at, now=found.now, has_more=has_more)
             for run in odd:
                 await unreadable.block(self._driver, run)
-        self._following.told(claimed.now, asked_at)
+        self._following.sync(claimed.now, asked_at)
         for one in leased:
             self._held.lease(one.lease, one.waits, one.head, one.history)
         return claimed
@@ -168,7 +168,7 @@ class KeyValueStore:
         asked_at = self._time()
         writer = BatchWriter(self._decisions, self._held, asked_at)
         verdicts = await writer.write(checkpoints)
-        self._following.told(verdicts.now, asked_at)
+        self._following.sync(verdicts.now, asked_at)
         self._hints.tell(writer.news)
         return verdicts
 

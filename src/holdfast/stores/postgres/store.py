@@ -157,7 +157,7 @@ class PostgresStore:
             return self._clock.now()
         asked_at = self._following.now()
         told = await self._running(self._readers).run(lambda connection: answer(connection, self._calls.now))
-        self._following.told(int(told), asked_at)
+        self._following.sync(int(told), asked_at)
         return int(told)
 
     @property
@@ -210,7 +210,7 @@ class PostgresStore:
                 again=lambda connection: run_script(connection, claims.claim_again(self._calls, repeat, at)),
             )
         self._request_thread.looked()
-        self._following.told(claimed.now, asked_at)
+        self._following.sync(claimed.now, asked_at)
         self._held.lease(claimed.leases)
         return claimed, found.has_requests
 
@@ -220,7 +220,7 @@ class PostgresStore:
         def script() -> Script[tuple[Verdicts, News]]:
             writing = Writing(self._calls, self._held, at=at, now=now)
             verdicts = yield from writing.write(batch)
-            self._following.told(verdicts.now, now)
+            self._following.sync(verdicts.now, now)
             return verdicts, writing.news
 
         return self._write(script, is_small=len(batch) == 1)
