@@ -107,7 +107,7 @@ def without(waits: Iterable[Wait]) -> tuple[Wait, ...]:
     return tuple(wait for wait in waits if wait.location != LIMIT_LOCATION)
 
 
-def let_go(run: Run, since: Micros, now: Micros) -> Run:
+def release(run: Run, since: Micros, now: Micros) -> Run:
     """Return a parked run made ready, in the place that it had."""
     return replace(run, ready_at=min(since, now), updated_at=now)
 

@@ -193,7 +193,7 @@ def advanced(run: Run, checkpoint: Checkpoint, now: Micros) -> Run:
         case Suspend():
             if run.arrivals > checkpoint.seen:
                 return replace(run, crashes=crashes)
-            free = _let_go(run, RunState.SUSPENDED, now, ready_at=next_deadline(checkpoint.waits or ()))
+            free = _release(run, RunState.SUSPENDED, now, ready_at=next_deadline(checkpoint.waits or ()))
             error = run.error if run.rollback is not None else None
             return replace(free, crashes=0, error=error, suspended_at=_suspended_since(checkpoint, now))
         case Finish():
@@ -203,10 +203,10 @@ def advanced(run: Run, checkpoint: Checkpoint, now: Micros) -> Run:
         case ContinueAsNew():
             return continued_as_new(run, step, now)
         case Block():
-            blocked = _let_go(run, RunState.BLOCKED, now, ready_at=step.retry_at)
+            blocked = _release(run, RunState.BLOCKED, now, ready_at=step.retry_at)
             return replace(blocked, crashes=crashes, error=step.error)
         case Release():
-            return replace(_let_go(run, RunState.PENDING, now, ready_at=max(now, run.start_at)), crashes=crashes)
+            return replace(_release(run, RunState.PENDING, now, ready_at=max(now, run.start_at)), crashes=crashes)
         case _:
             assert_never(step)
 
@@ -214,7 +214,7 @@ def advanced(run: Run, checkpoint: Checkpoint, now: Micros) -> Run:
 def rolling_back(run: Run, start: StartRollback, now: Micros) -> Run:
     """Return the run with its rollback started: its code is over, and it is ready for a worker to undo its steps."""
     marked = replace(run, rollback=start.end)
-    return replace(_let_go(marked, RunState.ROLLING_BACK, now, ready_at=now), error=start.error)
+    return replace(_release(marked, RunState.ROLLING_BACK, now, ready_at=now), error=start.error)
 
 
 def rollback_entry(start: StartRollback, position: int, now: Micros) -> Entry:
@@ -241,10 +241,10 @@ def continued_as_new(run: Run, step: ContinueAsNew, now: Micros) -> Run:
         crashes=0,
         error=None,
     )
-    return _let_go(fresh, RunState.PENDING, now, ready_at=now)
+    return _release(fresh, RunState.PENDING, now, ready_at=now)
 
 
-def _let_go(run: Run, state: RunState, now: Micros, *, ready_at: Micros | None) -> Run:
+def _release(run: Run, state: RunState, now: Micros, *, ready_at: Micros | None) -> Run:
     """Return the run, released but not ended. A requested pause takes effect now and overrides `state`."""
     if run.rollback is not None and state is not RunState.BLOCKED:
         state = RunState.ROLLING_BACK
@@ -438,7 +438,7 @@ def paused(run: Run, _waits: Iterable[Wait], now: Micros) -> Run | None:
         return None
     stop = StopRequest.PAUSE if run.stop is None else StopRequest.EVICT_THEN_PAUSE
     asked = replace(run, stop=stop, updated_at=now)
-    return asked if run.is_held else _let_go(asked, RunState.PAUSED, now, ready_at=None)
+    return asked if run.is_held else _release(asked, RunState.PAUSED, now, ready_at=None)
 
 
 def resumed(run: Run, waits: Iterable[Wait], now: Micros) -> Run | None:
@@ -450,7 +450,7 @@ def resumed(run: Run, waits: Iterable[Wait], now: Micros) -> Run | None:
         return None
     ready_at = None if is_parked(waits) else max(now, run.start_at)
     # Paused time does not count towards max_suspend.
-    return replace(_let_go(run, RunState.PENDING, now, ready_at=ready_at), suspended_at=None)
+    return replace(_release(run, RunState.PENDING, now, ready_at=ready_at), suspended_at=None)
 
 
 def evicted(run: Run, _waits: Iterable[Wait], now: Micros) -> Run | None:
@@ -499,10 +499,10 @@ def reopened(run: Run, now: Micros, *, parent_location: str | None, is_from_star
         attempt=run.attempt + 1,
         parent_location=parent_location,
     )
-    return _let_go(free, RunState.PENDING, now, ready_at=start_at)
+    return _release(free, RunState.PENDING, now, ready_at=start_at)
 
 
 def undoing_again(run: Run, now: Micros) -> Run:
     """Return a run that was blocked during its rollback, ready to continue it."""
     freed = replace(run, token=run.token + 1, crashes=0, attempt=run.attempt + 1)
-    return _let_go(freed, RunState.ROLLING_BACK, now, ready_at=now)
+    return _release(freed, RunState.ROLLING_BACK, now, ready_at=now)

@@ -240,7 +240,7 @@ def placed(origin: Origin, event: KeptEvent) -> tuple[Origin, KeptEvent | None]:
     return replace(origin, at=at), replace(event, at=at)
 
 
-def take_in(
+def accept(
     origin: Origin,
     events: Iterable[KeptEvent],
     is_known: Callable[[KeptEvent], bool],

@@ -114,7 +114,7 @@ class KvLimits:
         for run_id in run_ids:
             run, waits = self._runs.get(run_id), self._waits.of(run_id)
             if run is not None and (wait := limits.parked_at(waits)) is not None:
-                self._runs.put(limits.let_go(run, wait.since, now))
+                self._runs.put(limits.release(run, wait.since, now))
                 self._waits.put(run_id, limits.without(waits))
 
     def tagged(self, run_id: str) -> Run:

@@ -232,7 +232,7 @@ class State:
         """End every wait that the limits of a type have caused. A database may do this in one statement."""
         for record in self.records.values():
             if record.run.type == type and (wait := limits.parked_at(record.waits)) is not None:
-                self.put_run(record, limits.let_go(record.run, wait.since, now))
+                self.put_run(record, limits.release(record.run, wait.since, now))
                 self.put_waits(record, limits.without(record.waits))
 
     def whole_flow(self, definition: FlowDefinition) -> FlowDefinition:

@@ -256,7 +256,7 @@ def _serve(unit: UnitOfWork, rule: TypeRule, queues: Iterable[str], now: Micros)
         if not lacking:
             turn.remember(unit, rule)
             given = _given(unit, rule, run)
-            unit.limits.put(limits.let_go(given, turn.since, now))
+            unit.limits.put(limits.release(given, turn.since, now))
             _hint_ready(unit, run.type)
         elif queue in lacking:
             open.remove(queue)

@@ -23,7 +23,7 @@ def restore(unit: UnitOfWork, restoration: Restoration, now: Micros) -> Restored
     restored_flows = types.restore_flows(unit, restoration.flows, now)
     unit.events.raise_numbers(restoration.last_event)
     fates = tuple(_restore_one(unit, dump, origin.high) for dump in restoration.runs)
-    origin, events, skipped = transfer.take_in(
+    origin, events, skipped = transfer.accept(
         origin,
         restoration.events,
         is_known=lambda event: unit.events.find(event.topic, event.id) is not None,

@@ -373,7 +373,7 @@ class Limits(Protocol):
         ...
 
     def release_all(self, type: str, now: Micros) -> None:
-        """Make ready (`limits.let_go`) every run that waits because of limits that its type no longer has."""
+        """Make ready (`limits.release`) every run that waits because of limits that its type no longer has."""
         ...
 
     def tagged(self, run_id: str) -> Run:

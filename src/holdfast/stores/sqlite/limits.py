@@ -184,7 +184,7 @@ class SqliteLimits:
                 wait = limits.parked_at(of_run)
                 assert wait is not None
                 waits.put(run_id, limits.without(of_run))
-                self.put(limits.let_go(self.tagged(run_id), wait.since, now))
+                self.put(limits.release(self.tagged(run_id), wait.since, now))
 
     def tagged(self, run_id: str) -> Run:
         run = self._transaction.runs.get(run_id)

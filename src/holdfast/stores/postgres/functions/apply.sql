@@ -104,7 +104,7 @@ begin
     end if;
 
     if c.lifted is not null then
-        -- `limits.let_go` in SQL.
+        -- `limits.release` in SQL.
         parked := parked_of_v1(text_array_v1(c.lifted));
         update runs as r
         set ready_at = (
