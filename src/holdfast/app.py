@@ -480,7 +480,11 @@ class Holdfast:
         """Make another Holdfast with the same runs, code and hooks, for another event loop."""
         session, twin = self._session, Holdfast.__new__(Holdfast)
         other = Session(
-            session.url, session.store.twin(), session.registry, session.signals, may_migrate=session.may_migrate
+            session.url,
+            session.store.for_another_loop(),
+            session.registry,
+            session.signals,
+            may_migrate=session.may_migrate,
         )
         twin._assemble(other, self._configuration, self._hooks)  # noqa: SLF001 - of the same class
         return twin

@@ -17,7 +17,7 @@ STEPS = 6
 class SlowStore(MemoryStore):
     """A memory store that is slow to write a batch, and slow to answer."""
 
-    flushes = 3
+    concurrent_checkpoints = 3
 
     def __init__(self) -> None:
         super().__init__()

@@ -159,7 +159,7 @@ class Store(Reader, Protocol):
     """Keeps runs safely. Each operation is plural and atomic, and may be repeated after a lost answer."""
 
     @property
-    def flushes(self) -> int:
+    def concurrent_checkpoints(self) -> int:
         """Useful number of concurrent `checkpoint` calls of one worker.
 
         They never have a run in common, and may be answered in any order.
@@ -191,7 +191,7 @@ class Store(Reader, Protocol):
 
     async def close(self) -> None: ...
 
-    def twin(self) -> Store:
+    def for_another_loop(self) -> Store:
         """Return another store on the same data, not open yet, for a second event loop that runs at the same time.
 
         It may be this store, if several loops can use it at once.

@@ -192,8 +192,8 @@ class FaultyStore:
     async def close(self) -> None:
         await self.inner.close()
 
-    def twin(self) -> Store:
-        return self.inner.twin()
+    def for_another_loop(self) -> Store:
+        return self.inner.for_another_loop()
 
     def schema(self) -> SchemaStatus:
         return self.inner.schema()
@@ -208,8 +208,8 @@ class FaultyStore:
         return self.inner.transfer
 
     @property
-    def flushes(self) -> int:
-        return self.inner.flushes
+    def concurrent_checkpoints(self) -> int:
+        return self.inner.concurrent_checkpoints
 
     async def now(self) -> Micros:
         return await self.inner.now()

@@ -2,7 +2,7 @@
 
 This is where the speed comes from. Durability is not weakened: an operation executes only after everything that led
 to it is committed. Only the cost of the commit is shared. If the store can use several batches at once
-(`Store.flushes`), the committer sends another batch while one is in flight.
+(`Store.concurrent_checkpoints`), the committer sends another batch while one is in flight.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Committer:
         self._store = store
         self._told = told
         self._is_alone = is_alone
-        self._limit = store.flushes
+        self._limit = store.concurrent_checkpoints
         self._loop = asyncio.get_running_loop()
         self._dirty: dict[CheckpointSource, None] = {}
         self._flushes: set[Flush] = set()

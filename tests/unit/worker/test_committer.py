@@ -22,7 +22,7 @@ class ScriptedStore(MemoryStore):
 
     def __init__(self, flushes: int) -> None:
         super().__init__()
-        self.flushes = flushes
+        self.concurrent_checkpoints = flushes
         self.calls: list[tuple[list[str], asyncio.Future[Verdicts]]] = []
 
     def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> asyncio.Future[Verdicts]:  # type: ignore[override]

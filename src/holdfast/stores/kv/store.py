@@ -41,9 +41,9 @@ CLAIMED_AT_ONCE = 100
 
 
 class KeyValueStore:
-    """A store on a driver. `driver` makes one; each store, and each twin, has its own."""
+    """A store on a driver. `driver` makes one for this store."""
 
-    flushes = 2
+    concurrent_checkpoints = 2
     """Number of batches in flight: the second is written while the first is on its way."""
 
     def __init__(
@@ -96,7 +96,7 @@ class KeyValueStore:
         self._held.clear()
         await self._driver.close()
 
-    def twin(self) -> KeyValueStore:
+    def for_another_loop(self) -> KeyValueStore:
         return type(self)(self._make_driver, clock=self._clock, steps=self._steps)
 
     def schema(self) -> SchemaStatus:

@@ -34,7 +34,7 @@ A = TypeVar("A")
 class MemoryStore:
     """A store that keeps runs in dictionaries of this process."""
 
-    flushes = 1
+    concurrent_checkpoints = 1
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock: Clock = clock or SystemClock()
@@ -57,7 +57,7 @@ class MemoryStore:
 
     async def close(self) -> None: ...
 
-    def twin(self) -> MemoryStore:
+    def for_another_loop(self) -> MemoryStore:
         return self  # only this object has the runs, and its lock makes it safe for several threads
 
     def schema(self) -> SchemaStatus:

@@ -67,7 +67,7 @@ _Carrier = TypeVar("_Carrier", Sessions, LoopSession, RequestThread)
 class PostgresStore:
     """A store in one schema of a Postgres database, for any number of processes on any number of machines."""
 
-    flushes = 2
+    concurrent_checkpoints = 2
     """Number of batches in flight: the second is written while the first waits for the disk."""
 
     def __init__(self, url: str, *, clock: Clock | None = None, steps: Migrations[str] | None = None) -> None:
@@ -130,7 +130,7 @@ class PostgresStore:
         self._held = Held()
         self._pid = None  # nothing is open, so a fork is harmless
 
-    def twin(self) -> PostgresStore:
+    def for_another_loop(self) -> PostgresStore:
         return PostgresStore(self._url, clock=self._clock, steps=self._steps)
 
     def schema(self) -> SchemaStatus:

@@ -48,7 +48,8 @@ _EXIT_SECONDS = 1.0
 class SqliteStore:
     """Keeps runs in one SQLite file, which several processes of one machine can share."""
 
-    flushes = 1  # a second flush in parallel gains nothing: the one writer commits everything in its queue together
+    # A second batch in parallel gains nothing: the one writer commits everything in its queue together.
+    concurrent_checkpoints = 1
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class SqliteStore:
         self._hint_watcher.end_watches()
         self._pid = None  # nothing is open now, so a forked child may open the store
 
-    def twin(self) -> SqliteStore:
+    def for_another_loop(self) -> SqliteStore:
         return SqliteStore(self._files.database, mode=self._files.mode, clock=self._clock, steps=self._steps)
 
     def schema(self) -> SchemaStatus:

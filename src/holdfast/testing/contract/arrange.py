@@ -122,7 +122,7 @@ async def ended(store: Store, number: int = 1, state: RunState = RunState.SUCCEE
 @asynccontextmanager
 async def another(store: Store) -> AsyncIterator[Store]:
     """Open a second store on the same data, as another process would."""
-    twin = store.twin()
+    twin = store.for_another_loop()
     await twin.open()
     try:
         yield twin

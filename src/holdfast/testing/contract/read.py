@@ -51,18 +51,18 @@ async def _listed(store: Store, **filters: Any) -> list[int]:
 class ReadContract(Contract):
     """The read side shows everything that was written."""
 
-    async def test_a_twin_on_another_event_loop_has_the_same_runs(self, store: Store) -> None:
-        """The port: a twin serves another event loop in another thread at the same time."""
+    async def test_a_second_store_on_another_event_loop_has_the_same_runs(self, store: Store) -> None:
+        """The port: a second store serves another event loop in another thread at the same time."""
         await store.create([an_intent(1)])
-        twin = store.twin()
+        second = store.for_another_loop()
 
         async def elsewhere() -> list[int]:
-            await twin.open()
+            await second.open()
             try:
-                await twin.create([an_intent(2)])
-                return sorted(await _listed(twin))
+                await second.create([an_intent(2)])
+                return sorted(await _listed(second))
             finally:
-                await twin.close()
+                await second.close()
 
         assert await asyncio.to_thread(lambda: asyncio.run(elsewhere())) == [1, 2]
         assert sorted(await _listed(store)) == [1, 2]

@@ -79,7 +79,7 @@ class Network:
         deafness: float,
         flushes: int = 1,
     ) -> None:
-        self.flushes = flushes
+        self.concurrent_checkpoints = flushes
         self._world = world
         self._process = process
         self._store = store
@@ -109,7 +109,7 @@ class Network:
             raise AttributeError(name)
         return partial(self._ask, name)
 
-    def twin(self) -> Store:
+    def for_another_loop(self) -> Store:
         return self.as_store
 
     def schema(self) -> Any:
