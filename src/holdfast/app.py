@@ -28,7 +28,7 @@ from holdfast.engine.async_list import AsyncList
 from holdfast.engine.capabilities import database_of
 from holdfast.engine.check import RunCheck, check_runs
 from holdfast.engine.dead_letters import DeadLetters
-from holdfast.engine.export import Export, Told
+from holdfast.engine.export import Export, ProgressCallback
 from holdfast.engine.flows import Flows
 from holdfast.engine.handle import RunHandle, handle_on
 from holdfast.engine.importing import ImportReport, Lines
@@ -377,25 +377,25 @@ class Holdfast:
         timeout: float = TIMEOUT_SECONDS,
         reason: str = "exported",
         by: str = "",
-        told: Told | None = None,
+        progress: ProgressCallback | None = None,
         **filter: Unpack[Filter],
     ) -> Export:
         """Export runs as lines of JSON, for `import_` on another store. `Filter` has the conditions; default: all runs.
 
         Live runs are paused first, with `reason`, and stay paused here. A run that its worker does not release within
         `timeout` seconds is left out, and so are its parents and children. With conditions, live parents and children
-        of the chosen runs are exported too. `live=False` exports only ended runs and changes nothing. `told` is a
+        of the chosen runs are exported too. `live=False` exports only ended runs and changes nothing. `progress` is a
         callback for progress; it gets what is being done, and a count. Iterate over the result once.
         """
-        return new_export(self._session, filter, live=live, timeout=timeout, reason=reason, by=by, told=told)
+        return new_export(self._session, filter, live=live, timeout=timeout, reason=reason, by=by, progress=progress)
 
-    async def import_(self, lines: Lines, *, by: str = "", told: Told | None = None) -> ImportReport:
+    async def import_(self, lines: Lines, *, by: str = "", progress: ProgressCallback | None = None) -> ImportReport:
         """Import the lines of an export. Runs that exist already are left as they are, so it is safe to repeat.
 
         After the last line, runs that the export paused continue here. Runs that a person paused stay paused. A file
         that was cut off or changed raises `InvalidRequest`, and no run continues.
         """
-        return await import_lines(self._session, lines, by=by, told=told)
+        return await import_lines(self._session, lines, by=by, progress=progress)
 
     # Executing
 

@@ -425,12 +425,12 @@ async def test_a_worker_gives_up_a_busy_run_before_it_is_exported(few_stages: tu
         await begun.wait()
         waited: list[int] = []
 
-        def told(what: str, count: int) -> None:
+        def progress(what: str, count: int) -> None:
             if what == "waiting for":
                 waited.append(count)
                 may_end.set()
 
-        await moved(h, there, told=told)
+        await moved(h, there, progress=progress)
 
         assert waited[0] == 1
         assert (await run.info()).state is RunState.PAUSED

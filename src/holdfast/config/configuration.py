@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from holdfast.config.file import SettingsFile, find_file
-from holdfast.config.secret import told
+from holdfast.config.secret import excerpt
 from holdfast.config.settings import Setting
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ class Configuration:
         try:
             return setting.kind.parse(text)
         except ValueError as error:
-            raise _refused(f"{setting.variable}={told(text)}: {error}") from None
+            raise _refused(f"{setting.variable}={excerpt(text)}: {error}") from None
 
     @cached_property
     def _file(self) -> SettingsFile | None:

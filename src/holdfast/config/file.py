@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.config.kind import Secret
-from holdfast.config.secret import HIDDEN, told
+from holdfast.config.secret import HIDDEN, excerpt
 from holdfast.config.settings import SETTINGS
 from holdfast.core.suggestion import nearest
 
@@ -66,7 +66,7 @@ def _read(path: Path) -> SettingsFile | None:
         return None
     if isinstance(table, dict):
         return SettingsFile(path, "tool.holdfast.", _values(path, "tool.holdfast.", table))
-    raise ValueError(f"{path}: tool.holdfast = {told(table)}: expected a table, written [tool.holdfast]")
+    raise ValueError(f"{path}: tool.holdfast = {excerpt(table)}: expected a table, written [tool.holdfast]")
 
 
 def _exists(path: Path) -> bool:
@@ -94,7 +94,7 @@ def _values(path: Path, prefix: str, table: Mapping[str, object]) -> dict[str, o
         try:
             values[key] = setting.kind.rooted(setting.kind.accept(value), path.parent)
         except ValueError as error:
-            shown = HIDDEN if isinstance(setting.kind, Secret) else told(value)
+            shown = HIDDEN if isinstance(setting.kind, Secret) else excerpt(value)
             raise ValueError(f"{path}: {prefix}{key} = {shown}: {error}") from None
     return values
 

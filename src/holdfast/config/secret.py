@@ -24,12 +24,12 @@ _WORD = re.compile(
 
 def scrubbed(url: str) -> str:
     """Return a URL, or a connection string of libpq, with its password and all secret options hidden."""
-    shown, end = "", 0
+    excerpt, end = "", 0
     for first, last in sorted(_secrets(url)):
         if first >= end:
-            shown += url[end:first] + HIDDEN
+            excerpt += url[end:first] + HIDDEN
         end = max(end, last)
-    return shown + url[end:]
+    return excerpt + url[end:]
 
 
 def _secrets(url: str) -> Iterator[tuple[int, int]]:
@@ -42,7 +42,7 @@ def _secrets(url: str) -> Iterator[tuple[int, int]]:
             yield found.span("value")
 
 
-def told(value: object) -> str:
+def excerpt(value: object) -> str:
     """Return a value for a message: shortened, and with the secrets of a URL hidden."""
     text = repr(scrubbed(value)) if isinstance(value, str) else scrubbed(repr(value))
     return text if len(text) <= _TOLD else f"{text[:_TOLD]}…"

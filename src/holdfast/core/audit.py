@@ -39,10 +39,10 @@ BEAT = "beat"
 
 def kept(facts: Iterable[AuditFact]) -> tuple[AuditFact, ...]:
     """Return the facts without surplus routine facts, which a store may not have trimmed yet."""
-    told = tuple(facts)
-    routine = [fact for fact in told if fact.event in ROUTINE]
+    every = tuple(facts)
+    routine = [fact for fact in every if fact.event in ROUTINE]
     old = set(map(id, routine[:-KEPT]))
-    return tuple(fact for fact in told if id(fact) not in old)
+    return tuple(fact for fact in every if id(fact) not in old)
 
 
 def of_claim(before: Run, after: Run, now: Micros) -> AuditFact:

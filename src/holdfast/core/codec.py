@@ -163,8 +163,8 @@ def _from_plain(kind: Any, plain: Any) -> Any:
             return kind.model_validate_json(_encode(plain))
         except ValueError as error:
             faults: list[Any] = getattr(error, "errors", list)()
-            told = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}".lstrip(": ") for fault in faults]
-            raise ValueError("; ".join(told) or str(error)) from error
+            lines = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}".lstrip(": ") for fault in faults]
+            raise ValueError("; ".join(lines) or str(error)) from error
     if isinstance(kind, type) and type(plain) in _EXACT and issubclass(kind, type(plain)):
         return kind(plain)
     return plain  # msgspec refuses it unless it already is a `kind`

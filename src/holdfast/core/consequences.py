@@ -86,10 +86,10 @@ def _followers(roots: Sequence[Entry], entries: Sequence[Entry]) -> Consequences
     known = sorted((root.position, root.location.split("/")) for root in roots)
     # In the order in which the code asked for them, so that every cause is handled before its consequences.
     for entry in sorted(entries, key=lambda one: one.since):
-        told = bisect_right(positions, entry.since)
-        if not told:
+        count = bisect_right(positions, entry.since)
+        if not count:
             continue
-        cause = facts[told - 1].location
+        cause = facts[count - 1].location
         before = known[: bisect_right(known, entry.since, key=itemgetter(0))]
         parts = entry.location.split("/")
         if cause in gone or any(_has_reached(root, parts, cause.split("/")) for _, root in before):

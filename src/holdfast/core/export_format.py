@@ -247,8 +247,8 @@ class ExportReader:
     def _checked(self, footer: Footer) -> Footer:
         if footer.counts != dict(self.counts):
             raise self._refusal(
-                f"says that the file has {_told(footer.counts)}, but it has {_told(self.counts)}; lines were lost or "
-                "added: export again"
+                f"says that the file has {_summed(footer.counts)}, but it has {_summed(self.counts)}; lines were lost "
+                "or added: export again"
             )
         return footer
 
@@ -296,5 +296,5 @@ def _unknown(fields: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
             yield from (f"{struct}.{name}" for name in names if name not in known[struct])
 
 
-def _told(counts: Mapping[str, Any]) -> str:
+def _summed(counts: Mapping[str, Any]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"

@@ -91,7 +91,7 @@ def check_registrable(definition: FlowDefinition, rule: TypeRule | None) -> None
         return
     raise InvalidRequest(
         f"type {definition.type!r} is code: worker {rule.seen_by!r} offered it with the runtime {rule.runtime!r} at "
-        f"{_told(rule.seen_at)}, so it cannot be registered as a flow; choose another type, or, if no worker offers "
+        f"{_date_of(rule.seen_at)}, so it cannot be registered as a flow; choose another type, or, if no worker offers "
         f"it any more, set its runtime to {FLOW_RUNTIME!r} first"
     )
 
@@ -103,7 +103,7 @@ def check_offerable(type: str, runtime: str, worker: str, newest: FlowDefinition
     by = f" by {newest.by!r}" if newest.by else ""
     raise InvalidRequest(
         f"type {type!r} is a flow: its version {newest.version[:12]} was registered{by} at "
-        f"{_told(newest.registered_at)}, so worker {worker!r} cannot offer it as code (runtime {runtime!r}); rename "
+        f"{_date_of(newest.registered_at)}, so worker {worker!r} cannot offer it as code (runtime {runtime!r}); rename "
         "one of them"
     )
 
@@ -142,5 +142,5 @@ def removable(
     return found
 
 
-def _told(at: Micros) -> str:
+def _date_of(at: Micros) -> str:
     return moment(at).isoformat(timespec="seconds").replace("+00:00", "Z")

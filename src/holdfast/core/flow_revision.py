@@ -169,9 +169,12 @@ def rewound_flow(
     children: Mapping[str, Run],
     now: Micros,
     *,
-    told: Container[str],
+    reported: Container[str],
 ) -> FlowChanges:
-    """Return the changes of a rewind. `children` are the open ones that exist, `told` those with ends in the inbox."""
+    """Return the changes of a rewind.
+
+    `children` are the open ones that exist, `reported` those with ends in the inbox.
+    """
     point = point_at(entries, location)
     dropped = [ADOPTED_LOCATION] if any(entry.location == ADOPTED_LOCATION for entry in entries) else []
     reset = [*restored(entries, point, now, _running_after(entries, point))]
@@ -191,7 +194,7 @@ def rewound_flow(
     for entry in _open_at(entries, point):
         child = children.get(entry.ref or "")
         if child is None:
-            unread += [] if entry.ref in told else [removed_end(entry, now)]
+            unread += [] if entry.ref in reported else [removed_end(entry, now)]
         elif run.state.is_end and child.state.is_end:  # the run had ended, so this end never reached it
             unread.append(rules.child_end(child, 0, child.finished_at or 0))
         elif run.state.is_end:

@@ -147,18 +147,18 @@ def is_count(value: object) -> TypeGuard[int]:
 
 def check_reason(reason: str) -> str:
     """Return a reason, if it is a string that every store can keep."""
-    return _check_told("reason", reason)
+    return _check_note("reason", reason)
 
 
 def check_actor(by: str) -> str:
     """Return the name of an actor, if it is a string that every store can keep. An empty string means no name."""
-    actor = _check_told("by", by)
+    actor = _check_note("by", by)
     if len(actor) > ACTOR_LIMIT:
         raise InvalidRequest(f"by= has {len(actor)} characters; the name of an actor has at most {ACTOR_LIMIT}")
     return actor
 
 
-def _check_told(name: str, text: str) -> str:
+def _check_note(name: str, text: str) -> str:
     if not isinstance(text, str):
         raise InvalidRequest(f"{name}={text!r}: expected a string, for the readers of the run's audit")
     if "\0" in text:

@@ -143,8 +143,11 @@ class Recovery:
 
     # The run itself
 
-    def revision(self, children: Mapping[str, Run], told: Container[str], now: Micros) -> Revision:
-        """Return the changes to the run, after its lost children were reopened. `told` have their ends in its inbox."""
+    def revision(self, children: Mapping[str, Run], reported: Container[str], now: Micros) -> Revision:
+        """Return the changes to the run, after its lost children were reopened.
+
+        `reported` are the children whose ends are in its inbox.
+        """
         if self.run.rollback is not None:
             reason = next((entry.error for entry in self._entries if entry.kind is EntryKind.ROLLBACK), None)
             attempts = (e.location for e in self._entries if e.kind is EntryKind.UNDO and not is_done(e))
@@ -158,9 +161,9 @@ class Recovery:
             child = children.get(entry.ref or "")
             if child is None and not is_done(entry) and self._flow is not None:
                 kept.append(entry)
-                unread += [] if entry.ref in told else [(entry.position, flow_revision.removed_end(entry, now))]
+                unread += [] if entry.ref in reported else [(entry.position, flow_revision.removed_end(entry, now))]
             elif child is None and not is_done(entry):
-                dropped += [] if entry.ref in told else [entry]  # started again, if the code gets there
+                dropped += [] if entry.ref in reported else [entry]  # started again, if the code gets there
             elif entry.is_settled or self.run.state.is_end:  # otherwise its end has arrived, or will
                 kept.append(entry)
                 if (end := self._end_of(entry, child)) is not None:

@@ -125,15 +125,15 @@ def rewind(
     children: Mapping[str, Run],
     now: Micros,
     *,
-    told: Container[str] = (),
+    reported: Container[str] = (),
 ) -> Revision:
     """Drop the entry at a location and everything that came later. Inside a loop, drop the whole loop.
 
     A location that only has entries below it, such as a step of a pipeline, stands for all of them. `children` are the
-    open children that exist, `told` those whose ends are in the inbox.
+    open children that exist, `reported` those whose ends are in the inbox.
     """
     if flow_revision.is_flow(entries):
-        changes = flow_revision.rewound_flow(run, entries, location, children, now, told=told)
+        changes = flow_revision.rewound_flow(run, entries, location, children, now, reported=reported)
         return _with_cursors(Revision(**changes._asdict()), entries)
     by_location = {entry.location: entry for entry in entries}
     targets = _found(by_location, location)
@@ -151,7 +151,7 @@ def rewind(
     cut = min((cut, *(by_location[at].position for at in undone(entries) if at in by_location)))
     check_pruned(location, cut, entries)
     gone = [entry for entry in entries if entry.location in targets or is_after(entry, cut) or is_undoing(entry)]
-    revision = _revision(run, entries, gone, children, cut=cut, targets=targets, told=told)
+    revision = _revision(run, entries, gone, children, cut=cut, targets=targets, reported=reported)
     return restamped(with_rounds(revision, entries, now), entries, cut - 1, now)
 
 
@@ -239,7 +239,7 @@ def _revision(
     *,
     cut: int,
     targets: Container[str],
-    told: Container[str],
+    reported: Container[str],
 ) -> Revision:
     """Return the revision that drops the entries in `gone`.
 
@@ -264,7 +264,7 @@ def _revision(
         if is_child:
             cancelled.append(entry.ref or "")
         unread += flow_revision.arrivals_in(entry)
-    for entry in _open_entries(entries, children, told):
+    for entry in _open_entries(entries, children, reported):
         if entry.location in forgotten:
             continue
         child = children.get(entry.ref or "")
@@ -285,11 +285,11 @@ def _revision(
     )
 
 
-def _open_entries(entries: Iterable[Entry], children: Mapping[str, Run], told: Container[str]) -> Iterator[Entry]:
+def _open_entries(entries: Iterable[Entry], children: Mapping[str, Run], reported: Container[str]) -> Iterator[Entry]:
     """Yield the entries of open children, except removed ones whose end is in the inbox."""
     for entry in entries:
         is_open = entry.kind is EntryKind.CHILD and not entry.is_settled
-        if is_open and (entry.ref in children or entry.ref not in told):
+        if is_open and (entry.ref in children or entry.ref not in reported):
             yield entry
 
 

@@ -61,7 +61,7 @@ async def check_runs(session: Session, *, type: str | None = None, limit: int | 
             try:
                 found = await _check(store, registry, details, flows)
             except Unreadable as error:
-                found = _told(details.run, DryRun(Fit.REFUSES, str(error)))
+                found = _check_of(details.run, DryRun(Fit.REFUSES, str(error)))
             if found is not None:
                 yield found
 
@@ -73,9 +73,9 @@ async def _check(store: Reader, registry: Registry, details: Details, flows: Con
         raise Unreadable(f"the row of the run cannot be read: {details.unreadable}")
     definition = registry.get(run.type)
     if definition is None and run.type in flows:
-        return _told(run, DryRun(Fit.FITS, FLOW_FITS))
+        return _check_of(run, DryRun(Fit.FITS, FLOW_FITS))
     if definition is None:
-        return _told(run, dry_run(None, run, ()))
+        return _check_of(run, dry_run(None, run, ()))
     found = dry_run(definition, run, await _history(store, run))
     for _ in range(_LOOKS):
         if found.fit.is_good:
@@ -88,7 +88,7 @@ async def _check(store: Reader, registry: Registry, details: Details, flows: Con
         if is_steady:
             break
         found = dry_run(definition, run, await _history(store, run))
-    return _told(run, found)
+    return _check_of(run, found)
 
 
 async def _history(store: Reader, run: Run) -> Sequence[Entry]:
@@ -101,7 +101,7 @@ def _is_same(run: Run, other: Run) -> bool:
     return (run.token, run.generation, run.rollback) == (other.token, other.generation, other.rollback)
 
 
-def _told(run: Run, found: DryRun) -> RunCheck:
+def _check_of(run: Run, found: DryRun) -> RunCheck:
     misfit = found.misfit
     return RunCheck(
         id=run.id,

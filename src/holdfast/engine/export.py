@@ -34,7 +34,7 @@ FLOWS_AT_ONCE = 50
 LOOK_SECONDS = 0.2
 """Interval between two checks for runs that workers have released."""
 
-Told = Callable[[str, int], object]
+ProgressCallback = Callable[[str, int], object]
 """Callback for progress. It gets what is being done, and a count."""
 
 _BUSY = "its worker did not release it in time"
@@ -67,7 +67,7 @@ class Export:
         timeout_seconds: float,
         reason: str,
         by: str,
-        told: Told,
+        progress: ProgressCallback,
     ) -> None:
         self.id = new_id()
         """The id of this export."""
@@ -87,7 +87,7 @@ class Export:
         self._timeout_seconds = timeout_seconds
         self._reason = reason
         self._by = by
-        self._told = told
+        self._progress = progress
         self._is_filtered = any(chosen.values())
         self._members: set[str] = set()  # in a filtered export: the live runs to export
 
@@ -122,7 +122,7 @@ class Export:
         async for run_ids in self._run_ids(store, query):
             for run_line in await self._dumped(store, run_ids):
                 yield run_line
-            self._told("exported", len(run_ids))
+            self._progress("exported", len(run_ids))
         for run in self.unreadable:
             yield export_format.UnreadableLine(id=run.id, why=run.why)
         if self._is_live:
@@ -217,7 +217,7 @@ class Export:
                 await self._leave(store, waiting)
                 return
             if waiting:
-                self._told("waiting for", len(waiting))
+                self._progress("waiting for", len(waiting))
                 await asyncio.sleep(min(LOOK_SECONDS, max(0.0, deadline - loop.time())))
             is_first = False
 
@@ -226,7 +226,7 @@ class Export:
             await store.apply(Pause(run_id=run_id, id=EXPORT + self.id, reason=self._reason, by=self._by))
         except RunNotFound:
             return
-        self._told("paused", 1)
+        self._progress("paused", 1)
 
     async def _moving(self, store: Store, query: Query) -> AsyncIterator[Sequence[Run]]:
         """Yield the live runs to export that are not at rest. A filter also selects the families of chosen runs."""

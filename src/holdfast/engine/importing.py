@@ -21,7 +21,7 @@ from holdfast.core.questions import ListTopics, ListTypes, Query
 from holdfast.core.states import RunState
 from holdfast.core.transfer import IMPORT, Dump, Fate, KeptEvent, Restoration, export_pause, is_ruled, ruling
 from holdfast.engine.capabilities import transfer_of
-from holdfast.engine.export import RUNS_AT_ONCE, Told
+from holdfast.engine.export import RUNS_AT_ONCE, ProgressCallback
 from holdfast.engine.paging import run_pages
 
 BYTES_AT_ONCE = 4 * 2**20
@@ -78,10 +78,10 @@ class ImportReport(msgspec.Struct, kw_only=True):
 class Import:
     """Imports lines in batches."""
 
-    def __init__(self, store: Store, told: Told, *, by: str = "") -> None:
+    def __init__(self, store: Store, progress: ProgressCallback, *, by: str = "") -> None:
         self.report = ImportReport()
         self._store = store
-        self._told = told
+        self._progress = progress
         self._by = by
         self._reading = export_format.ExportReader()
         self._runs: list[Dump] = []
@@ -128,8 +128,8 @@ class Import:
         self._topics = {topic.name for topic in await self._store.catalog(ListTopics())}
         self._types = {rule.name for rule in await self._store.catalog(ListTypes()) if is_ruled(rule)}
         # This comes first, so that events emitted from now on have higher numbers than all events of the imported runs.
-        told = await transfer_of(self._store, "import_").restore(self._restoration())
-        self.report.was_finished = told.is_finished
+        answer = await transfer_of(self._store, "import_").restore(self._restoration())
+        self.report.was_finished = answer.is_finished
 
     async def _add(self, line: export_format.Content, size: int) -> None:
         if self._flows and not isinstance(line, export_format.FlowLine):
@@ -169,14 +169,14 @@ class Import:
     async def _flush(self) -> None:
         """Write the current batch."""
         restoration = self._restoration(runs=self._runs, events=self._events, letters=self._letters, flows=self._flows)
-        told = await transfer_of(self._store, "import_").restore(restoration)
-        for dump, fate in zip(self._runs, told.fates, strict=True):
+        answer = await transfer_of(self._store, "import_").restore(restoration)
+        for dump, fate in zip(self._runs, answer.fates, strict=True):
             self._note(dump, fate)
-        self.report.events += told.events
-        self.report.skipped += told.skipped
-        self.report.letters += told.letters
-        self.report.flows += told.flows
-        self._told("imported", len(self._runs))
+        self.report.events += answer.events
+        self.report.skipped += answer.skipped
+        self.report.letters += answer.letters
+        self.report.flows += answer.flows
+        self._progress("imported", len(self._runs))
         self._runs, self._events, self._letters, self._flows, self._size = [], [], [], [], 0
 
     def _note(self, dump: Dump, fate: Fate) -> None:
@@ -228,7 +228,7 @@ class Import:
         except RunNotFound:
             return
         self.report.resumed += bool(is_resumed)
-        self._told("resumed", 1)
+        self._progress("resumed", 1)
 
 
 class FileSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,7 +60,7 @@ class PrivateLoop:
         call = _Call(coroutine)
         life: _Life | None = None
         try:
-            with self._lock:  # so that no call is scheduled after `end` has told the loop to end
+            with self._lock:  # so that no call is scheduled after `end` has stopped the loop
                 if self._life is None or not self._life.thread.is_alive():
                     self._life = _Life(self._on_end)
                 life = self._life

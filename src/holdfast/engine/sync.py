@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar, TypeVarTuple, Unpack, overload
 from holdfast.core.start_options import StartOptions
 from holdfast.core.startable import Call, Startable
 from holdfast.engine.check import RunCheck
-from holdfast.engine.export import Export, Told
+from holdfast.engine.export import Export, ProgressCallback
 from holdfast.engine.facade import Facade
 from holdfast.engine.handle import SyncRunHandle
 from holdfast.engine.importing import ImportReport, Lines
@@ -268,16 +268,16 @@ class Sync(Facade):
         timeout: float = TIMEOUT_SECONDS,
         reason: str = "exported",
         by: str = "",
-        told: Told | None = None,
+        progress: ProgressCallback | None = None,
         **filter: Unpack[Filter],
     ) -> SyncExport:
         """Export runs as lines of JSON, for `import_` on another store. `Filter` has the conditions."""
-        export = self._target.export(live=live, timeout=timeout, reason=reason, by=by, told=told, **filter)
+        export = self._target.export(live=live, timeout=timeout, reason=reason, by=by, progress=progress, **filter)
         return SyncExport("hf.export", export, self._loop)
 
-    def import_(self, lines: Lines, *, by: str = "", told: Told | None = None) -> ImportReport:
+    def import_(self, lines: Lines, *, by: str = "", progress: ProgressCallback | None = None) -> ImportReport:
         """Import the lines of an export. Runs that exist already are left as they are, so it is safe to repeat."""
-        report: ImportReport = self._call("import_", lines, by=by, told=told)
+        report: ImportReport = self._call("import_", lines, by=by, progress=progress)
         return report
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.core.intent import check_actor, check_reason
 from holdfast.core.package import installed_version
-from holdfast.engine.export import Export, Told
+from holdfast.engine.export import Export, ProgressCallback
 from holdfast.engine.importing import Import, ImportReport, Lines
 from holdfast.engine.queries import Filter, checked_filter
 from holdfast.engine.session import Session
@@ -13,7 +13,14 @@ TIMEOUT_SECONDS = 60.0
 
 
 def new_export(
-    session: Session, chosen: Filter, *, live: bool, timeout: float, reason: str, by: str, told: Told | None
+    session: Session,
+    chosen: Filter,
+    *,
+    live: bool,
+    timeout: float,
+    reason: str,
+    by: str,
+    progress: ProgressCallback | None,
 ) -> Export:
     """Return an export of the runs that a filter chooses. Iterating over it starts it."""
     return Export(
@@ -25,15 +32,15 @@ def new_export(
         timeout_seconds=timeout,
         reason=check_reason(reason),
         by=check_actor(by),
-        told=told or _say_nothing,
+        progress=progress or _say_nothing,
     )
 
 
-async def import_lines(session: Session, lines: Lines, *, by: str, told: Told | None) -> ImportReport:
+async def import_lines(session: Session, lines: Lines, *, by: str, progress: ProgressCallback | None) -> ImportReport:
     """Import the lines of an export."""
     actor = check_actor(by)
     await session.open()
-    return await Import(session.store, told or _say_nothing, by=actor).take(lines)
+    return await Import(session.store, progress or _say_nothing, by=actor).take(lines)
 
 
 def _say_nothing(_what: str, _count: int) -> None:

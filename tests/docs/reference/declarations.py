@@ -66,7 +66,7 @@ INTERNAL = {
     "Pipeline": {"begin", "deliver", "description", "hints", "is_strict", "signature"},
     "SyncWorkflow": {"begin", "deliver", "is_strict", "plan"},
     "Workflow": {"is_strict", "plan"},
-    "VirtualClock": {"told"},
+    "VirtualClock": {"sync"},
     "SqliteNamespace": _OF_DRIVERS,
     "Worker": {
         "accept",

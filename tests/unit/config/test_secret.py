@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.config.secret import scrubbed, told
+from holdfast.config.secret import excerpt, scrubbed
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ from holdfast.config.secret import scrubbed, told
 )
 def test_no_password_is_shown(address: str, shown: str) -> None:
     assert scrubbed(address) == shown
-    assert "hush" not in told(address)
+    assert "hush" not in excerpt(address)
 
 
 @pytest.mark.parametrize("address", ["sqlite:///holdfast.db", "postgresql://ann@db/shop?schema=x", "host=db user=ann"])

@@ -191,7 +191,7 @@ def test_a_pruned_child_is_started_again_after_a_rewind() -> None:
 
 def test_a_pruned_child_with_a_recorded_end_is_not_started_again_after_a_rewind() -> None:
     run = replace(RUN, state=RunState.SUSPENDED)
-    assert revision.rewind(run, OPEN, "b", {}, NOW, told={"call"}).dropped == ("b",)
+    assert revision.rewind(run, OPEN, "b", {}, NOW, reported={"call"}).dropped == ("b",)
 
 
 def test_a_rewind_starts_children_again_that_were_cancelled_after_the_location() -> None:

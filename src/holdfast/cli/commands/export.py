@@ -72,7 +72,7 @@ def command(
             timeout=timeout.total_seconds(),
             reason=reason,
             by=actor(),
-            told=TransferProgress(out),
+            progress=TransferProgress(out),
             **wanted.options(),
         )
         stream = sys.stdout.buffer

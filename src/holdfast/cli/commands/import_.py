@@ -50,7 +50,7 @@ def command(out: Output, file: str, *, dry_run: bool) -> ExitCode:
                 _preview(out, summary)
                 return ExitCode.OK
             stream.seek(0)
-            report = await hf.import_(stream, by=actor(), told=TransferProgress(out))
+            report = await hf.import_(stream, by=actor(), progress=TransferProgress(out))
             _tell(out, report, scrubbed(session_of(hf).url))
             return ExitCode.CONFLICT if report.refused else ExitCode.OK
 

@@ -142,7 +142,7 @@ def revise(unit: UnitOfWork, run: Run, request: Rewind | Recover, now: Micros) -
         revision.check_free(run, is_forced=request.force)
         entries, inbox = unit.histories.all(run.id), _inbox(unit, run)
         children = _present(unit, revision.open_children(entries))
-        change = revision.rewind(run, entries, request.location, children, now, told=_ends_in(inbox))
+        change = revision.rewind(run, entries, request.location, children, now, reported=_ends_in(inbox))
         writer.write(_place(unit, run, _location_of(unit, run)), inbox, change)
         return True
     if run.state not in recovery.RECOVERABLE:
