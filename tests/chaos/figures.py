@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from holdfast.cli.table import Column, Table, plain_lines
+from holdfast.cli.output import Column, Table, plain_lines
 from tests.chaos import plan
 from tests.chaos.display import Display
 from tests.chaos.host import Host, measured

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import msgspec
 
-from holdfast.cli.table import Column, Table, plain_lines
+from holdfast.cli.output import Column, Table, plain_lines
 from holdfast.core.clock import SECOND
 from tests.chaos.evidence import Evidence, Story
 from tests.chaos.invariants import Check, Kind, Violation, check_all

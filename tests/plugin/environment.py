@@ -18,13 +18,13 @@ from types import FrameType
 
 import pytest
 
-from holdfast.cli import lifeline
+from holdfast.cli import supervisor
 from holdfast.config.settings import SETTINGS
 from holdfast_demo import application
 from tests.postgres.server import MEMORY, _is_open, has_room
 
 _SETTINGS = {setting.variable for setting in SETTINGS.values()}
-_INTERNAL = {lifeline.VARIABLE, application.LEDGER_VARIABLE, application.PACE_VARIABLE, "_HOLDFAST_COMPLETE"}
+_INTERNAL = {supervisor.VARIABLE, application.LEDGER_VARIABLE, application.PACE_VARIABLE, "_HOLDFAST_COMPLETE"}
 _DISPLAY = {
     *("CLICOLOR", "CLICOLOR_FORCE", "COLORTERM", "FORCE_COLOR", "NO_COLOR", "PY_COLORS"),
     *("COLUMNS", "LINES", "TERM", "TTY_COMPATIBLE", "TTY_INTERACTIVE"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, InvalidRequest, Registry
-from holdfast.cli.actor import actor
+from holdfast.cli.session import actor
 from holdfast.core.intent import ACTOR_LIMIT
 from tests.stage import Stage
 from tests.unit.cli.conftest import shop

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.commands.worker import command as worker
+from holdfast.cli.commands.worker import worker
 from tests.scenario.test_cli_worker import holdfast, shop
 from tests.unit.cli.rig import Shop
 

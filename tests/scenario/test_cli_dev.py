@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.reloading import stamps
+from holdfast.cli.supervisor import stamps
 from holdfast.testing.patience import GUARD_SECONDS, wait_until
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop

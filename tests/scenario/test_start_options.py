@@ -13,8 +13,8 @@ import pytest
 
 from holdfast import Context, Holdfast, InvalidRequest, Registry, Retry, RunFailed, RunState, SyncContext
 from holdfast.app import session_of
-from holdfast.cli.actor import actor
-from holdfast.cli.commands import schedules, start
+from holdfast.cli.commands import inputs, schedules
+from holdfast.cli.session import actor
 from holdfast.core.clock import SECOND, instant
 from holdfast.core.intent import ACTOR_LIMIT
 from holdfast.core.model import Run, RunOptions
@@ -58,7 +58,7 @@ PRODUCERS: dict[str, tuple[set[str], set[str]]] = {
     "flow": (set(OPTION_NAMES), {"key", "reuse", "ready_at", "id", "parent_id"}),
     "schedule": (set(ScheduleOptions.__annotations__), {"key", "reuse", "delay", "ready_at", "id", "on_close"}),
     "isolated": (set(IsolatedOptions.__annotations__), {"key", "reuse", "priority", "id", "on_close", "retention"}),
-    "cli start": ({str(option.name) for option in start.command.params}, {"on_close"}),
+    "cli start": ({str(option.name) for option in inputs.start.params}, {"on_close"}),
     "cli schedules": (
         {str(option.name) for option in schedules.add.params},
         {"key", "reuse", "delay", "ready_at", "id", "on_close"},

@@ -22,7 +22,7 @@ _AT_ONCE = 400
 _IN_BULK = 1_000
 _IN_A_ROW = 40
 _WAITING = 10
-_LOOK_SECONDS = 0.01
+_POLL_SECONDS = 0.01
 _LATER = timedelta(days=1)
 
 Work = Callable[[Holdfast], Awaitable[list[float]]]
@@ -163,4 +163,4 @@ async def all_suspended(hf: Holdfast, type: str) -> None:
     """Wait until all runs of a type are suspended."""
     # Poll, because nothing reports it.
     while [run async for run in hf.list(type=type, state=["pending", "running"], limit=1)]:
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)

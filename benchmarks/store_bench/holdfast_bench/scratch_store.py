@@ -11,8 +11,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 from holdfast.app import Holdfast, session_of
 from holdfast.cli.exits import ExitCode, Refusal
+from holdfast.cli.option import Settings
 from holdfast.cli.session import engine_for
-from holdfast.cli.settings import Settings
 
 
 @asynccontextmanager

@@ -10,10 +10,8 @@ from typing import Any
 
 from holdfast.app import Holdfast
 from holdfast.cli.exits import ExitCode
-from holdfast.cli.follow import follow, read
-from holdfast.cli.output import Output
-from holdfast.cli.progress import Progress
-from holdfast.cli.table import Cell, Column, Line, Table
+from holdfast.cli.follow import follow, read, show_progress
+from holdfast.cli.output import Cell, Column, Line, Output, Table
 from holdfast.cli.view import Snapshot, timeline_lines
 from holdfast.core.model import EntryKind, WaitKind
 from holdfast.core.states import RunState
@@ -22,7 +20,7 @@ from holdfast_demo.application import CHECKOUT, STEPS
 from holdfast_demo.processes import DemoProcesses
 
 _ACT_SECONDS = 60.0
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _FIRST, _SECOND = "A-1", "A-2"
 _FIRST_WORKER, _SECOND_WORKER = "demo-1", "demo-2"
 
@@ -83,7 +81,7 @@ class Acts:
 
     async def _kill_and_replace(self, run: RunHandle[Any], worker: subprocess.Popen[bytes]) -> None:
         while not self._stage.ledger.begun(_SECOND, "pack", worker.pid):
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
         await asyncio.sleep(0.4 * self._pace)
         worker.kill()
         await asyncio.to_thread(worker.wait)
@@ -110,7 +108,7 @@ class Acts:
         acting = asyncio.create_task(action)
         try:
             async with asyncio.timeout(_ACT_SECONDS + 15 * self._pace):
-                with Progress(self._out, snapshot, lambda shown, now: self._draw(shown, order, now)) as progress:
+                with show_progress(self._out, snapshot, lambda shown, now: self._draw(shown, order, now)) as progress:
                     async for snapshot in follow(self._hf, run.id):
                         if not self._out.is_json:
                             progress.show(snapshot)

@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.app import Holdfast, session_of
 from holdfast.cli.exits import ExitCode, Refusal
-from holdfast.cli.settings import Settings
+from holdfast.cli.option import Settings
 from holdfast.config.secret import scrubbed
 from holdfast.config.settings import APPLICATION
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
 
 import click
 
@@ -16,78 +14,42 @@ from holdfast.cli.payloads import parse_pair
 from holdfast.cli.times import parse_moment, parse_since
 from holdfast.core.states import RunState
 from holdfast.core.suggestion import nearest
+from holdfast.engine.queries import Filter
 
 WORDS = "state: type: key: tag.NAME: parent: since: until: deleted:"
 
 
-@dataclass(frozen=True)
-class RunFilter:
-    """The conditions that `engine.list` takes. A run must match all of them, and one of several states."""
-
-    states: frozenset[RunState] = frozenset()
-    type: str | None = None
-    key: str | None = None
-    tags: dict[str, str] = field(default_factory=dict)
-    parent_id: str | None = None
-    since: datetime | timedelta | None = None
-    until: datetime | None = None
-    deleted: bool | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        return self == RunFilter()
-
-    def options(self) -> dict[str, Any]:
-        """Return the keyword arguments for `engine.list`."""
-        return {
-            "state": sorted(self.states) or None,
-            "type": self.type,
-            "key": self.key,
-            "tags": self.tags,
-            "parent_id": self.parent_id,
-            "since": self.since,
-            "until": self.until,
-            **({"deleted": True} if self.deleted else {}),
-        }
-
-
-def parse_filter(words: Iterable[str]) -> RunFilter:
-    """Parse words such as `state:failed` into a filter."""
-    chosen = RunFilter()
+def parse_filter(words: Iterable[str]) -> Filter:
+    """Parse words such as `state:failed` into the conditions of `hf.list`. A run in one of several states matches."""
+    chosen: dict[str, Any] = {}
     for word in words:
         name, colon, value = word.partition(":")
         if not colon:
             raise Refusal(f"{word!r} is not a filter; {_advice(word)}")
         if not value:
             raise Refusal(f"the filter {word!r} has no value")
-        chosen = _with(chosen, name, value)
-    return chosen
+        _add(chosen, name, value)
+    return cast("Filter", chosen)
 
 
-def _with(chosen: RunFilter, name: str, value: str) -> RunFilter:
+def _add(chosen: dict[str, Any], name: str, value: str) -> None:
     if name == "state":
-        return replace(chosen, states=chosen.states | {_state(one) for one in value.split(",")})
+        chosen["state"] = chosen.get("state", frozenset()) | {_state(one) for one in value.split(",")}
+        return
     if name.startswith("tag.") and len(name) > 4:
-        return replace(chosen, tags=chosen.tags | {name[4:]: value})
-    fields: dict[str, tuple[str, Callable[[str], Any]]] = {
-        "type": ("type", _type),
-        "key": ("key", str),
-        "parent": ("parent_id", str),
-        "since": ("since", parse_since),
-        "until": ("until", parse_moment),
-        "deleted": ("deleted", _truth),
-    }
-    if name not in fields:
+        chosen["tags"] = chosen.get("tags", {}) | {name[4:]: value}
+        return
+    if name not in _PARSERS:
         raise Refusal(f"there is no filter {name!r}; use {WORDS}")
-    attribute, parse = fields[name]
-    if getattr(chosen, attribute) is not None:
+    condition = "parent_id" if name == "parent" else name
+    if condition in chosen:
         raise Refusal(f"the filter {name}: is given twice")
     try:
-        parsed = parse(value)
+        parsed = _PARSERS[name](value)
     except ValueError as error:
         raise Refusal(f"{name}:{value}: {error}") from error
-    changes: dict[str, Any] = {attribute: parsed}
-    return replace(chosen, **changes)
+    if parsed is not None:
+        chosen[condition] = parsed
 
 
 def _state(name: str) -> RunState:
@@ -111,6 +73,16 @@ def _type(pattern: str) -> str | None:
     if "*" in pattern.removesuffix(".*"):
         raise Refusal(f"type:{pattern}: a star is allowed only at the end, after a dot, as in billing.*")
     return pattern
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "type": _type,
+    "key": str,
+    "parent": str,
+    "since": parse_since,
+    "until": parse_moment,
+    "deleted": _truth,
+}
 
 
 def _advice(word: str) -> str:
@@ -141,10 +113,10 @@ filter_options = combined(
 """Adds the filters as options to a command: `--state failed` means `state:failed`."""
 
 
-def words_of_options(options: dict[str, Any]) -> Sequence[str]:
-    """Return the filter options as words, which `parse_filter` takes with the other words."""
-    words = [f"state:{state}" for state in options["states"]]
-    words += ["tag.{}:{}".format(*parse_pair(tag, "--tag")) for tag in options["tags"]]
-    words += [f"{name}:{options[name]}" for name in ("type", "key", "parent", "since", "until") if options[name]]
-    words += ["deleted:true"] if options["deleted"] else []
-    return words
+def chosen_filter(words: Iterable[str], options: Mapping[str, Any]) -> Filter:
+    """Return the conditions that the words of a command and its filter options give together."""
+    typed = [*words, *(f"state:{state}" for state in options["states"])]
+    typed += ["tag.{}:{}".format(*parse_pair(tag, "--tag")) for tag in options["tags"]]
+    typed += [f"{name}:{options[name]}" for name in ("type", "key", "parent", "since", "until") if options[name]]
+    typed += ["deleted:true"] if options["deleted"] else []
+    return parse_filter(typed)

@@ -16,50 +16,50 @@ from holdfast.cli.option import global_options
 from holdfast.cli.streams import OutputLost, secure_streams
 from holdfast.core.verbs import VERBS
 
-SECTIONS: dict[str, dict[str, str]] = {
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "First steps": {
-        "demo": "Watch a workflow survive the death of its worker.",
+        "demo": ("extras", "Watch a workflow survive the death of its worker."),
     },
     "Run": {
-        "dev": "Execute runs during development, and reload on change.",
-        "start": "Start a run.",
-        "worker": "Execute runs until SIGTERM or ^C.",
+        "dev": ("worker", "Execute runs during development, and reload on change."),
+        "start": ("inputs", "Start a run."),
+        "worker": ("worker", "Execute runs until SIGTERM or ^C."),
     },
     "Inspect": {
-        "ls": "List runs, newest first.",
-        "show": "Show one run: its state, why it waits, its history.",
-        "watch": "Follow a run until it ends.",
-        "result": "Print the result of a run.",
-        "explain": "Say in one sentence why a run is not moving.",
-        "history": "List the recorded entries of a run.",
-        "audit": "List the audit log of a run: claims, retries, controls.",
-        "messages": "List the unread messages of a run, or drop one.",
-        "workers": "List the workers.",
+        "ls": ("runs", "List runs, newest first."),
+        "show": ("runs", "Show one run: its state, why it waits, its history."),
+        "watch": ("runs", "Follow a run until it ends."),
+        "result": ("runs", "Print the result of a run."),
+        "explain": ("runs", "Say in one sentence why a run is not moving."),
+        "history": ("runs", "List the recorded entries of a run."),
+        "audit": ("runs", "List the audit log of a run: claims, retries, controls."),
+        "messages": ("runs", "List the unread messages of a run, or drop one."),
+        "workers": ("store", "List the workers."),
     },
     "Control": {
-        "send": "Send a message to a run.",
-        "emit": "Publish an event to all runs that wait for it.",
-        "topics": "Set delivery rules of topics; replay dead letters.",
-        "schedules": "Start runs on a schedule: by cron, or at an interval.",
-        **{name: verb.summary for name, verb in VERBS.items()},
-        "fork": "Create a run from the recorded beginning of another.",
+        "send": ("inputs", "Send a message to a run."),
+        "emit": ("inputs", "Publish an event to all runs that wait for it."),
+        "topics": ("topics", "Set delivery rules of topics; replay dead letters."),
+        "schedules": ("schedules", "Start runs on a schedule: by cron, or at an interval."),
+        **{name: ("controls", verb.summary) for name, verb in VERBS.items()},
+        "fork": ("controls", "Create a run from the recorded beginning of another."),
     },
     "Operate": {
-        "flows": "Check, register, read and try out flows.",
-        "types": "Limit types of runs, disable and enable them.",
-        "check": "Replay all live runs against this code, before a deploy.",
-        "doctor": "Check the store, the clock, the workers and all live runs.",
-        "bench": "Measure how fast the store is.",
-        "prune": "Remove expired runs and events.",
-        "export": "Export runs as JSON lines, for another store.",
-        "import": "Import runs that were exported from another store.",
-        "config": "Show the settings, and where each comes from.",
-        "migrate": "Create the schema of an empty store.",
-        "completion": "Print a completion script for a shell.",
-        "version": "Print the version.",
+        "flows": ("flows", "Check, register, read and try out flows."),
+        "types": ("types", "Limit types of runs, disable and enable them."),
+        "check": ("check", "Replay all live runs against this code, before a deploy."),
+        "doctor": ("store", "Check the store, the clock, the workers and all live runs."),
+        "bench": ("extras", "Measure how fast the store is."),
+        "prune": ("store", "Remove expired runs and events."),
+        "export": ("transfer", "Export runs as JSON lines, for another store."),
+        "import": ("transfer", "Import runs that were exported from another store."),
+        "config": ("about", "Show the settings, and where each comes from."),
+        "migrate": ("store", "Create the schema of an empty store."),
+        "completion": ("about", "Print a completion script for a shell."),
+        "version": ("about", "Print the version."),
     },
 }
-"""Every command with its summary, so that listing the commands imports none of them."""
+"""Every command with its module and its summary, so that listing the commands imports none of them."""
 
 EXAMPLES = {
     "holdfast demo": "see it work",
@@ -68,11 +68,12 @@ EXAMPLES = {
     "holdfast ls state:failed since:2h": "look around",
 }
 
-SUMMARIES = {name: summary for commands in SECTIONS.values() for name, summary in commands.items()}
+MODULES = {name: module for commands in SECTIONS.values() for name, (module, _) in commands.items()}
+SUMMARIES = {name: summary for commands in SECTIONS.values() for name, (_, summary) in commands.items()}
 
 
 class Commands(click.Group):
-    """Commands that are imported only when they are called: `holdfast.cli.commands.<name>`."""
+    """Commands whose modules, in `holdfast.cli.commands`, are imported only when one of them is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -82,13 +83,12 @@ class Commands(click.Group):
         del ctx
         if cmd_name not in SUMMARIES:
             return None
-        if cmd_name in VERBS and cmd_name != "rewind":  # it previews a single run
-            from holdfast.cli.run_action import command_of
-
-            return command_of(VERBS[cmd_name])
-        module = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
-        command: click.Command = importlib.import_module(f"holdfast.cli.commands.{module}").command
-        return command
+        module = importlib.import_module(f"holdfast.cli.commands.{MODULES[cmd_name]}")
+        if cmd_name in VERBS:
+            found: click.Command = module.command_of(VERBS[cmd_name])
+        else:
+            found = getattr(module, f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name)
+        return found
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -109,7 +109,7 @@ class Commands(click.Group):
         widest = max(map(len, SUMMARIES))
         for section, commands in SECTIONS.items():
             with formatter.section(section):
-                formatter.write_dl([(name.ljust(widest), summary) for name, summary in commands.items()])
+                formatter.write_dl([(name.ljust(widest), summary) for name, (_, summary) in commands.items()])
 
 
 def _unknown(name: str) -> str:

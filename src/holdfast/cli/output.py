@@ -1,6 +1,7 @@
 """Output: data goes to stdout, messages to stderr. Colour, width and live display only on a terminal.
 
-`rich` is imported only for a terminal. Elsewhere text is written as it is, one row per line.
+Lines and tables are values that say nothing about how they are drawn. `rich` is imported only for a terminal. Elsewhere
+text is written as it is, one row per line.
 """
 
 from __future__ import annotations
@@ -8,15 +9,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from holdfast.cli.settings import Settings
-from holdfast.cli.table import Cell, Line, Table, plain_lines, text_of
+from holdfast.cli.option import Settings
 from holdfast.core.wire import as_json
 
 if TYPE_CHECKING:
@@ -24,6 +25,63 @@ if TYPE_CHECKING:
 
 _MANY = 20
 """Minimum number of runs for a progress bar."""
+
+
+Cell = str | tuple[str, str]
+"""Text, or text with the name of a style: bad busy dim good id title wait."""
+
+Line = Sequence[Cell]
+
+
+class Row(list[Cell]):
+    """A line that is cut at the edge of the terminal instead of wrapped."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column. Its cells have this name in each row."""
+
+    name: str
+    is_number: bool = False
+    may_be_cut: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells, by column name."""
+
+    columns: Sequence[Column]
+    rows: list[Mapping[str, Cell]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Cell]], *, numbers: Container[str] = (), cut: str = "") -> Table:
+        """Return a table of rows with the same names. `numbers` are columns of numbers; `cut` may be cut."""
+        found = list(rows)
+        names = found[0] if found else ()
+        return cls([Column(name, name in numbers, name == cut) for name in names], found)
+
+    def without_empty_columns(self) -> Table:
+        """Return the table without empty columns."""
+        used = [c for c in self.columns if any(text_of(row[c.name]) for row in self.rows)]
+        return Table(used, self.rows)
+
+
+def plain_lines(table: Table) -> Iterator[str]:
+    """Yield a table as lines of text: aligned, not wrapped, not cut."""
+    texts = [[text_of(row[column.name]) for column in table.columns] for row in table.rows]
+    heads = [column.name.upper() for column in table.columns]
+    widths = [max(map(len, column)) for column in zip(heads, *texts, strict=True)]
+    for row in [heads, *texts]:
+        cells = [
+            text.rjust(width) if column.is_number else text.ljust(width)
+            for text, width, column in zip(row, widths, table.columns, strict=True)
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def text_of(cell: Cell) -> str:
+    """Return the text of a cell, without its style."""
+    return cell if isinstance(cell, str) else cell[0]
 
 
 class Output:
@@ -127,16 +185,13 @@ class Output:
     @contextmanager
     def counted(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
         """Yield a function that counts finished items. On a terminal, a progress bar shows many items."""
-        if not self._is_worth_a_bar(total):
+        if total < _MANY or self.settings.is_quiet or not self.is_rich_for(sys.stderr):
             yield lambda _: None
             return
         from holdfast.cli.terminal import Terminal
 
         with Terminal(is_stderr=True, is_forced=self.settings.color == "always").counted(what, total) as count:
             yield count
-
-    def _is_worth_a_bar(self, number: int) -> bool:
-        return number >= _MANY and not self.settings.is_quiet and self.is_rich_for(sys.stderr)
 
 
 def cleaned(text: str) -> str:

@@ -1,11 +1,12 @@
-"""Payloads on the command line: JSON, `@file`, `-` for stdin, or `name=text number:=1`."""
+"""Payloads on the command line: JSON, `@file`, `-` for stdin, or `name=text number:=1`; and pairs such as tags."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -46,6 +47,18 @@ def parse_pair(text: str, option: str) -> tuple[str, str]:
     return name, value
 
 
+def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those options of a start that were given, with the tags as names and values."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return given | {"tags": dict(parse_pair(pair, "--tag") for pair in options["tags"])}
+
+
+def check_timeout(timeout: timedelta | None, *, wait: bool) -> None:
+    """Refuse --timeout without --wait."""
+    if timeout is not None and not wait:
+        raise Refusal("--timeout works only with --wait; add --wait")
+
+
 def parse_json(text: str, where: str, advice: str = "") -> Any:
     """Parse JSON. An error says what `where` names, and gives the advice."""
     try:
@@ -68,22 +81,23 @@ def parse_patch(text: str, locations: Collection[str]) -> tuple[str, Any]:
     return text[:cut], parse_json(text[cut + 1 :], f"the patch of {text[:cut]!r}", '; write a string as "text"')
 
 
+def read_text(name: str, what: str, advice: str = "") -> str:
+    """Read a file that the user names. `what` it contains is for the error."""
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise Refusal(f"there is no file {name!r}{advice}") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise Refusal(f"cannot read {what} {name!r}: {reason}") from error
+
+
 def _parse_one(word: str) -> Any:
     if word == "-":
         return parse_json(sys.stdin.read(), "stdin")
     if word.startswith("@"):
-        return parse_json(_read(word[1:]), word[1:])
+        return parse_json(read_text(word[1:], "the payload from", "; @name reads the payload from a file"), word[1:])
     return parse_json(word, "the payload", advice=f"; a payload is {FORMS}")
-
-
-def _read(name: str) -> str:
-    try:
-        return Path(name).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise Refusal(f"there is no file {name!r}; @name reads the payload from a file") from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise Refusal(f"cannot read the payload from {name!r}: {reason}") from error
 
 
 def _parse_pairs(words: Sequence[str]) -> dict[str, Any]:

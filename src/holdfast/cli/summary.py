@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import assert_never
 
-from holdfast.cli.output import cleaned
-from holdfast.cli.table import Cell
+from holdfast.cli.output import Cell, cleaned
 from holdfast.cli.times import ago, spoken
 from holdfast.core.model import WaitKind
 from holdfast.core.rules import LIMIT_LOCATION
 from holdfast.core.states import RunState
 from holdfast.engine.info import RunInfo, WaitInfo
+from holdfast.engine.selection import SelectedRun
 
 STATE_STYLES: dict[RunState, str] = {
     RunState.PENDING: "",
@@ -25,7 +25,6 @@ STATE_STYLES: dict[RunState, str] = {
     RunState.FAILED: "bad",
     RunState.CANCELLED: "dim",
 }
-
 
 UNKNOWN = "?"
 """Placeholder for a value that cannot be read."""
@@ -45,6 +44,11 @@ def type_word(type: str | None) -> str:
 
 def age_word(created_at: datetime | None, now: datetime) -> str:
     return UNKNOWN if created_at is None else ago(created_at, now)
+
+
+def run_words(run: RunInfo | SelectedRun, now: datetime) -> str:
+    """Return a line about a run, for messages."""
+    return f"{run.id}  {state_word(run.state):<9}  {type_word(run.type)}  {age_word(run.created_at, now)}"
 
 
 def about(info: RunInfo, now: datetime, workers: Mapping[str, str]) -> str:

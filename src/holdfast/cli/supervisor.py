@@ -2,6 +2,12 @@
 
 It never loads the application, so application code cannot crash it. The first process starts alone, and the others
 start when it is ready. So a mistake is reported once, and ends the command as it would with a single process.
+
+A lifeline connects each worker process with the supervisor: a pair of sockets, one end for each. The worker reports
+through it that it is ready. If the supervisor dies, for any reason, the worker sees the end of the stream at once. Then
+the worker stops too, so that no orphaned process is left.
+
+The reloader is a supervisor for development: it restarts one process when the code of its application changes.
 """
 
 from __future__ import annotations
@@ -12,18 +18,37 @@ import os
 import signal
 import socket
 import subprocess
+import threading
+import time
 from asyncio.subprocess import Process
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from holdfast.cli.exits import ExitCode
-from holdfast.cli.lifeline import AFTER_GRACE_SECONDS, VARIABLE
+from holdfast.config.file import OWN_NAME, PROJECT_NAME
 from holdfast.worker.shutdown import Shutdown
 
-_TELLING = frozenset(ExitCode) - {ExitCode.OK}
-_AS_TOLD = frozenset({ExitCode.OK, ExitCode.INTERRUPTED, -signal.SIGTERM, -signal.SIGINT})
+_MEANINGFUL = frozenset(ExitCode) - {ExitCode.OK}
+_EXPECTED = frozenset({ExitCode.OK, ExitCode.INTERRUPTED, -signal.SIGTERM, -signal.SIGINT})
+
+VARIABLE = "HOLDFAST_LIFELINE"
+"""Environment variable of a worker process: the number of the worker and the file descriptor of its socket."""
+
+AFTER_GRACE_SECONDS = 15.0
+"""Time that a worker may take after its grace period, to give runs back and to exit the interpreter."""
+
+_READY = b"r"
+
+POLL_SECONDS = 0.3
+
+_LEFT_OUT = {"__pycache__", "build", "dist", "node_modules", "site-packages", "venv"}
+_NAMES = {OWN_NAME, PROJECT_NAME}
+
+Stamps = dict[Path, tuple[int, int]]
+"""Modification time and size of each file."""
 
 _log = logging.getLogger("holdfast.supervisor")
 
@@ -98,7 +123,7 @@ class Supervisor:
         Each process gets its grace period. A second signal ends the grace period, and a third kills the processes.
         """
         with self._shutdown.from_person():
-            stopping = asyncio.create_task(self._stop_when_told())
+            stopping = asyncio.create_task(self._stop_when_ordered())
             try:
                 async with asyncio.TaskGroup() as keepers:
                     for place in self._places:
@@ -114,10 +139,10 @@ class Supervisor:
 
     async def _keep(self, place: Place) -> None:
         if place is not self._places[0]:
-            await self._unless_told(self._is_proven.wait())
+            await self._unless_stopped(self._is_proven.wait())
         while not self._shutdown.stop.is_set():
             began = asyncio.get_running_loop().time()
-            code = await self._lived(place)
+            code = await self._run_process(place)
             if self._shutdown.stop.is_set():
                 self._judge_end(place, code)
             elif code == ExitCode.OK and self._ends_when_idle:
@@ -125,7 +150,7 @@ class Supervisor:
             else:
                 await self._judge(place, code, asyncio.get_running_loop().time() - began)
 
-    async def _lived(self, place: Place) -> int:
+    async def _run_process(self, place: Place) -> int:
         """Start a process and wait for its end. Return the exit code, negative if a signal killed it."""
         place.process, place.is_ready = None, False
         loop = asyncio.get_running_loop()
@@ -134,19 +159,19 @@ class Supervisor:
             ours.settimeout(0)
             with theirs:
                 try:
-                    place.process = await self._started(place.number, theirs.fileno())
+                    place.process = await self._start(place.number, theirs.fileno())
                 except OSError as error:
                     _log.error("cannot start %s: %s", place.name, error)
                     return ExitCode.FAILED
             if self._shutdown.stop.is_set():  # the order to stop came before this process existed
                 place.signal(signal.SIGTERM)
-            loop.add_reader(ours, self._hear, place, ours)
+            loop.add_reader(ours, self._read_readiness, place, ours)
             try:
                 return await place.process.wait()
             finally:
                 loop.remove_reader(ours)
 
-    async def _started(self, number: int, descriptor: int) -> Process:
+    async def _start(self, number: int, descriptor: int) -> Process:
         return await asyncio.create_subprocess_exec(
             *self._command(number),
             env=os.environ | {VARIABLE: f"{number}:{descriptor}"},
@@ -155,7 +180,7 @@ class Supervisor:
             process_group=0,  # so that ^C in a terminal reaches only the supervisor, which passes it on
         )
 
-    def _hear(self, place: Place, line: socket.socket) -> None:
+    def _read_readiness(self, place: Place, line: socket.socket) -> None:
         """Note that the process is ready, or has ended before it was."""
         asyncio.get_running_loop().remove_reader(line)
         with suppress(OSError):
@@ -177,23 +202,23 @@ class Supervisor:
         when = "" if place.is_ready else " before it was ready"
         _log.warning("%s %s%s; starting another one %s", place.name, _fate(code), when, soon)
         if pause:
-            await self._unless_told(asyncio.sleep(pause))
+            await self._unless_stopped(asyncio.sleep(pause))
 
     def _is_hopeless(self) -> bool:
         return all(place.failed_starts >= self._patience.starts for place in self._places)
 
     def _give_up(self, code: int) -> None:
         _log.error("giving up: worker processes fail before they are ready; the last one %s", _fate(code))
-        self._code = ExitCode(code) if code in _TELLING else ExitCode.FAILED
+        self._code = ExitCode(code) if code in _MEANINGFUL else ExitCode.FAILED
         self._shutdown.stop.set()
 
-    async def _unless_told(self, something: Coroutine[Any, Any, object]) -> None:
+    async def _unless_stopped(self, something: Coroutine[Any, Any, object]) -> None:
         """Wait for a coroutine, or until the order to stop."""
         await _first_of(something, self._shutdown.stop.wait())
 
     # Ending them
 
-    async def _stop_when_told(self) -> None:
+    async def _stop_when_ordered(self) -> None:
         """Stop all processes when ordered to: first SIGTERM, then SIGINT, then SIGKILL."""
         await self._until_over(self._shutdown.stop)
         self._signal(signal.SIGTERM)
@@ -219,9 +244,92 @@ class Supervisor:
 
         A process that has not installed its signal handlers yet dies of the signal itself.
         """
-        if code not in _AS_TOLD:
+        if code not in _EXPECTED:
             _log.warning("%s %s during shutdown", place.name, _fate(code))
             self._code = self._code or ExitCode.FAILED
+
+
+class Reloader(Supervisor):
+    """Restarts a worker process after each change of the files below a directory.
+
+    It polls the files, which works on every file system and needs no library. If the code cannot be imported, the
+    worker process says so, and the reloader waits for a change.
+    """
+
+    def __init__(
+        self, command: Sequence[str], directory: Path, *, grace_seconds: float, talk: Callable[[str], None]
+    ) -> None:
+        super().__init__(lambda _: command, 1, grace_seconds=grace_seconds)
+        self._directory = directory
+        self._talk = talk
+        self._is_stale = asyncio.Event()
+
+    async def run(self) -> ExitCode:
+        """Supervise and watch the files until SIGTERM or SIGINT."""
+        watching = asyncio.create_task(self._watch())
+        try:
+            return await super().run()
+        finally:
+            watching.cancel()
+
+    async def _watch(self) -> None:
+        known = await asyncio.to_thread(stamps, self._directory)
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            found = await asyncio.to_thread(stamps, self._directory)
+            if changed := sorted(path for path in known.keys() | found.keys() if known.get(path) != found.get(path)):
+                known = found
+                more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+                self._talk(f"{changed[0].relative_to(self._directory)}{more} changed; restarting the worker")
+                self._is_stale.set()
+                self._signal(signal.SIGTERM)
+
+    async def _judge(self, place: Place, code: int, seconds: float) -> None:
+        """Restart a process that was stopped for a change. One that ended by itself waits for the next change."""
+        del place, seconds
+        if not self._is_stale.is_set():
+            self._talk(f"the worker ended with exit code {code}; it restarts as soon as a file changes")
+            await self._unless_stopped(self._is_stale.wait())
+        self._is_stale.clear()
+
+
+class Lifeline:
+    """The worker's end of the lifeline."""
+
+    def __init__(self, number: int, line: socket.socket) -> None:
+        self.number = number
+        self._line = line
+
+    @classmethod
+    def taken(cls) -> Lifeline | None:
+        """Take the lifeline of this process, or return None without a supervisor. Child processes do not inherit it."""
+        given = os.environ.pop(VARIABLE, None)
+        if given is None:
+            return None
+        number, _, descriptor = given.partition(":")
+        line = socket.socket(fileno=int(descriptor))
+        line.set_inheritable(False)
+        return cls(int(number), line)
+
+    def watch(self, grace_seconds: float) -> None:
+        """Stop this process as soon as its supervisor is gone.
+
+        A thread watches the lifeline, so that the process ends even if its event loop hangs.
+        """
+        threading.Thread(target=self._watch, args=[grace_seconds], name="holdfast-lifeline", daemon=True).start()
+
+    def report_ready(self) -> None:
+        """Report to the supervisor that this worker is ready."""
+        with suppress(OSError):  # the supervisor is gone; the thread handles it
+            self._line.sendall(_READY)
+
+    def _watch(self, grace_seconds: float) -> None:
+        with suppress(OSError):
+            while self._line.recv(1):
+                pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(grace_seconds + AFTER_GRACE_SECONDS)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def _first_of(*things: Coroutine[Any, Any, object], seconds: float | None = None) -> None:
@@ -238,3 +346,25 @@ def _fate(code: int) -> str:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"was killed by signal {-code}"
+
+
+def stamps(directory: Path) -> Stamps:
+    """Return the stamps of all code and settings files. Hidden and generated files do not count."""
+    return {path: (found.st_mtime_ns, found.st_size) for path, found in _files(str(directory))}
+
+
+def _files(directory: str) -> Iterator[tuple[Path, os.stat_result]]:
+    try:
+        entries = list(os.scandir(directory))
+    except OSError:
+        return  # removed meanwhile, or no permission
+    for entry in entries:
+        if entry.name.startswith(".") or entry.name in _LEFT_OUT:
+            continue
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files(entry.path)
+            elif entry.name.endswith(".py") or entry.name in _NAMES:
+                yield Path(entry.path), entry.stat()
+        except OSError:
+            continue

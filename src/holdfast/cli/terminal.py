@@ -11,7 +11,7 @@ from rich.progress import Progress
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from holdfast.cli.table import Line, Row, Table
+from holdfast.cli.output import Line, Row, Table
 
 STYLES = {
     "": "",

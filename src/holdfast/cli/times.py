@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
-
-import click
 
 from holdfast.core.length import parse_length
-
-if TYPE_CHECKING:
-    _ParamType = click.ParamType[Any]  # generic only for type checkers of newer clicks
-else:
-    _ParamType = click.ParamType
 
 
 def spoken(length: float | timedelta) -> str:
@@ -76,35 +68,3 @@ def parse_since(text: str) -> datetime | timedelta:
         return parse_length(text)
     except ValueError as error:
         raise ValueError(f"{error}, or a moment such as 2030-01-31T09:00") from None
-
-
-class LengthType(_ParamType):
-    """An option that takes a length of time."""
-
-    name = "time"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        if isinstance(value, timedelta):
-            return value
-        try:
-            return parse_length(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-class MomentType(_ParamType):
-    """An option that takes a moment."""
-
-    name = "moment"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        if isinstance(value, datetime):
-            return value
-        try:
-            return parse_moment(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-LENGTH = LengthType()
-MOMENT = MomentType()

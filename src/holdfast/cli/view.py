@@ -1,27 +1,25 @@
-"""The view of one run: a header, the reason why it waits, the timeline and the outcome."""
+"""The view of one run: a header, the reason why it waits, its plan, the timeline, its program and the outcome."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from holdfast.cli.flow_program import program_lines
-from holdfast.cli.output import cleaned, preview, shortened
-from holdfast.cli.plan import plan_lines
+from holdfast.cli.output import Cell, Line, Row, cleaned, preview, shortened, text_of
 from holdfast.cli.summary import STATE_STYLES, state_cell, type_word, wait_words
-from holdfast.cli.table import Cell, Line, Row
 from holdfast.cli.timeline import Item, Scale, Timeline, timeline
 from holdfast.cli.times import ago, spoken, stamp
 from holdfast.core.codec import encode_any
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import EntryKind, EntryState
-from holdfast.core.plan import PlanProgress
+from holdfast.core.plan import PlannedState, PlanProgress
 from holdfast.core.states import RunState
 from holdfast.engine.flow_view import FlowView
+from holdfast.engine.flows import VERSION_SHOWN
 from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo
 
 _ROWS = 200
@@ -38,6 +36,29 @@ GLYPHS: dict[EntryState | None, tuple[str, str]] = {
     EntryState.RETRYING: ("↻", "wait"),
     None: ("†", "bad"),
 }
+
+_PLAN_WIDTH = 100
+_PLAN_INDENT = 9
+_ARROW = " → "
+
+_PLAN_GLYPHS: dict[PlannedState, tuple[str, str]] = {
+    "done": ("✓", "good"),
+    "undone": ("↶", "dim"),
+    "current": ("▸", "wait"),
+    "failed": ("✗", "bad"),
+    "cancelled": ("✗", "bad"),
+    "to_come": ("·", "dim"),
+    "skipped": ("·", "dim"),
+}
+
+_WHOLE = 60
+"""Maximum number of lines of a program that is shown whole."""
+_AROUND = 5
+"""Number of lines around a mark of a longer program."""
+_VALUE_LIMIT = 100
+
+Marks = Mapping[int, tuple[str, str, Sequence[str]]]
+"""A glyph, its style and sentences for each line that is marked."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,6 +188,116 @@ def _notes(item: Item, now: datetime) -> list[Cell]:
     if item.state is EntryState.TIMED_OUT:
         notes.append(("  timed out", "wait"))
     return notes
+
+
+# The steps of a pipeline, in order, with the cursor
+
+
+def plan_lines(progress: PlanProgress) -> Iterator[Line]:
+    """Yield the steps of a run: `steps  ✓ create_account → ▸ wait_until_active → · report`."""
+    cells: list[Cell] = []
+    for step in progress.steps:
+        glyph, style = _PLAN_GLYPHS[step.state]
+        cells.append((f"{glyph} {cleaned(step.name)}", style))
+    return _wrapped(cells)
+
+
+def step_lines(plan: Sequence[str]) -> Iterator[Line]:
+    """Yield the steps of a plan without a run: `steps  create_account → report`."""
+    return _wrapped([cleaned(name) for name in plan])
+
+
+def _wrapped(cells: Sequence[Cell]) -> Iterator[Line]:
+    """Yield lines of at most about 100 columns."""
+    line: list[Cell] = []
+    used = 0
+    word = "steps"
+    for number, cell in enumerate(cells):
+        arrow = _ARROW if number + 1 < len(cells) else ""
+        length = len(text_of(cell)) + len(arrow)
+        if line and used + length > _PLAN_WIDTH:
+            yield [(word.ljust(_PLAN_INDENT), "dim"), *line]
+            line, used, word = [], 0, ""
+        line += [cell, (arrow, "dim")] if arrow else [cell]
+        used += length
+    yield [(word.ljust(_PLAN_INDENT), "dim"), *line]
+
+
+# The program of a flow: lines with their numbers, marks at those that wait or failed, and the variables
+
+
+def program_lines(view: FlowView, *, is_terminal: bool, is_verbose: bool = False) -> list[Line]:
+    """Return the program of a run with a mark at each line that waits, and the variables."""
+    version = "" if view.version is None else f", version {view.version[:VERSION_SHOWN]}"
+    lines: list[Line] = [((f"flow {cleaned(view.type)}{version}: {view.note}", "dim"),)]
+    if view.source is not None:
+        marks = _marks(view, is_terminal=is_terminal)
+        lines += numbered(view.source, marks, is_whole=is_verbose)
+    if view.unreadable is not None:
+        lines.append(((f"cannot be read: {cleaned(view.unreadable)}", "bad"),))
+    lines += _variables(view)
+    return lines
+
+
+def numbered(source: str, marks: Marks, *, is_whole: bool = True) -> Iterator[Line]:
+    """Yield the lines of a program with their numbers. Without `is_whole`, lines far from marks are left out."""
+    texts = source.rstrip("\n").split("\n")
+    width = len(str(len(texts)))
+    shown = _shown(len(texts), marks, is_whole=is_whole)
+    last = 0
+    for number, text in enumerate(texts, start=1):
+        if number not in shown:
+            continue
+        if number > last + 1:
+            yield ((f"  {'⋯':>{width}}", "dim"),)
+        last = number
+        glyph, style, sentences = marks.get(number, (" ", "", ()))
+        yield Row([(f"{glyph} ", style), (f"{number:>{width}}  ", "dim"), (cleaned(text), style)])
+        indent = " " * (width + 4 + len(text) - len(text.lstrip()))
+        for sentence in sentences:
+            yield ((f"{indent}{cleaned(sentence)}", style),)
+    if last < len(texts):
+        yield ((f"  {'⋯':>{width}}", "dim"),)
+
+
+def _shown(count: int, marks: Collection[int], *, is_whole: bool) -> Collection[int]:
+    if is_whole or count <= _WHOLE:
+        return range(1, count + 1)
+    around = {number for line in marks for number in range(line - _AROUND, line + _AROUND + 1)}
+    return {number for number in around if 1 <= number <= count} or range(1, _WHOLE + 1)
+
+
+def _marks(view: FlowView, *, is_terminal: bool) -> Marks:
+    marks: dict[int, tuple[str, str, list[str]]] = {}
+    for wait in view.waits:
+        glyph = "▶" if is_terminal else ">"
+        since = "" if wait.since is None else f", since {stamp(wait.since)}"
+        sentences = marks.setdefault(wait.line, (glyph, "wait", []))[2]
+        if (sentence := f"{wait.sentence}{since}") not in sentences:
+            sentences.append(sentence)
+    if view.failed_at is not None:
+        marks[view.failed_at.line] = ("✗", "bad", [f"failed here, in {view.failed_at.function}"])
+    return marks
+
+
+def _variables(view: FlowView) -> Iterator[Line]:
+    if not view.waits and view.variables:
+        yield from _listed("variables in its last snapshot", view.variables)
+    frames = [frame for wait in view.waits for frame in wait.frames if frame.variables]
+    for frame in frames:
+        where = frame.function if len(frames) == 1 else f"{frame.function}, line {frame.line}"
+        yield from _listed(f"variables of {where}", frame.variables)
+
+
+def _listed(title: str, variables: Mapping[str, Any]) -> Iterator[Line]:
+    yield ("",)
+    yield ((title, "dim"),)
+    width = max(map(len, variables))
+    for name, value in variables.items():
+        yield Row([f"  {name:<{width}}  ", preview(value, _VALUE_LIMIT)])
+
+
+# Failures
 
 
 def report_lines(report: str) -> Iterator[Line]:

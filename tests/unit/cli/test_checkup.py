@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 from msgspec.structs import replace
 
 from holdfast import Holdfast
-from holdfast.cli.checkup import findings
+from holdfast.cli.commands.store import findings
 from holdfast.core.clock import SECOND, Micros, SystemClock
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import WorkerRecord

@@ -6,10 +6,9 @@ import sys
 
 import pytest
 
-from holdfast.cli.output import Output, cleaned, preview, shortened
-from holdfast.cli.settings import Settings
+from holdfast.cli.option import Settings
+from holdfast.cli.output import Column, Output, Table, cleaned, plain_lines, preview, shortened
 from holdfast.cli.summary import short_ids
-from holdfast.cli.table import Column, Table, plain_lines
 
 
 def test_text_of_users_cannot_control_a_terminal() -> None:

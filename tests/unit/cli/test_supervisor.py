@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.exits import ExitCode
-from holdfast.cli.lifeline import VARIABLE
-from holdfast.cli.supervisor import Patience, Supervisor
+from holdfast.cli.supervisor import VARIABLE, Patience, Supervisor
 from holdfast.testing.patience import guarded, until
 
 HASTY = Patience(steady_seconds=60, first_pause_seconds=0.01, last_pause_seconds=0.02, starts=3)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast import RunInfo, RunState
-from holdfast.cli.table import text_of
+from holdfast.cli.output import text_of
 from holdfast.cli.timeline import Scale, timeline
 from holdfast.cli.view import Snapshot, run_lines, timeline_lines
 from holdfast.core.errors import ErrorRecord

@@ -1,1 +1,1 @@
-"""One module for each command, with the name of the command; each defines `command`."""
+"""One module for each group of commands; `cli.main` says which. A command is a function with its name."""

@@ -1,4 +1,4 @@
-"""`holdfast check`."""
+"""The command that checks code against the live runs before a deploy: `check`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import click
 from holdfast.app import Holdfast, session_of
 from holdfast.cli import completing
 from holdfast.cli.application import load_application, named_application
-from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.command import command
 from holdfast.cli.exits import ExitCode, Refusal
-from holdfast.cli.output import Output, cleaned
-from holdfast.cli.session import check_exists
+from holdfast.cli.output import Cell, Line, Output, Table, cleaned
+from holdfast.cli.session import check_exists, is_in_memory
 from holdfast.cli.summary import short_ids, state_cell
-from holdfast.cli.table import Cell, Line, Table
 from holdfast.cli.view import report_lines
 from holdfast.core.intent import matches_type
 from holdfast.core.questions import CountRuns
@@ -35,7 +34,7 @@ _WORDS = {
 }
 
 
-@holdfast_command(
+@command(
     "check",
     "holdfast check shop:hf",
     "holdfast check shop:hf --type 'shop.*' --limit 1000",
@@ -52,9 +51,7 @@ _WORDS = {
 )
 @click.option("--limit", type=click.IntRange(min=1), help="Only the newest N runs.  [default: all]")
 @click.option("--allow-undecided", is_flag=True, help="Exit with 0 if the worst result is an undecided run.")
-def command(
-    out: Output, target: str | None, type_: str | None, limit: int | None, *, allow_undecided: bool
-) -> ExitCode:
+def check(out: Output, target: str | None, type_: str | None, limit: int | None, *, allow_undecided: bool) -> ExitCode:
     """Replay all live runs against this code, before a deploy.
 
     MODULE:ATTR names the Holdfast object, as for a worker; the default is the configured one. The check executes no
@@ -71,10 +68,10 @@ def command(
     """
     name, directory = named_application(target, out.settings)
     hf = load_application(name, out.settings.url, directory)
-    if session_of(hf).url.partition(":")[0] == "memory":
+    if is_in_memory(hf):
         raise Refusal(f"{name} uses a memory store, where no run outlives its process; there is nothing to check")
     check_exists(hf)
-    found, undeclared = asyncio.run(_check(out, hf, type_, limit))
+    found, undeclared = asyncio.run(_check_runs(out, hf, type_, limit))
     if out.is_json:
         out.items(found)
     else:
@@ -86,7 +83,9 @@ def command(
     return ExitCode.OK if is_fine else ExitCode.FAILED
 
 
-async def _check(out: Output, hf: Holdfast, type: str | None, limit: int | None) -> tuple[list[RunCheck], list[str]]:
+async def _check_runs(
+    out: Output, hf: Holdfast, type: str | None, limit: int | None
+) -> tuple[list[RunCheck], list[str]]:
     """Return the check of each run, and the schedules that the code no longer declares."""
     async with hf:
         total = await _count(hf, type)
@@ -123,8 +122,8 @@ def _write(out: Output, found: Sequence[RunCheck], target: str) -> None:
         if is_verbose and not one.is_good:
             out.lines([[""], [(f"run {one.id}", "title")], *report_lines(one.report)])
     counts = Counter(one.fit for one in known)
-    told = ", ".join(f"{counts[fit]} {words}" for fit, words in _WORDS.items() if counts[fit])
-    out.talk(f"{len(known)} live run{'' if len(known) == 1 else 's'} checked{': ' + told if told else ''}")
+    fits = ", ".join(f"{counts[fit]} {words}" for fit, words in _WORDS.items() if counts[fit])
+    out.talk(f"{len(known)} live run{'' if len(known) == 1 else 's'} checked{': ' + fits if fits else ''}")
     if flows := sum(one.summary == FLOW_FITS for one in known):
         out.talk(f"{flows} of them {'is a flow' if flows == 1 else 'are flows'}, whose program no deploy changes")
     if not is_verbose and any(not one.is_good for one in known):

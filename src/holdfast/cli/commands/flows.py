@@ -1,43 +1,57 @@
-"""`holdfast flows`."""
+"""Commands for flows: `holdfast flows`.
+
+They compile files, report mistakes like a compiler, try flows out without a store, and register and compare versions.
+"""
 
 from __future__ import annotations
 
 import difflib
+import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any, NamedTuple, assert_never
 
 import click
 
 from holdfast.app import Holdfast
 from holdfast.cli import completing
-from holdfast.cli.actor import actor
-from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.command import command, group, store_command
 from holdfast.cli.exits import ExitCode, Refusal
-from holdfast.cli.flow_files import FlowFile, compiled, file_json, report_mistakes
-from holdfast.cli.flow_program import numbered
-from holdfast.cli.flow_trial import check_input, parse_arrivals, parse_stubs, report_trial
-from holdfast.cli.group import group
-from holdfast.cli.lookup import store_now
-from holdfast.cli.output import Output, cleaned
-from holdfast.cli.payloads import parse_object
-from holdfast.cli.session import in_session
-from holdfast.cli.table import Cell, Line, Table
-from holdfast.cli.times import ago, stamp
-from holdfast.core.clock import SystemClock
+from holdfast.cli.output import Cell, Line, Output, Table, cleaned
+from holdfast.cli.payloads import parse_json, parse_object, parse_pair, read_text
+from holdfast.cli.session import actor, in_session, store_now
+from holdfast.cli.times import ago, spoken, stamp
+from holdfast.cli.view import error_lines, numbered
+from holdfast.core.clock import SECOND, Micros, SystemClock, moment
+from holdfast.core.errors import FlowRefused
 from holdfast.engine.flows import VERSION_SHOWN, FlowInfo
+from holdfast.flows import (
+    Continued,
+    Played,
+    PlayedArrival,
+    Program,
+    Raised,
+    Returned,
+    StubError,
+    StubSequence,
+    compile_flow,
+    play,
+)
+
+_ENDINGS = (".py", ".flow")
 
 
 @group("flows")
-def command() -> None:
+def flows() -> None:
     """Flows: workflows whose program is text in the store. These commands never import your application."""
 
 
 # Files
 
 
-@holdfast_command(
+@command(
     "check",
     "holdfast flows check access.request.v1.py",
     "holdfast flows check flows/*.py --json",
@@ -48,18 +62,84 @@ def check(out: Output, files: Sequence[str]) -> ExitCode:
 
     It needs no store. The exit code is 1 if a file has a mistake.
     """
-    found = [compiled(name) for name in files]
+    found = [_compiled(name) for name in files]
     if out.is_json:
-        out.items([file_json(file) for file in found])
+        out.items([_file_json(file) for file in found])
     for file in found:
         if file.refused is not None and not out.is_json:
-            report_mistakes(out, file)
+            _report_mistakes(out, file)
         elif file.program is not None:
             out.talk(f"{cleaned(file.name)}: a flow, version {file.program.version[:VERSION_SHOWN]}")
     return ExitCode.FAILED if any(file.refused is not None for file in found) else ExitCode.OK
 
 
-@holdfast_command(
+class _FlowFile(NamedTuple):
+    """The text of a file, and its program or the error that has its mistakes."""
+
+    name: str
+    source: str
+    program: Program | None
+    refused: FlowRefused | None
+
+    @property
+    def type(self) -> str:
+        """The type under which it is registered by default: the name of the file without its ending."""
+        name = Path(self.name).name
+        return next((name.removesuffix(end) for end in _ENDINGS if name.endswith(end)), name)
+
+
+def _compiled(name: str) -> _FlowFile:
+    """Read and compile a file."""
+    source = read_text(name, "the flow")
+    try:
+        return _FlowFile(name, source, compile_flow(source), None)
+    except FlowRefused as refused:
+        return _FlowFile(name, source, None, refused)
+
+
+def _file_json(file: _FlowFile) -> dict[str, Any]:
+    """Return the result of a compilation as JSON."""
+    program, refused = file.program, file.refused
+    return {
+        "file": file.name,
+        "type": file.type,
+        "version": None if program is None else program.version,
+        "description": None if program is None else program.description,
+        "mistakes": [] if refused is None else refused.mistakes,
+        "total": 0 if refused is None else refused.total,
+    }
+
+
+def _report_mistakes(out: Output, file: _FlowFile) -> None:
+    """Write the mistakes of a file to stdout: place and message, the source line with a caret, and the advice."""
+    assert file.refused is not None
+    lines = file.source.split("\n")
+    for mistake in file.refused.mistakes:
+        text = lines[mistake.line - 1] if 0 < mistake.line <= len(lines) else ""
+        out.line(
+            (f"{cleaned(file.name)}:{mistake.line}:{mistake.column}: ", "title"), (cleaned(mistake.message), "bad")
+        )
+        if text.strip():
+            indent = len(text) - len(text.lstrip())
+            out.line(f"    {cleaned(text.strip())[:200]}")
+            out.line((f"    {' ' * max(0, mistake.column - 1 - indent)}^", "bad"))
+        out.line((f"    {cleaned(mistake.advice)}", "dim"))
+    if (more := file.refused.total - len(file.refused.mistakes)) > 0:
+        out.line(f"{cleaned(file.name)}: and {more} more")
+
+
+def _refused(out: Output, file: _FlowFile) -> ExitCode:
+    if out.is_json:
+        out.item(_file_json(file))
+    else:
+        _report_mistakes(out, file)
+    return ExitCode.FAILED
+
+
+# Trials
+
+
+@command(
     "run",
     'holdfast flows run greet.v1.py --input \'{"name": "zoe"}\' --stub mail.v1=1',
     "holdfast flows run access.request.v1.py --message 'decision={\"approved\": true}@60' --trace",
@@ -94,33 +174,111 @@ def run(
     without it, a message or event arrives as soon as the flow waits for it. The exit code is 10 if the flow fails, 12
     if it waits for something that never comes, and 1 if the file has mistakes.
     """
-    from holdfast.flows import play
-
-    found = compiled(file)
+    found = _compiled(file)
     if found.program is None:
         return _refused(out, found)
     now = SystemClock().now()
     arrivals = [
-        *parse_arrivals(messages, "--message", now, is_event=False),
-        *parse_arrivals(events, "--event", now, is_event=True),
+        *_parse_arrivals(messages, "--message", now, is_event=False),
+        *_parse_arrivals(events, "--event", now, is_event=True),
     ]
-    text = check_input(parse_object([] if payload is None else [payload]))
-    played = play(found.program, found.source, text, parse_stubs(stubs, failures), arrivals=arrivals, now=now)
-    return report_trial(out, played, now, has_trace=trace)
+    text = json.dumps(parse_object([] if payload is None else [payload]))
+    played = play(found.program, found.source, text, _parse_stubs(stubs, failures), arrivals=arrivals, now=now)
+    return _report_trial(out, played, now, has_trace=trace)
 
 
-def _refused(out: Output, file: FlowFile) -> ExitCode:
+def _parse_stubs(stubs: Sequence[str], failures: Sequence[str]) -> dict[str, Any]:
+    """Parse `TYPE=JSON`, where a repeated type answers in this order, and `TYPE=MESSAGE` of calls that fail."""
+    answers: dict[str, list[Any]] = {}
+    for text in stubs:
+        type, value = parse_pair(text, "--stub")
+        answers.setdefault(type, []).append(parse_json(value, f"the stub of {type}", '; write a string as "text"'))
+    for text in failures:
+        type, message = parse_pair(text, "--fail")
+        answers.setdefault(type, []).append(StubError(message=message))
+    return {type: given[0] if len(given) == 1 else StubSequence(tuple(given)) for type, given in answers.items()}
+
+
+def _parse_arrivals(texts: Iterable[str], option: str, now: Micros, *, is_event: bool) -> list[PlayedArrival]:
+    """Parse `NAME=JSON` or `NAME=JSON@SECONDS`. Without seconds, it arrives when the flow waits for it."""
+    found = []
+    for text in texts:
+        name, rest = parse_pair(text, option)
+        value, mark, seconds = rest.rpartition("@")
+        at = None
+        if mark and _is_number(seconds) and _is_json(value):
+            at, rest = now + round(float(seconds) * SECOND), value
+        payload = parse_json(rest, f"the payload of {name}", '; write a string as "text"')
+        found.append(PlayedArrival(name, payload, at, is_event=is_event))
+    return found
+
+
+def _is_number(text: str) -> bool:
+    whole, _, rest = text.partition(".")
+    return whole.isdecimal() and (not rest or rest.isdecimal())
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _report_trial(out: Output, played: Played, began: Micros, *, has_trace: bool) -> ExitCode:
+    """Write how a trial ended. Returns its exit code."""
+    outcome = played.outcome
     if out.is_json:
-        out.item(file_json(file))
-    else:
-        report_mistakes(out, file)
-    return ExitCode.FAILED
+        out.item(_trial_json(played, began))
+        return _exit_code(played)
+    if has_trace:
+        out.lines((cleaned(line),) for line in played.trace)
+    took = f"after {spoken(moment(played.now) - moment(began))}, {played.instructions:,} instructions"
+    match outcome:
+        case Returned(result):
+            out.line(cleaned(result))
+            out.talk(f"returned {took}")
+        case Raised(error):
+            out.talk(f"failed {took}")
+            out.lines(error_lines(error, is_verbose=True))
+        case Continued(payload):
+            out.line(cleaned(payload))
+            out.talk(f"continued as new with this payload {took}")
+        case None:
+            what = "; ".join(map(cleaned, played.waits))
+            out.talk(f"still waits {took}: {what or 'it made too many steps'}")
+            out.talk("pass what it waits for with --message or --event")
+        case _:
+            assert_never(outcome)
+    return _exit_code(played)
+
+
+def _exit_code(played: Played) -> ExitCode:
+    if played.outcome is None:
+        return ExitCode.STILL_GOING
+    return ExitCode.RUN_FAILED if isinstance(played.outcome, Raised) else ExitCode.OK
+
+
+def _trial_json(played: Played, began: Micros) -> dict[str, Any]:
+    words = {Returned: "returned", Raised: "failed", Continued: "continued"}
+    outcome = played.outcome
+    return {
+        "outcome": None if outcome is None else words[type(outcome)],
+        "result": json.loads(outcome.result) if isinstance(outcome, Returned) else None,
+        "payload": json.loads(outcome.payload) if isinstance(outcome, Continued) else None,
+        "error": played.error,
+        "waits": list(played.waits),
+        "seconds": (played.now - began) / SECOND,
+        "instructions": played.instructions,
+        "trace": list(played.trace),
+    }
 
 
 # The store
 
 
-@holdfast_command(
+@command(
     "register",
     "holdfast flows register access.request.v1.py",
     "holdfast flows register request.py --type access.request.v1 --by ada",
@@ -133,7 +291,7 @@ def register(out: Output, file: str, *, type_: str | None, by: str | None) -> Ex
 
     Registering the newest version again changes nothing. The exit code is 1 if the file has mistakes.
     """
-    found = compiled(file)
+    found = _compiled(file)
     if found.program is None:
         return _refused(out, found)
 
@@ -146,47 +304,37 @@ def register(out: Output, file: str, *, type_: str | None, by: str | None) -> Ex
     return in_session(out.settings, work, may_create=True)
 
 
-@holdfast_command("ls", "holdfast flows ls", "holdfast flows ls access.request.v1", "holdfast flows ls 'access.*'")
+@store_command("ls", "holdfast flows ls", "holdfast flows ls access.request.v1", "holdfast flows ls 'access.*'")
 @click.argument("type_", metavar="[TYPE]", required=False, shell_complete=completing.types)
-def ls(out: Output, type_: str | None) -> None:
+async def ls(out: Output, hf: Holdfast, type_: str | None) -> None:
     """List the flows with their newest version, or all versions of a TYPE. TYPE may be a family such as 'access.*'."""
-
-    async def work(hf: Holdfast) -> None:
-        known = await hf.flows.list(type_)
-        is_one = type_ is not None and not type_.endswith("*")
-        shown = [flow for flow in known if is_one or flow.is_newest]
-        counts = None if is_one else Counter(flow.type for flow in known)
-        of = "" if type_ is None else f" of {cleaned(type_)}"
-        nothing = f"there are no flows{of}; `holdfast flows register FILE` registers one"
-        out.listing(shown, _table(shown, counts, await store_now(hf)), nothing)
-
-    in_session(out.settings, work)
+    known = await hf.flows.list(type_)
+    is_one = type_ is not None and not type_.endswith("*")
+    shown = [flow for flow in known if is_one or flow.is_newest]
+    counts = None if is_one else Counter(flow.type for flow in known)
+    of = "" if type_ is None else f" of {cleaned(type_)}"
+    nothing = f"there are no flows{of}; `holdfast flows register FILE` registers one"
+    out.listing(shown, _table(shown, counts, await store_now(hf)), nothing)
 
 
-@holdfast_command(
-    "show", "holdfast flows show access.request.v1", "holdfast flows show access.request.v1 --version 78a1"
-)
+@store_command("show", "holdfast flows show access.request.v1", "holdfast flows show access.request.v1 --version 78a1")
 @click.argument("type_", metavar="TYPE", shell_complete=completing.types)
 @click.option("--version", metavar="V", help="The beginning of a version.  [default: the newest]")
-def show(out: Output, type_: str, version: str | None) -> None:
+async def show(out: Output, hf: Holdfast, type_: str, version: str | None) -> None:
     """Print the program of a flow. Redirected to a file, it is exactly the text that was registered."""
-
-    async def work(hf: Holdfast) -> None:
-        flow = await hf.flows.get(type_, version)
-        if out.is_json:
-            out.item(flow)
-            return
-        out.talk(f"{cleaned(flow.type)} version {flow.version}{' (newest)' if flow.is_newest else ''}")
-        out.talk(f"registered {stamp(flow.registered_at)}{f' by {cleaned(flow.by)}' if flow.by else ''}")
-        if out.is_rich:
-            out.lines(numbered(flow.source, {}))
-        else:
-            click.echo(flow.source, nl=not flow.source.endswith("\n"))
-
-    in_session(out.settings, work)
+    flow = await hf.flows.get(type_, version)
+    if out.is_json:
+        out.item(flow)
+        return
+    out.talk(f"{cleaned(flow.type)} version {flow.version}{' (newest)' if flow.is_newest else ''}")
+    out.talk(f"registered {stamp(flow.registered_at)}{f' by {cleaned(flow.by)}' if flow.by else ''}")
+    if out.is_rich:
+        out.lines(numbered(flow.source, {}))
+    else:
+        click.echo(flow.source, nl=not flow.source.endswith("\n"))
 
 
-@holdfast_command(
+@command(
     "diff",
     "holdfast flows diff access.request.v1 78a1",
     "holdfast flows diff access.request.v1 78a1 9c20",
@@ -203,7 +351,7 @@ def diff(out: Output, what: str, versions: Sequence[str], type_: str | None) -> 
     is_file = Path(what).is_file()
     if len(versions) > (1 if is_file else 2) or not (versions or is_file):
         raise Refusal("compare TYPE V1 [V2], or FILE, or FILE V1")
-    file = compiled(what) if is_file else None
+    file = _compiled(what) if is_file else None
     if file is not None and file.program is None:
         return _refused(out, file)
 
@@ -221,7 +369,7 @@ def diff(out: Output, what: str, versions: Sequence[str], type_: str | None) -> 
 
 
 for one in (check, register, ls, show, diff, run):
-    command.add_command(one)
+    flows.add_command(one)
 
 
 # Output

@@ -1,8 +1,7 @@
-"""`holdfast schedules`."""
+"""Commands for schedules: `holdfast schedules`."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -10,80 +9,67 @@ from typing import Any
 import click
 
 from holdfast.app import Holdfast
-from holdfast.cli.command import command as holdfast_command
-from holdfast.cli.exits import ExitCode, Refusal
-from holdfast.cli.group import group
-from holdfast.cli.lookup import store_now
-from holdfast.cli.output import Output, cleaned, preview
-from holdfast.cli.payloads import parse_object
-from holdfast.cli.session import in_session
-from holdfast.cli.start_options import given_options, start_options
+from holdfast.cli.command import check_can_ask, command, group, store_command
+from holdfast.cli.exits import ExitCode
+from holdfast.cli.option import LENGTH, start_options, yes_option
+from holdfast.cli.output import Cell, Output, Table, cleaned, preview
+from holdfast.cli.payloads import given_options, parse_object
+from holdfast.cli.session import actor, in_session, store_now
 from holdfast.cli.streams import despite
-from holdfast.cli.table import Cell, Table
-from holdfast.cli.times import LENGTH, ago, spoken, stamp
+from holdfast.cli.times import ago, spoken, stamp
 from holdfast.core.model import DEFAULT_PRIORITY
 from holdfast.core.schedules import ScheduleOptions
 from holdfast.core.wire import plain_form
 from holdfast.engine.store_info import ScheduleInfo
 
+_name_argument = click.argument("name")
+
 
 @group("schedules")
-def command() -> None:
+def schedules() -> None:
     """Rules that start runs over time: at the times of a cron expression, or at a fixed interval."""
 
 
-@holdfast_command("ls", "holdfast schedules ls", "holdfast schedules ls --type 'billing.*' --json")
+@store_command("ls", "holdfast schedules ls", "holdfast schedules ls --type 'billing.*' --json")
 @click.option("--type", help="Only schedules of this type, or of a family such as 'billing.*'.")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Maximum number of schedules."
 )
-def ls(out: Output, *, type: str | None, limit: int) -> None:
+async def ls(out: Output, hf: Holdfast, *, type: str | None, limit: int) -> None:
     """List the schedules by name, with the time at which each fires next."""
-
-    async def work(hf: Holdfast) -> None:
-        schedules = [schedule async for schedule in hf.schedules.list(type=type, limit=limit)]
-        nothing = "there are no schedules; create one with `holdfast schedules add`, or with `@hf.schedule` in code"
-        out.listing(schedules, _table(schedules, await store_now(hf)), nothing)
-
-    in_session(out.settings, work)
+    known = await hf.schedules.list(type=type, limit=limit)
+    nothing = "there are no schedules; create one with `holdfast schedules add`, or with `@hf.schedule` in code"
+    out.listing(known, _table(known, await store_now(hf)), nothing)
 
 
-@holdfast_command("show", "holdfast schedules show nightly", "holdfast schedules show nightly --json")
-@click.argument("name")
-def show(out: Output, name: str) -> None:
+@store_command("show", "holdfast schedules show nightly", "holdfast schedules show nightly --json")
+@_name_argument
+async def show(out: Output, hf: Holdfast, name: str) -> None:
     """Show a schedule: its rule, its state, and the next five times at which it fires."""
-
-    async def work(hf: Holdfast) -> None:
-        schedule = await hf.schedules.get(name)
-        if out.is_json:
-            out.item(_with_times(schedule))
-        else:
-            _show(out, schedule, await store_now(hf))
-
-    in_session(out.settings, work)
+    schedule = await hf.schedules.get(name)
+    if out.is_json:
+        out.item(_with_times(schedule))
+    else:
+        _show(out, schedule, await store_now(hf))
 
 
-@holdfast_command("next", "holdfast schedules next nightly")
-@click.argument("name")
-def next_times(out: Output, name: str) -> None:
+@store_command("next", "holdfast schedules next nightly")
+@_name_argument
+async def next_times(out: Output, hf: Holdfast, name: str) -> None:
     """Print the next five times at which a schedule fires, in its own zone."""
-
-    async def work(hf: Holdfast) -> None:
-        schedule = await hf.schedules.get(name)
-        if out.is_json:
-            out.items(schedule.upcoming)
-        else:
-            _show_times(out, schedule, await store_now(hf))
-
-    in_session(out.settings, work)
+    schedule = await hf.schedules.get(name)
+    if out.is_json:
+        out.items(schedule.upcoming)
+    else:
+        _show_times(out, schedule, await store_now(hf))
 
 
-@holdfast_command(
+@command(
     "add",
     "holdfast schedules add nightly report.daily.v1 --cron '0 2 * * *' --zone Europe/Rome",
     'holdfast schedules add sync shop.sync.v1 --every 5m --overlap skip --payload \'{"shop": "north"}\'',
 )
-@click.argument("name")
+@_name_argument
 @click.argument("type")
 @click.option("--cron", metavar="EXPR", help="Five fields: minute, hour, day of the month, month, day of the week.")
 @click.option("--every", type=LENGTH, help="A fixed interval from now on, such as 90s or 1h.")
@@ -115,66 +101,54 @@ def add(out: Output, name: str, type: str, *, payload: str, **options: Any) -> N
     given = given_options(options)
 
     async def work(hf: Holdfast) -> None:
-        schedule = await hf.schedules.put(name, type, arguments, **given)
+        schedule = await hf.schedules.put(name, type, arguments, **{"by": actor()} | given)
         if out.is_json:
             out.item(_with_times(schedule))
             return
         _show_times(out, schedule, await store_now(hf))
         if schedule.is_paused:
             out.talk(f"{cleaned(name)} is paused; `holdfast schedules resume` resumes it")
-        await _tell_of_workers(out, hf)
+        if not any(worker.is_alive for worker in await hf.workers.list()):
+            out.talk("no worker is running yet; workers fire schedules (`holdfast worker MODULE:ATTR`)")
 
     in_session(out.settings, work, may_create=True)
 
 
-@holdfast_command("pause", "holdfast schedules pause nightly")
-@click.argument("name")
-def pause(out: Output, name: str) -> ExitCode:
+@store_command("pause", "holdfast schedules pause nightly")
+@_name_argument
+async def pause(out: Output, hf: Holdfast, name: str) -> ExitCode:
     """Pause a schedule until it is resumed. The exit code is 6 if it was already paused."""
-
-    async def work(hf: Holdfast) -> ExitCode:
-        await hf.schedules.get(name)
-        return _done(out, name, "paused", await hf.schedules.pause(name))
-
-    return in_session(out.settings, work)
+    await hf.schedules.get(name)
+    return _report_change(out, name, "paused", is_done=await hf.schedules.pause(name))
 
 
-@holdfast_command("resume", "holdfast schedules resume nightly")
-@click.argument("name")
-def resume(out: Output, name: str) -> ExitCode:
+@store_command("resume", "holdfast schedules resume nightly")
+@_name_argument
+async def resume(out: Output, hf: Holdfast, name: str) -> ExitCode:
     """Resume a paused schedule. It fires again from its next time on. The exit code is 6 if it was not paused."""
-
-    async def work(hf: Holdfast) -> ExitCode:
-        await hf.schedules.get(name)
-        return _done(out, name, "resumed", await hf.schedules.resume(name))
-
-    return in_session(out.settings, work)
+    await hf.schedules.get(name)
+    return _report_change(out, name, "resumed", is_done=await hf.schedules.resume(name))
 
 
-@holdfast_command("trigger", "holdfast schedules trigger nightly")
-@click.argument("name")
-def trigger(out: Output, name: str) -> None:
+@store_command("trigger", "holdfast schedules trigger nightly")
+@_name_argument
+async def trigger(out: Output, hf: Holdfast, name: str) -> None:
     """Start a run of a schedule now, even if it is paused, and print its id. The times of the schedule stay."""
-
-    async def work(hf: Holdfast) -> None:
-        await hf.schedules.get(name)
-        run = await hf.schedules.trigger(name)
-        with despite(f"run {run.id} was started"):
-            out.answer({"name": name, "id": run.id}, run.id)
-
-    in_session(out.settings, work)
+    await hf.schedules.get(name)
+    run = await hf.schedules.trigger(name)
+    with despite(f"run {run.id} was started"):
+        out.answer({"name": name, "id": run.id}, run.id)
 
 
-@holdfast_command("rm", "holdfast schedules rm nightly", "holdfast schedules rm nightly --yes")
-@click.argument("name")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@command("rm", "holdfast schedules rm nightly", "holdfast schedules rm nightly --yes")
+@_name_argument
+@yes_option
 def remove(out: Output, name: str, *, yes: bool) -> ExitCode:
     """Remove a schedule; its runs stay. A schedule that is declared in code comes back when a worker starts.
 
     On a terminal, the command asks once for confirmation; elsewhere it needs --yes.
     """
-    if not (yes or sys.stdin.isatty()):
-        raise Refusal("stdin is not a terminal, so `schedules rm` cannot ask for confirmation; add --yes")
+    check_can_ask("schedules rm", unless=yes)
 
     async def work(hf: Holdfast) -> ExitCode:
         schedule = await hf.schedules.get(name)
@@ -185,16 +159,16 @@ def remove(out: Output, name: str, *, yes: bool) -> ExitCode:
                 return ExitCode.FAILED
         if schedule.is_declared:
             out.talk(f"{cleaned(name)} is declared in code; remove it there too, or the next worker restores it")
-        return _done(out, name, "removed", await hf.schedules.remove(name))
+        return _report_change(out, name, "removed", is_done=await hf.schedules.remove(name))
 
     return in_session(out.settings, work)
 
 
 for one in (ls, show, next_times, add, pause, resume, trigger, remove):
-    command.add_command(one)
+    schedules.add_command(one)
 
 
-def _done(out: Output, name: str, word: str, is_done: bool) -> ExitCode:  # noqa: FBT001 - the name says it
+def _report_change(out: Output, name: str, word: str, *, is_done: bool) -> ExitCode:
     if out.is_json:
         out.item({"name": name, word: is_done})
     elif is_done:
@@ -202,11 +176,6 @@ def _done(out: Output, name: str, word: str, is_done: bool) -> ExitCode:  # noqa
     if not is_done:
         out.talk(f"{cleaned(name)} is already {word}; nothing was changed")
     return ExitCode.OK if is_done else ExitCode.CONFLICT
-
-
-async def _tell_of_workers(out: Output, hf: Holdfast) -> None:
-    if not any(worker.is_alive for worker in await hf.workers.list()):
-        out.talk("no worker is running yet; workers fire schedules (`holdfast worker MODULE:ATTR`)")
 
 
 def _rule(schedule: ScheduleInfo) -> str:
@@ -235,6 +204,10 @@ def _next(schedule: ScheduleInfo, now: datetime) -> tuple[str, str]:
 
 
 def _show(out: Output, schedule: ScheduleInfo, now: datetime) -> None:
+    skipped = ""
+    if schedule.last_skipped_slot is not None:
+        last = stamp(schedule.last_skipped_slot)
+        skipped = f"{schedule.skipped}, because an earlier run had not ended; last: {last}"
     facts = {
         "type": schedule.type,
         "when": _rule(schedule),
@@ -247,7 +220,7 @@ def _show(out: Output, schedule: ScheduleInfo, now: datetime) -> None:
         "created": f"{stamp(schedule.created_at)}{', by code' if schedule.is_declared else ''}",
         "last slot": "" if schedule.last_slot is None else stamp(schedule.last_slot),
         "last run": schedule.last_run_id or "",
-        "skipped": _skipped(schedule),
+        "skipped": skipped,
         "state": "paused" if schedule.is_paused else "",
     }
     out.line((cleaned(schedule.name), "title"))
@@ -255,12 +228,6 @@ def _show(out: Output, schedule: ScheduleInfo, now: datetime) -> None:
         if fact:
             out.line((f"  {name:<10}", "dim"), cleaned(fact))
     _show_times(out, schedule, now)
-
-
-def _skipped(schedule: ScheduleInfo) -> str:
-    if schedule.last_skipped_slot is None:
-        return ""
-    return f"{schedule.skipped}, because an earlier run had not ended; last: {stamp(schedule.last_skipped_slot)}"
 
 
 def _show_times(out: Output, schedule: ScheduleInfo, now: datetime) -> None:

@@ -1,8 +1,7 @@
-"""`holdfast topics`."""
+"""Commands for topics and dead letters: `holdfast topics`."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,39 +10,42 @@ import click
 
 from holdfast.app import Holdfast
 from holdfast.cli import completing
-from holdfast.cli.actor import actor
-from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.command import check_can_ask, command, group, store_command
 from holdfast.cli.exits import ExitCode, Refusal
-from holdfast.cli.group import group
-from holdfast.cli.lookup import store_now
-from holdfast.cli.option import combined
-from holdfast.cli.output import Output, cleaned, preview
-from holdfast.cli.session import in_session
-from holdfast.cli.table import Table
-from holdfast.cli.times import LENGTH, ago, spoken
-from holdfast.engine.store_info import DeadLetterInfo, TopicInfo
+from holdfast.cli.option import LENGTH, combined, yes_option
+from holdfast.cli.output import Cell, Output, Table, cleaned, preview
+from holdfast.cli.session import actor, in_session, store_now
+from holdfast.cli.times import ago, spoken
+from holdfast.engine.store_info import DeadLetterInfo
 
 
 @group("topics")
-def command() -> None:
+def topics() -> None:
     """Delivery rules and retention of topics, and dead letters: what could not be delivered."""
 
 
-@holdfast_command("ls", "holdfast topics ls", "holdfast topics ls --json")
-def ls(out: Output) -> None:
+@store_command("ls", "holdfast topics ls", "holdfast topics ls --json")
+async def ls(out: Output, hf: Holdfast) -> None:
     """List the topics that have rules. Events of all other topics go to every run that waits for them."""
+    known = await hf.topics.list()
+    rows: list[dict[str, Cell]] = [
+        {
+            "name": cleaned(topic.name),
+            "mode": topic.mode,
+            "retention": spoken(topic.retention),
+            "max pending": str(topic.max_pending),
+        }
+        for topic in known
+    ]
+    nothing = "no topic has rules; `holdfast topics set NAME` sets them"
+    out.listing(known, Table.of(rows, numbers=("max pending",)), nothing)
 
-    async def work(hf: Holdfast) -> None:
-        topics = await hf.topics.list()
-        out.listing(topics, _topic_table(topics), "no topic has rules; `holdfast topics set NAME` sets them")
 
-    in_session(out.settings, work)
-
-
-@holdfast_command(
+@store_command(
     "set",
     "holdfast topics set jobs --mode queue",
     "holdfast topics set 'orders.*' --retention 30d --max-pending 100000",
+    may_create=True,
 )
 @click.argument("name", shell_complete=completing.topics)
 @click.option(
@@ -51,7 +53,9 @@ def ls(out: Output) -> None:
 )
 @click.option("--retention", type=LENGTH, help="Keep events for this time, such as 12h or 30d.")
 @click.option("--max-pending", type=int, metavar="N", help="Maximum number of events that are kept.")
-def set_rules(out: Output, name: str, *, mode: Any, retention: timedelta | None, max_pending: int | None) -> None:
+async def set_rules(
+    out: Output, hf: Holdfast, name: str, *, mode: Any, retention: timedelta | None, max_pending: int | None
+) -> None:
     """Set how events of a topic are delivered and kept. Options that are not given do not change.
 
     NAME is a topic, or a family such as 'orders.*'. The mode applies to events emitted from now on. The limits apply to
@@ -59,16 +63,12 @@ def set_rules(out: Output, name: str, *, mode: Any, retention: timedelta | None,
     """
     if mode is None and retention is None and max_pending is None:
         raise Refusal("nothing to set; give --mode, --retention or --max-pending")
-
-    async def work(hf: Holdfast) -> None:
-        topic = await hf.topics.set(name, mode=mode, retention=retention, max_pending=max_pending)
-        kept = f"kept for {spoken(topic.retention)}, at most {topic.max_pending}"
-        out.answer(topic, f"{cleaned(topic.name)}: {topic.mode}, {kept}")
-
-    in_session(out.settings, work, may_create=True)
+    topic = await hf.topics.set(name, mode=mode, retention=retention, max_pending=max_pending)
+    kept = f"kept for {spoken(topic.retention)}, at most {topic.max_pending}"
+    out.answer(topic, f"{cleaned(topic.name)}: {topic.mode}, {kept}")
 
 
-@holdfast_command(
+@store_command(
     "dead-letters",
     "holdfast topics dead-letters",
     "holdfast topics dead-letters 'orders.*' --limit 10 --json",
@@ -77,14 +77,10 @@ def set_rules(out: Output, name: str, *, mode: Any, retention: timedelta | None,
 @click.option(
     "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Maximum number of dead letters."
 )
-def dead_letters(out: Output, topic: str | None, *, limit: int) -> None:
+async def dead_letters(out: Output, hf: Holdfast, topic: str | None, *, limit: int) -> None:
     """List the dead letters, oldest first: queue events and messages to ended runs that could not be delivered."""
-
-    async def work(hf: Holdfast) -> None:
-        letters = [letter async for letter in hf.dead_letters.list(topic, limit=limit)]
-        out.listing(letters, _letter_table(letters, await store_now(hf)), "there are no dead letters")
-
-    in_session(out.settings, work)
+    letters = await hf.dead_letters.list(topic, limit=limit)
+    out.listing(letters, _letter_table(letters, await store_now(hf)), "there are no dead letters")
 
 
 _choosing_letters = combined(
@@ -95,11 +91,11 @@ _choosing_letters = combined(
         help="All dead letters of this topic, or of a family such as 'orders.*'.",
     ),
     click.option("--dry-run", is_flag=True, help="Only show the dead letters that would change."),
-    click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation."),
+    yes_option,
 )
 
 
-@holdfast_command(
+@command(
     "replay",
     "holdfast topics replay 17 18",
     "holdfast topics replay --topic jobs --dry-run",
@@ -113,14 +109,10 @@ def replay(out: Output, numbers: Sequence[int], topic: str | None, *, dry_run: b
     ended; otherwise it stays a dead letter. On a terminal, the command asks once for confirmation; elsewhere it needs
     --yes. The exit code is 6 if a named dead letter was not delivered.
     """
-
-    async def act(hf: Holdfast, chosen: Sequence[int]) -> int:
-        return await hf.dead_letters.replay(chosen, by=actor())
-
-    return _act(out, "replay", numbers, topic, dry_run=dry_run, yes=yes, act=act)
+    return _change_letters(out, "replay", "replayed", numbers, topic, dry_run=dry_run, yes=yes)
 
 
-@holdfast_command(
+@command(
     "purge",
     "holdfast topics purge 17 18 --yes",
     "holdfast topics purge --topic jobs --dry-run",
@@ -132,39 +124,23 @@ def purge(out: Output, numbers: Sequence[int], topic: str | None, *, dry_run: bo
     On a terminal, the command asks once for confirmation; elsewhere it needs --yes. The exit code is 6 if a named dead
     letter does not exist.
     """
-
-    async def act(hf: Holdfast, chosen: Sequence[int]) -> int:
-        return await hf.dead_letters.purge(chosen)
-
-    return _act(out, "purge", numbers, topic, dry_run=dry_run, yes=yes, act=act)
+    return _change_letters(out, "purge", "purged", numbers, topic, dry_run=dry_run, yes=yes)
 
 
 for one in (ls, set_rules, dead_letters, replay, purge):
-    command.add_command(one)
+    topics.add_command(one)
 
 
-def _act(
-    out: Output,
-    verb: str,
-    numbers: Sequence[int],
-    topic: str | None,
-    *,
-    dry_run: bool,
-    yes: bool,
-    act: Any,
+def _change_letters(
+    out: Output, verb: str, done: str, numbers: Sequence[int], topic: str | None, *, dry_run: bool, yes: bool
 ) -> ExitCode:
-    """Apply an action to selected dead letters, after a confirmation."""
+    """Replay or purge the chosen dead letters, after a confirmation. `done` is the participle of the verb."""
     if bool(numbers) == (topic is not None):
         raise Refusal(f"name the dead letters to {verb} by their numbers, or select them with --topic")
-    if not (yes or dry_run or sys.stdin.isatty()):
-        raise Refusal(
-            f"stdin is not a terminal, so `topics {verb}` cannot ask for confirmation; add --yes "
-            "(or --dry-run to see which dead letters)"
-        )
-    done_word = f"{verb}ed" if verb == "replay" else f"{verb}d"
+    check_can_ask(f"topics {verb}", unless=yes or dry_run, preview="which dead letters")
 
     async def work(hf: Holdfast) -> ExitCode:
-        letters = [letter async for letter in hf.dead_letters.list(topic)]
+        letters = await hf.dead_letters.list(topic)
         if numbers:
             letters = [letter for letter in letters if letter.number in numbers]
         if dry_run:
@@ -172,16 +148,18 @@ def _act(
                 out.items(letters)
             else:
                 out.table(_letter_table(letters, await store_now(hf)))
-                out.talk(f"{_count(len(letters))} would be {done_word}; nothing was changed")
+                out.talk(f"{_count(len(letters))} would be {done}; nothing was changed")
             return ExitCode.OK
         if letters and not yes:
             out.table(_letter_table(letters[:10], await store_now(hf)))
             if not click.confirm(f"{verb.capitalize()} {_count(len(letters))}?", err=True):
-                out.talk(f"nothing was {done_word}")
+                out.talk(f"nothing was {done}")
                 return ExitCode.FAILED
-        done = await act(hf, [letter.number for letter in letters])
-        out.answer({done_word: done}, f"{done_word} {_count(done)}")
-        return ExitCode.CONFLICT if numbers and done < len(set(numbers)) else ExitCode.OK
+        chosen = [letter.number for letter in letters]
+        replay, purge = hf.dead_letters.replay, hf.dead_letters.purge
+        changed = await (replay(chosen, by=actor()) if verb == "replay" else purge(chosen))
+        out.answer({done: changed}, f"{done} {_count(changed)}")
+        return ExitCode.CONFLICT if numbers and changed < len(set(numbers)) else ExitCode.OK
 
     return in_session(out.settings, work)
 
@@ -190,34 +168,16 @@ def _count(number: int) -> str:
     return f"{number} dead letter{'' if number == 1 else 's'}"
 
 
-def _topic_table(topics: Sequence[TopicInfo]) -> Table:
-    return Table.of(
-        (
-            {
-                "name": cleaned(topic.name),
-                "mode": topic.mode,
-                "retention": spoken(topic.retention),
-                "max pending": str(topic.max_pending),
-            }
-            for topic in topics
-        ),
-        numbers=("max pending",),
-    )
-
-
 def _letter_table(letters: Sequence[DeadLetterInfo], now: datetime) -> Table:
-    return Table.of(
-        (
-            {
-                "number": str(letter.number),
-                "kind": "message" if letter.topic is None else "event",
-                "of": cleaned(letter.topic or f"{letter.name} to {letter.run_id}"),
-                "reason": letter.reason,
-                "given up": (ago(letter.at, now), "dim"),
-                "payload": preview(letter.payload),
-            }
-            for letter in letters
-        ),
-        numbers=("number",),
-        cut="payload",
-    )
+    rows: list[dict[str, Cell]] = [
+        {
+            "number": str(letter.number),
+            "kind": "message" if letter.topic is None else "event",
+            "of": cleaned(letter.topic or f"{letter.name} to {letter.run_id}"),
+            "reason": letter.reason,
+            "given up": (ago(letter.at, now), "dim"),
+            "payload": preview(letter.payload),
+        }
+        for letter in letters
+    ]
+    return Table.of(rows, numbers=("number",), cut="payload")

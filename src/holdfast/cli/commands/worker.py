@@ -1,4 +1,4 @@
-"""`holdfast worker`."""
+"""Commands that execute runs: `worker` and `dev`."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import click
 
 from holdfast.app import Holdfast, session_of
 from holdfast.cli.application import load_application, named_application
-from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.command import command
 from holdfast.cli.exits import ExitCode, Refusal
-from holdfast.cli.gc_settings import tune_for_runs
-from holdfast.cli.lifeline import Lifeline
 from holdfast.cli.logs import log_to_stderr
-from holdfast.cli.option import setting_option
+from holdfast.cli.option import Settings, setting_options
 from holdfast.cli.output import Output
-from holdfast.cli.settings import Settings
+from holdfast.cli.session import is_in_memory, tune_for_runs
 from holdfast.cli.streams import spare_stdout
-from holdfast.cli.supervisor import Supervisor
+from holdfast.cli.supervisor import Lifeline, Reloader, Supervisor
 from holdfast.config import settings
 from holdfast.config.address import Address
 from holdfast.config.secret import scrubbed
@@ -38,7 +37,7 @@ _TYPES_SHOWN = 8
 _log = logging.getLogger("holdfast.cli")
 
 
-@holdfast_command(
+@command(
     "worker",
     "holdfast worker shop:hf",
     "holdfast worker shop:hf --types 'billing.*,shop.checkout.v1' --concurrency 50",
@@ -46,19 +45,21 @@ _log = logging.getLogger("holdfast.cli")
     "holdfast worker shop:hf --until-idle",
 )
 @click.argument("target", metavar="[MODULE:ATTR]", required=False)
-@setting_option(settings.TYPES)
-@setting_option(settings.CONCURRENCY)
-@setting_option(settings.PROCESSES)
-@setting_option(settings.THREADS)
-@setting_option(settings.STEPS)
-@setting_option(settings.GRACE)
-@setting_option(settings.LEASE)
-@setting_option(settings.NAME)
-@setting_option(settings.METRICS)
-@setting_option(settings.LOG_FORMAT)
+@setting_options(
+    settings.TYPES,
+    settings.CONCURRENCY,
+    settings.PROCESSES,
+    settings.THREADS,
+    settings.STEPS,
+    settings.GRACE,
+    settings.LEASE,
+    settings.NAME,
+    settings.METRICS,
+    settings.LOG_FORMAT,
+)
 @click.option("--until-idle", is_flag=True, help="Stop as soon as no run is due.")
 @click.option("--no-flows", is_flag=True, help="Execute no flows, only the code of the application.")
-def command(out: Output, target: str | None, *, until_idle: bool, no_flows: bool) -> ExitCode:
+def worker(out: Output, target: str | None, *, until_idle: bool, no_flows: bool) -> ExitCode:
     """Execute runs of the application's workflows and tasks, and flows, until SIGTERM or ^C.
 
     MODULE:ATTR names the Holdfast object, as in shop:hf for `hf` in shop.py; the import starts in the current
@@ -119,7 +120,7 @@ def words_for(
     given: Settings, target: str | None, number: int, *, until_idle: bool = False, no_flows: bool = False
 ) -> list[str]:
     """Return the command line of one of several processes. It contains every setting that has a value."""
-    flags = {flag for parameter in command.params for flag in parameter.opts}
+    flags = {flag for parameter in worker.params for flag in parameter.opts}
     words = [sys.executable, "-m", "holdfast", "worker", "--color", given.color]
     if target is not None:
         words.insert(4, target)
@@ -148,11 +149,11 @@ def _execute(out: Output, target: str | None, lifeline: Lifeline | None, *, unti
     process = None if lifeline is None else lifeline.number
     log_to_stderr(out.settings.verbosity, configured[settings.LOG_FORMAT], process)
     if lifeline is not None:
-        lifeline.hold(grace_seconds)
+        lifeline.watch(grace_seconds)
     tune_for_runs()
     name, directory = named_application(target, out.settings)
     hf = load_application(name, out.settings.url, directory)
-    if lifeline is not None and _is_in_memory(hf):
+    if lifeline is not None and is_in_memory(hf):
         raise Refusal("the application uses a memory store, which processes cannot share; use --processes 1")
     if not flows:
         _check_types(hf, configured[settings.TYPES])
@@ -212,7 +213,7 @@ async def _serving(out: Output, hf: Holdfast, worker: Worker) -> AsyncIterator[N
 
 
 async def _work_on(out: Output, hf: Holdfast, worker: Worker, lifeline: Lifeline | None, *, until_idle: bool) -> None:
-    if _is_in_memory(hf):
+    if is_in_memory(hf):
         _say(out, "its store is in memory: no other process can start runs in it, and no run outlives this process")
     if lifeline is not None:
         await _work_as_ordered(worker, lifeline, until_idle=until_idle)
@@ -222,16 +223,12 @@ async def _work_on(out: Output, hf: Holdfast, worker: Worker, lifeline: Lifeline
         await worker.run()
 
 
-def _is_in_memory(hf: Holdfast) -> bool:
-    return session_of(hf).url.partition(":")[0] == "memory"
-
-
 async def _work_as_ordered(worker: Worker, lifeline: Lifeline, *, until_idle: bool) -> None:
     """Work for a supervisor."""
     shutdown = Shutdown()
     with shutdown.from_supervisor():
         await worker.start()
-        lifeline.say_ready()
+        lifeline.report_ready()
         working = asyncio.create_task(worker.run_until_idle() if until_idle else shutdown.stop.wait())
         working.add_done_callback(lambda _: shutdown.stop.set())
         await worker.obey(shutdown)
@@ -280,3 +277,35 @@ def _greeting(hf: Holdfast, worker: Worker, flows: Sequence[str], *, until_idle:
     shown = ", ".join(names[:_TYPES_SHOWN]) + (f" and {len(names) - _TYPES_SHOWN} more" if names[_TYPES_SHOWN:] else "")
     ending = "until no run is due" if until_idle else "until ^C"
     return f"worker {worker.name} on {scrubbed(session_of(hf).url)} executes {shown} {ending}"
+
+
+@command("dev", "holdfast dev shop:hf", "holdfast dev -v")
+@click.argument("target", metavar="[MODULE:ATTR]", required=False)
+def dev(out: Output, target: str | None) -> ExitCode:
+    """Execute runs like a worker, and restart with the new code whenever a file changes. For development.
+
+    MODULE:ATTR names the Holdfast object, as for a worker; the default is the configured one. All other settings come
+    from the configuration. The command watches Python files and settings files below the current directory, or below
+    the directory of the settings file if that names the application. On a change, and on ^C, running steps may finish
+    within their grace period.
+    """
+    name, configured = named_application(target, out.settings)
+    directory = configured or Path.cwd()
+    log_to_stderr(out.settings.verbosity, out.settings.configuration[settings.LOG_FORMAT])
+    if out.settings.url is not None:
+        # Not on the command line, which every user of this machine can read: the URL may contain a password.
+        os.environ[settings.URL.variable] = out.settings.url
+    # Python trusts a compiled file whose source has the same size and the same second of modification. It would miss a
+    # change that keeps the length of the file, right after a start.
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    out.talk(f"running {name} until ^C, with a restart after each change in {directory}")
+
+    async def reload() -> ExitCode:
+        return await Reloader(
+            words_for(out.settings, target, 1),
+            directory,
+            grace_seconds=out.settings.configuration[settings.GRACE].total_seconds(),
+            talk=out.talk,
+        ).run()
+
+    return asyncio.run(reload())

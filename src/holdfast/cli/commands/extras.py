@@ -1,4 +1,4 @@
-"""`holdfast demo`."""
+"""Commands whose code is in packages of their own: `demo` and `bench`."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ from dataclasses import replace
 
 import click
 
-from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.command import command
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.output import Output
-from holdfast.cli.session import opened, run_tidily
-from holdfast_demo.acts import Acts
-from holdfast_demo.processes import DemoProcesses
+from holdfast.cli.session import opened, run_tidily, tune_for_runs
 
 _USUAL_SECONDS = 15.0
 
 
-@holdfast_command("demo", "holdfast demo", "holdfast demo --seconds 30 --keep")
+@command("demo", "holdfast demo", "holdfast demo --seconds 30 --keep")
 @click.option("--seconds", type=click.FloatRange(min=1), default=_USUAL_SECONDS, help="About how long it takes.")
 @click.option("--headless", is_flag=True, help="Print plain lines, even on a terminal.")
 @click.option("--keep", is_flag=True, help="Keep the database, to look around afterwards.")
-def command(out: Output, *, seconds: float, headless: bool, keep: bool) -> ExitCode:
+def demo(out: Output, *, seconds: float, headless: bool, keep: bool) -> ExitCode:
     """Watch a workflow survive the death of its worker.
 
     An order goes through a checkout: a payment that fails once, a sleep, a wait for an approval, a child run. Then the
@@ -35,6 +33,33 @@ def command(out: Output, *, seconds: float, headless: bool, keep: bool) -> ExitC
 
 
 async def _perform(out: Output, *, pace: float, is_kept: bool) -> ExitCode:
+    from holdfast_demo.acts import Acts
+    from holdfast_demo.processes import DemoProcesses
+
     with DemoProcesses(pace=pace, is_kept=is_kept) as stage:
         async with opened(replace(out.settings, url=stage.url), may_create=True) as hf, hf:
             return await Acts(out, stage, hf, pace=pace, is_kept=is_kept).perform()
+
+
+@command(
+    "bench",
+    "holdfast bench",
+    "holdfast --url postgresql://db/shop bench --seconds 30",
+    "holdfast --url redis://db bench",
+    "holdfast bench -o json",
+)
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="About how long it takes."
+)
+def bench(out: Output, *, seconds: float) -> None:
+    """Measure how fast a store is, on this machine and its disk or server.
+
+    It works in a temporary store beside the real one: for SQLite in another file in the same directory, for Postgres in
+    another schema, for Redis in another namespace of the same database. The temporary store is removed at the end, and
+    the real store does not change. On a shared server, the benchmark uses capacity, and on Redis also memory, while it
+    runs.
+    """
+    from holdfast_bench.report import report
+
+    tune_for_runs()
+    run_tidily(report(out, seconds))
