@@ -10,8 +10,8 @@ _RENEW_LUA = "stores/redis/lua/renew.lua"
 _EPOCH_LUA = "stores/redis/lua/epoch.lua"
 _DICTIONARY = "stores/kv/dictionary.py"
 _DRIVER = "stores/redis/driver.py"
-_IDENTITY = "stores/redis/identity.py"
-_SETTINGS = "stores/redis/settings.py"
+_IDENTITY = "stores/redis/epochs.py"
+_SETTINGS = "stores/redis/server.py"
 
 
 def _redis(words: str) -> tuple[Catch, ...]:
@@ -406,12 +406,12 @@ SERVERS = (
                 'asyncio.get_running_loop().call_later(1, connection.send, packed("SUBSCRIBE", self._channel))',
             ),
         ),
-        caught_by=_redis("test_hints_are_heard_by_all_drivers_from_the_moment_of_listening"),
+        caught_by=_redis("test_hints_are_received_by_all_drivers_from_the_moment_of_listening"),
     ),
     Mutant(
         name="redis-sockets-outlive-the-loop",
         breaks="a program that ends leaves no open connection",
-        edits=(Edit("stores/redis/loop_connection.py", "        self._loop_end = LoopEnd(self.close)\n", ""),),
+        edits=(Edit("stores/redis/connections.py", "        self._loop_end = LoopEnd(self.close)\n", ""),),
         caught_by=_redis("test_the_sockets_are_closed_when_the_event_loop_ends"),
     ),
     Mutant(
@@ -444,7 +444,13 @@ SERVERS = (
     Mutant(
         name="redis-volatile-server-accepted",
         breaks="a server that keeps nothing on disk is used only if that is wanted",
-        edits=(Edit(_SETTINGS, "    if settings.is_volatile and not address.may_be_volatile:\n", "    if False:\n"),),
+        edits=(
+            Edit(
+                _SETTINGS,
+                "    if settings.is_volatile and not address.may_be_volatile:\n        return (\n",
+                "    if False:\n        return (\n",
+            ),
+        ),
         caught_by=(Catch("unit tests of Redis", "test_an_unsafe_server_is_refused"),),
     ),
     Mutant(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.stores.redis.loop_connection import LoopConnection
+from holdfast.stores.redis.connections import LoopConnection
 
 
 def shorten_patience(connection: LoopConnection, seconds: float) -> None:
@@ -10,4 +10,4 @@ def shorten_patience(connection: LoopConnection, seconds: float) -> None:
     connection._answer_seconds = seconds
     if connection._watch is not None:
         connection._watch.cancel()
-        connection._look()  # sets another timer if a call waits for its reply
+        connection._check_silence()  # sets another timer if a call waits for its reply

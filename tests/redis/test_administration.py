@@ -8,7 +8,7 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ports import SchemaStatus
 from holdfast.stores.kv.migrations import MIGRATIONS
 from holdfast.stores.redis import RedisDriver, redis_store
-from holdfast.stores.redis.administration import erase
+from holdfast.stores.redis.driver import erase
 from tests.redis.cleaning import connect, keys_of
 from tests.redis.namespaces import beside
 from tests.redis.server import RedisServer

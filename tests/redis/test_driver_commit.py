@@ -23,8 +23,8 @@ from holdfast.stores.kv.driver import (
     Read,
     Size,
 )
-from holdfast.stores.redis import RedisDriver, commits
-from holdfast.stores.redis.commits import CALL_BYTES, PARTS_AT_ONCE
+from holdfast.stores.redis import RedisDriver, requests
+from holdfast.stores.redis.requests import CALL_BYTES, PARTS_AT_ONCE
 from holdfast.stores.redis.scripts import CHUNK
 from holdfast.testing.patience import until
 from tests.redis.cleaning import connect, keys_of, namespace_of
@@ -160,7 +160,7 @@ async def test_names_may_be_of_a_subclass_of_str(driver: RedisDriver) -> None:
 async def test_a_very_large_commit_is_sent_in_pieces(
     driver: RedisDriver, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
-    monkeypatch.setattr(commits, "PIECE_BYTES", piece)
+    monkeypatch.setattr(requests, "PIECE_BYTES", piece)
     old = (await driver.commit([Part(puts={"r": {}, "h": {}})])).version
 
     committed = await driver.commit(

@@ -19,7 +19,7 @@ from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.model import Holding
 from holdfast.stores.kv.driver import AllFields, Part, Reserve
 from holdfast.stores.redis import RedisDriver, connector
-from holdfast.stores.redis.handshake import CLIENT_NAME
+from holdfast.stores.redis.server import CLIENT_NAME
 from holdfast.testing.contract import START, SettableClock
 from holdfast.testing.patience import until, wait_until
 from tests.redis.certificate import Certificate

@@ -1,4 +1,4 @@
-"""Hints of the Redis driver: heard in all processes, and again after every break."""
+"""Hints of the Redis driver: they reach all processes, and again after every break."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.redis.proxy import RedisProxy
 from tests.redis.server import RedisServer
 
 
-async def test_hints_are_heard_by_all_drivers_from_the_moment_of_listening(
+async def test_hints_are_received_by_all_drivers_from_the_moment_of_listening(
     driver: RedisDriver, other: RedisDriver
 ) -> None:
     here: list[bytes] = []
@@ -42,46 +42,46 @@ async def test_a_listener_that_stopped_hears_nothing(driver: RedisDriver) -> Non
 
 
 async def test_an_error_of_one_listener_does_not_keep_hints_from_another(driver: RedisDriver) -> None:
-    heard: list[bytes] = []
+    received: list[bytes] = []
     errors: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context["exception"]))
     driver.listen(errors.remove)
-    driver.listen(heard.append)
+    driver.listen(received.append)
 
     await driver.commit([Part(touches=["t"])], b"1")
     await driver.commit([Part(touches=["t"])], b"2")
 
-    await until("both are heard", lambda: heard == [b"1", b"2"])
+    await until("both arrive", lambda: received == [b"1", b"2"])
     assert [type(error) for error in errors] == [ValueError, ValueError]
 
 
 async def test_a_namespace_hears_only_its_own_hints(driver: RedisDriver, redis_url: str) -> None:
     beside = RedisDriver(f"{redis_url}_beside")
     await beside.open()
-    heard: list[bytes] = []
-    driver.listen(heard.append)
+    received: list[bytes] = []
+    driver.listen(received.append)
 
     await beside.commit([Part(touches=["t"])], b"theirs")
     await driver.commit([Part(touches=["t"])], b"ours")
 
-    await until("ours is heard", lambda: heard == [b"ours"])
+    await until("ours arrives", lambda: received == [b"ours"])
     await beside.close()
 
 
 async def test_after_a_break_a_listener_is_told_that_hints_may_be_missing(
     far: RedisDriver, driver_proxy: RedisProxy, driver: RedisDriver
 ) -> None:
-    heard: list[bytes] = []
-    far.listen(heard.append)
+    received: list[bytes] = []
+    far.listen(received.append)
 
     driver_proxy.refuse()
     driver_proxy.cut()
     await driver.commit([Part(touches=["t"])], b"missed")
     driver_proxy.heal()
 
-    await until("it is told", lambda: heard == [b""])
-    await driver.commit([Part(touches=["t"])], b"heard")
-    await until("it hears again", lambda: heard == [b"", b"heard"])
+    await until("the empty hint arrives", lambda: received == [b""])
+    await driver.commit([Part(touches=["t"])], b"again")
+    await until("hints arrive again", lambda: received == [b"", b"again"])
 
 
 async def test_a_subscription_to_a_silent_server_is_given_up(
@@ -90,11 +90,11 @@ async def test_a_subscription_to_a_silent_server_is_given_up(
     monkeypatch.setattr(hints, "PING_SECONDS", 0.02)
     driver = RedisDriver(driver_proxy.url)
     await driver.open()
-    heard: list[bytes] = []
-    driver.listen(heard.append)
+    received: list[bytes] = []
+    driver.listen(received.append)
     pings = driver_proxy.commands["PING"]
     await until("some pings are answered", lambda: driver_proxy.commands["PING"] > pings + 2)
-    assert heard == []
+    assert received == []
     accepted = driver_proxy.accepted
     subscription = driver._hints._connection
     assert subscription is not None
@@ -106,17 +106,17 @@ async def test_a_subscription_to_a_silent_server_is_given_up(
     await until("it connects again", lambda: driver_proxy.accepted > accepted)
     driver_proxy.heal()
 
-    await until("it hears again", lambda: b"" in heard)
+    await until("hints arrive again", lambda: b"" in received)
     await driver.close()
 
 
 async def test_a_restart_of_the_server_wakes_all_listeners(redis_server: RedisServer) -> None:
     driver = RedisDriver(redis_server.url)
     await driver.open()
-    heard: list[bytes] = []
-    driver.listen(heard.append)
+    received: list[bytes] = []
+    driver.listen(received.append)
 
     redis_server.restart()
 
-    await until("it is told", lambda: b"" in heard)
+    await until("the empty hint arrives", lambda: b"" in received)
     await driver.close()

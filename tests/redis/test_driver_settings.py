@@ -129,7 +129,7 @@ async def test_a_service_that_hides_its_settings_is_used_with_a_warning(
 
     await _opened(url)
 
-    assert "does not tell maxmemory-policy, appendonly, appendfsync, save to this user" in caplog.text
+    assert "does not show maxmemory-policy, appendonly, appendfsync, save to this user" in caplog.text
     found = await _findings(url)
     assert {found[subject][0] for subject in ("server", "eviction", "durability")} == {"warning"}
 

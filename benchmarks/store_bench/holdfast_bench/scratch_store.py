@@ -53,7 +53,7 @@ async def _schema(url: str, schema: str) -> AsyncIterator[Holdfast]:
 
 @asynccontextmanager
 async def _namespace(url: str) -> AsyncIterator[Holdfast]:
-    from holdfast.stores.redis.administration import erase  # imported here: its driver is optional
+    from holdfast.stores.redis.driver import erase  # imported here: its driver is optional
 
     try:
         async with Holdfast(url) as hf:

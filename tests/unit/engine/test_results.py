@@ -86,7 +86,7 @@ async def test_an_end_elsewhere_is_found_by_a_query(ends: Results, store: Counti
     waiting = asyncio.create_task(ends.wait("a"))
     await store.until_asked(1)
     transitions.cancel(store._unit, "a", Cancellation(reason="enough", request="c"), 0)
-    store._tell()  # the hint that another process would have sent
+    store._send_hint()  # the hint that another process would have sent
     end = await guarded("the end is found", waiting)
     assert (end.state, end.error and end.error.message) == (RunState.CANCELLED, "enough")
 

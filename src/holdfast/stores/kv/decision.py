@@ -85,12 +85,12 @@ class _Race:
 
 
 class Decisions:
-    """Carries out operations on a driver. `stir` is called if the news of a commit may have been lost."""
+    """Executes operations on a driver. `wake_all` is called if the news of a commit may have been lost."""
 
-    def __init__(self, driver: Driver, encode_hint: Callable[[News], bytes], stir: Callable[[], None]) -> None:
+    def __init__(self, driver: Driver, encode_hint: Callable[[News], bytes], wake_all: Callable[[], None]) -> None:
         self._driver = driver
         self._encode_hint = encode_hint
-        self._stir = stir
+        self._wake_all = wake_all
 
     async def decide(
         self,
@@ -154,10 +154,10 @@ class Decisions:
         try:
             committed = await self._driver.commit(parts, self._encode_hint(news))
         except BaseException:
-            self._stir()  # it may have been written, and a repetition finds nothing to do, so it has no news
+            self._wake_all()  # it may have been written, and a repetition finds nothing to do, so it has no news
             raise
         if committed.is_repeat and any(committed.refused):
-            self._stir()  # likewise, for the first attempt of the driver
+            self._wake_all()  # likewise, for the first attempt of the driver
         return committed
 
     async def _wait(self, race: _Race, known: KnownPartitions) -> None:

@@ -5,11 +5,9 @@ It keeps nothing after the process ends. Several drivers may share one `Dictiona
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from holdfast.core.checkpoint import ClaimRequest
@@ -36,7 +34,7 @@ from holdfast.stores.kv.driver import (
     Size,
 )
 from holdfast.stores.kv.run_fields import run_of
-from holdfast.stores.loops import call_on
+from holdfast.stores.loops import Listeners
 
 
 class OrderedIndex:
@@ -80,7 +78,7 @@ class Dictionary:
     marks: dict[str, tuple[str, Micros]] = field(default_factory=dict)
     version: int = 0
     epoch: int = 0
-    listeners: list[tuple[asyncio.AbstractEventLoop, Callable[[bytes], None]]] = field(default_factory=list)
+    listeners: Listeners[bytes] = field(default_factory=Listeners)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def index(self, name: str) -> OrderedIndex:
@@ -172,7 +170,7 @@ class DictionaryDriver:
                 if refused[-1] is None:
                     self._write(part, now)
             if hint and not all(refused):
-                self._tell(hint)
+                self.data.listeners.send(hint)
             return Committed(now, self.data.version, refused)
 
     def _refused(self, part: Part, now: Micros) -> str | None:
@@ -238,19 +236,8 @@ class DictionaryDriver:
         newer = (inbox.get(str(number)) for number in range(holding.seen + 1, run.arrivals + 1))
         return Renewed(run.arrivals, run.stop, tuple(value for value in newer if value is not None))
 
-    def listen(self, heard: Callable[[bytes], None]) -> Callable[[], None]:
-        subscription = asyncio.get_running_loop(), heard
-        self.data.listeners.append(subscription)
-
-        def stop() -> None:
-            with suppress(ValueError):
-                self.data.listeners.remove(subscription)
-
-        return stop
-
-    def _tell(self, hint: bytes) -> None:
-        for loop, heard in list(self.data.listeners):
-            call_on(loop, heard, hint)
+    def listen(self, on_hint: Callable[[bytes], None]) -> Callable[[], None]:
+        return self.data.listeners.add(on_hint)
 
     async def check(self) -> Sequence[Finding]:
         return [Finding.warning("store", "a dictionary keeps nothing after the process ends")]

@@ -248,7 +248,7 @@ class Driver(Protocol):
     async def begin_epoch(self) -> None:
         """Change the epoch for all drivers of this data, and end all leases if the engine has a way to do it.
 
-        A migration does this to stop workers of an older number: each store looks at the number again.
+        A migration does this to stop workers of an older number: each store reads the number again.
         """
         ...
 
@@ -281,8 +281,8 @@ class Driver(Protocol):
         """
         ...
 
-    def listen(self, heard: Callable[[bytes], None]) -> Callable[[], None]:
-        """Call `heard` on the running event loop for each hint, from this process or another one, until stopped.
+    def listen(self, on_hint: Callable[[bytes], None]) -> Callable[[], None]:
+        """Call `on_hint` on the running event loop for each hint, from this process or another one, until stopped.
 
         An empty hint means that hints may have been missed, for example while there was no connection.
         """

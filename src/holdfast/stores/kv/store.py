@@ -60,7 +60,7 @@ class KeyValueStore:
         self._following = FollowingClock()
         self._held = HeldRuns()
         self._hints = KvHints()
-        self._decisions = Decisions(self._driver, self._hints.encoded, self._hints.stir)
+        self._decisions = Decisions(self._driver, self._hints.encoded, self._hints.wake_all)
         self._starts = Starts(self._driver, self._decisions, self._held)
         self._stop_listening: Callable[[], None] | None = None
         self._epoch = 0
@@ -87,7 +87,7 @@ class KeyValueStore:
                 await self._driver.close()
                 raise
             self._epoch = self._driver.epoch
-            self._stop_listening = self._driver.listen(self._hints.heard)
+            self._stop_listening = self._driver.listen(self._hints.receive)
 
     async def close(self) -> None:
         if self._stop_listening is not None:
@@ -129,7 +129,7 @@ class KeyValueStore:
         if self._driver.epoch != self._epoch:
             await self._enter_epoch()
         created, news = await self._starts.create(intents, lease, self._time())
-        self._hints.tell(news)
+        self._hints.send_news(news)
         return created
 
     async def claim(self, request: ClaimRequest) -> Claimed:
@@ -169,7 +169,7 @@ class KeyValueStore:
         writer = BatchWriter(self._decisions, self._held, asked_at)
         verdicts = await writer.write(checkpoints)
         self._following.sync(verdicts.now, asked_at)
-        self._hints.tell(writer.news)
+        self._hints.send_news(writer.news)
         return verdicts
 
     def renew(self, worker: WorkerRecord, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
@@ -205,7 +205,7 @@ class KeyValueStore:
             decided = await self._decisions.decide(operation, reads, follow=follow)
         except OddRow as error:
             raise Unreadable(f"the store has something that cannot be read: {error}") from error
-        self._hints.tell(decided.news)
+        self._hints.send_news(decided.news)
         return decided.answer
 
     # Reading
@@ -284,4 +284,4 @@ class KeyValueStore:
     # Hints
 
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
-        return self._hints.listen(listener)
+        return self._hints.add(listener)

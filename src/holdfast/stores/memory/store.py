@@ -6,7 +6,6 @@ thread, and for other event loops, each in its own thread.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from holdfast.core.model import AuditFact, Entry, Holding, Intent, WorkerRecord
 from holdfast.core.ports import Finding, Pruned, Report, SchemaStatus
 from holdfast.core.questions import Awaited, Details, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
-from holdfast.stores.loops import call_on
+from holdfast.stores.loops import Listeners
 from holdfast.stores.memory import claims, pruning, reads
 from holdfast.stores.memory.state import State
 from holdfast.stores.memory.transfers import MemoryTransfer
@@ -41,7 +40,7 @@ class MemoryStore:
         self._lock = threading.RLock()
         self._state = State()
         self._unit = StateUnit(self._state)
-        self._listeners: list[tuple[asyncio.AbstractEventLoop, Callable[[Hint], None]]] = []
+        self._listeners: Listeners[Hint] = Listeners()
 
     @property
     def database(self) -> None:
@@ -73,7 +72,7 @@ class MemoryStore:
             try:
                 yield self._unit
             finally:
-                self._tell()
+                self._send_hint()
 
     # Writing
 
@@ -141,18 +140,10 @@ class MemoryStore:
     # Hints
 
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
-        subscription = (asyncio.get_running_loop(), listener)
         with self._lock:
-            self._listeners.append(subscription)
-        return lambda: self._forget(subscription)
+            return self._listeners.add(listener)
 
-    def _forget(self, subscription: tuple[asyncio.AbstractEventLoop, Callable[[Hint], None]]) -> None:
-        with self._lock:
-            if subscription in self._listeners:
-                self._listeners.remove(subscription)
-
-    def _tell(self) -> None:
+    def _send_hint(self) -> None:
         hint, self._state.news = self._state.news.hint(), News()
         if hint is not None:
-            for loop, listener in self._listeners:
-                call_on(loop, listener, hint)
+            self._listeners.send(hint)

@@ -1,11 +1,10 @@
 """The Redis driver of the key-value store: runs are kept on a Redis or Valkey server.
 
 Only `store_urls`, `holdfast_bench` and `testing` import this package, and only this package imports `hiredis`. Start
-with `driver`, which has the calls that the key-value store needs. Each is one script in `lua`; `commits`, `loads`,
-`claims` and `renewals` make its arguments and read its answer. `connector` makes connections (`loop_connection` and
-`blocking_connection`), each of which begins with a `handshake` and a check of the `epochs`. `hints` is the
-subscription to messages from all processes. `settings` knows which servers are safe, `checkup` tells about one.
-`administration` works without an open store.
+with `driver`, which has the calls that the key-value store needs. Each is one script in `lua`; `requests` makes its
+arguments and reads its reply. `connector` makes `connections`, each of which begins with a handshake (`server`) and a
+check of the `epochs`. `renewals` has a connection of its own, and so has `hints`, the subscription to messages from all
+processes. `server` knows which servers are safe.
 """
 
 from holdfast.core.clock import Clock

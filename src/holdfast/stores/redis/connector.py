@@ -9,10 +9,8 @@ from collections.abc import Callable
 from holdfast.core.errors import StoreUnavailable
 from holdfast.stores.reachability import Reachability
 from holdfast.stores.redis.address import RedisAddress
-from holdfast.stores.redis.blocking_connection import BlockingConnection
-from holdfast.stores.redis.conversation import Conversation
+from holdfast.stores.redis.connections import BlockingConnection, Conversation, LoopConnection
 from holdfast.stores.redis.errors import ConnectionLost, HandshakeBroken, ServerError, Silence, unavailable
-from holdfast.stores.redis.loop_connection import LoopConnection
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
@@ -46,8 +44,8 @@ class RedisConnector:
     async def connect(
         self,
         *,
-        broke: Callable[[Exception], None],
-        heard: Callable[[bytes], None] | None = None,
+        on_break: Callable[[Exception], None],
+        on_message: Callable[[bytes], None] | None = None,
         greeting: Conversation[None] | None = None,
     ) -> LoopConnection:
         """Return a new connection on the running loop. With a `greeting` of its own, it is tried in any case.
@@ -59,7 +57,7 @@ class RedisConnector:
         if greeting is None:
             self._reachability.check()
         try:
-            connection = await self._opened(broke, heard, greeting or self._greeting())
+            connection = await self._opened(on_break, on_message, greeting or self._greeting())
         except _FAILURES as error:
             raise self._reachability.failed(unavailable(self.address, error)) from error
         self._reachability.worked()
@@ -85,18 +83,25 @@ class RedisConnector:
 
     def translated(self, error: BaseException) -> BaseException:
         """Return the error to raise to the caller, `from` the given one."""
-        told = unavailable(self.address, error)
-        return self._reachability.noted(told) if isinstance(error, ConnectionLost | Silence) else told
+        translated = unavailable(self.address, error)
+        return self._reachability.noted(translated) if isinstance(error, ConnectionLost | Silence) else translated
 
     # Opening
 
     async def _opened(
-        self, broke: Callable[[Exception], None], heard: Callable[[bytes], None] | None, greeting: Conversation[None]
+        self,
+        on_break: Callable[[Exception], None],
+        on_message: Callable[[bytes], None] | None,
+        greeting: Conversation[None],
     ) -> LoopConnection:
         address = self.address
 
+        def note_break(error: Exception) -> None:
+            if is_greeted:
+                on_break(error)
+
         def protocol() -> LoopConnection:
-            return LoopConnection(ANSWER_SECONDS, broke=lambda error: broke(error) if is_greeted else None, heard=heard)
+            return LoopConnection(ANSWER_SECONDS, on_break=note_break, on_message=on_message)
 
         is_greeted = False
         async with asyncio.timeout(CONNECT_SECONDS):

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -22,31 +22,36 @@ from holdfast.core.model import Holding
 from holdfast.core.ports import Finding
 from holdfast.stores.kv.driver import Answers, ClaimAnswer, Committed, Gain, Part, Read, Renewed
 from holdfast.stores.kv.migrations import MIGRATIONS
-from holdfast.stores.redis import checkup
+from holdfast.stores.redis import server
 from holdfast.stores.redis.address import RedisAddress
-from holdfast.stores.redis.administration import fields_of
-from holdfast.stores.redis.claims import claim_arguments, found_of
-from holdfast.stores.redis.commits import (
+from holdfast.stores.redis.connections import Conversation, LoopConnection, asked, is_unknown_script, packed
+from holdfast.stores.redis.connector import RedisConnector
+from holdfast.stores.redis.epochs import LOG, Epochs, identity_advice, run_id_of
+from holdfast.stores.redis.errors import ConnectionLost, ServerError, Silence, is_lasting
+from holdfast.stores.redis.hints import RedisHints
+from holdfast.stores.redis.renewals import Renewals
+from holdfast.stores.redis.requests import (
     CommitCall,
     CommitReply,
+    claim_arguments,
     commit_reply,
     first_name,
+    found_of,
     in_calls,
+    load_answer,
+    load_arguments,
     written_names,
 )
-from holdfast.stores.redis.connector import RedisConnector
-from holdfast.stores.redis.conversation import Conversation, is_unknown_script, packed
-from holdfast.stores.redis.epochs import LOG, Epochs
-from holdfast.stores.redis.errors import ConnectionLost, ServerError, Silence, is_lasting
-from holdfast.stores.redis.handshake import handshake, parsed_info
-from holdfast.stores.redis.hints import HintListener, RedisHints
-from holdfast.stores.redis.identity import identity_advice, run_id_of
-from holdfast.stores.redis.keys import Keys
-from holdfast.stores.redis.loads import load_answer, load_arguments
-from holdfast.stores.redis.loop_connection import LoopConnection
-from holdfast.stores.redis.renewals import Renewals
-from holdfast.stores.redis.scripts import Argument, LuaScript, lua_scripts
-from holdfast.stores.redis.settings import ServerSettings, inspection, refuse_unsafe, unknown_settings, unsafe
+from holdfast.stores.redis.scripts import Argument, Keys, LuaScript, lua_scripts
+from holdfast.stores.redis.server import (
+    ServerSettings,
+    handshake,
+    inspection,
+    parsed_info,
+    refuse_unsafe,
+    unknown_settings,
+    unsafe,
+)
 
 ATTEMPTS = 3
 """Number of times that a call is tried, if its connection breaks."""
@@ -112,7 +117,9 @@ class RedisDriver:
             self._pid, self._loop = os.getpid(), asyncio.get_running_loop()
             self._renewals.open()
             try:
-                self._connection = await self._connector.connect(broke=self._broke, greeting=self._first_greeting())
+                self._connection = await self._connector.connect(
+                    on_break=self._note_break, greeting=self._first_greeting()
+                )
                 await self._hints.start()
             except BaseException:
                 await self.close()
@@ -141,7 +148,7 @@ class RedisDriver:
             connection.close()
 
     async def begin_epoch(self) -> None:
-        """Begin a new epoch: all leases end, and all drivers connect again and look at the schema number."""
+        """Begin a new epoch: all leases end, and all drivers connect again and check the schema number."""
         await self._converse(self._new_epoch)
 
     def _new_epoch(self) -> Conversation[None]:
@@ -238,12 +245,12 @@ class RedisDriver:
 
     # Hints
 
-    def listen(self, heard: HintListener) -> Callable[[], None]:
-        """Call `heard` on the running event loop for each hint, from this process or another one, until stopped.
+    def listen(self, on_hint: Callable[[bytes], None]) -> Callable[[], None]:
+        """Call `on_hint` on the running event loop for each hint, from this process or another one, until stopped.
 
         An empty hint means that hints may have been missed: anything may have changed.
         """
-        return self._hints.listen(heard)
+        return self._hints.add(on_hint)
 
     # Checking
 
@@ -254,7 +261,7 @@ class RedisDriver:
         info = {} if isinstance(replies[0], ServerError) else parsed_info(replies[0])
         lines = [] if isinstance(replies[1], ServerError) else replies[1]
         settings = await self._converse(lambda: inspection(info))
-        return list(checkup.findings(self._address, settings, info, lines))
+        return list(server.findings(self._address, settings, info, lines))
 
     # Calls
 
@@ -289,7 +296,7 @@ class RedisDriver:
         raise self._connector.translated(failure) from failure
 
     async def _converse(self, conversation: Callable[[], Conversation[Any]]) -> Any:
-        """Carry out a conversation that only reads."""
+        """Execute a conversation that only reads."""
         self._check_open()
         connection = await self._connected()
         try:
@@ -322,16 +329,16 @@ class RedisDriver:
         settings = yield from inspection(info)
         refuse_unsafe(self._address, settings)
         yield from self._epochs.check(info)
-        self._tell(settings, has_identity=bool(run_id_of(info)))
+        self._log_settings(settings, has_identity=bool(run_id_of(info)))
 
-    def _tell(self, settings: ServerSettings, *, has_identity: bool) -> None:
-        """Log what the server may lose, and what it does not tell."""
+    def _log_settings(self, settings: ServerSettings, *, has_identity: bool) -> None:
+        """Log what the server may lose, and what it does not show."""
         shown = self._address.shown
         if not has_identity:
             _log.warning("%s %s", shown, identity_advice(self._address))
         if unknown := unknown_settings(settings):
             _log.warning(
-                "%s does not tell %s to this user, so the store could not check them; %s must be noeviction",
+                "%s does not show %s to this user, so the store could not check them; %s must be noeviction",
                 shown,
                 ", ".join(unknown),
                 "maxmemory-policy",
@@ -352,13 +359,13 @@ class RedisDriver:
         return await asyncio.shield(self._connecting)
 
     async def _connect(self) -> LoopConnection:
-        connection = self._connection = await self._connector.connect(broke=self._broke)
+        connection = self._connection = await self._connector.connect(on_break=self._note_break)
         with suppress(ConnectionLost, Silence, ServerError):  # the next call finds out
             await connection.converse(self._inspection())
         return connection
 
     def _inspection(self) -> Conversation[None]:
-        """Look at the settings again, and log it if they are no longer safe: the server may have been replaced.
+        """Check the settings again, and log it if they are no longer safe: the server may have been replaced.
 
         The store goes on. It would not save any run by giving up the results that its workers have in memory.
         """
@@ -375,7 +382,7 @@ class RedisDriver:
         if not task.cancelled():
             task.exception()  # its callers get it, if there are any left
 
-    def _broke(self, error: Exception) -> None:
+    def _note_break(self, error: Exception) -> None:
         connection = self._connection
         # Servers may close idle connections. If the server is gone, the next call finds out.
         if connection is not None and connection.was_busy:
@@ -399,3 +406,51 @@ class RedisDriver:
 def _tolerated(*commands: bytes) -> Conversation[list[Any]]:
     """Send commands together, and return replies and errors."""
     return (yield list(commands))
+
+
+# Without an open store: these begin no epoch and make no keys
+
+
+T = TypeVar("T")
+
+_KEYS_AT_ONCE = 1_000
+"""Number of keys of the database that one call examines, so that it does not stop the server for long."""
+
+
+def fields_of(address: RedisAddress, partition: str, fields: Sequence[str]) -> dict[str, bytes]:
+    """Return those fields of a partition that exist. Blocking."""
+    key = Keys(address.prefix).of(partition)
+    (values,) = _execute(address, asked(packed("HMGET", key, *fields)))
+    return {field: value for field, value in zip(fields, values, strict=True) if value is not None}
+
+
+def erase(url: str) -> None:
+    """Remove all keys of a namespace, for good. Blocking. No process may use the namespace meanwhile."""
+    address = RedisAddress.of(url)
+    _execute(address, _erasure(address.prefix))
+
+
+def _erasure(prefix: str) -> Conversation[None]:
+    cursor = b"0"
+    while True:
+        # The characters of a namespace have no meaning in a pattern.
+        ((cursor, keys),) = yield from asked(packed("SCAN", cursor, "MATCH", f"{prefix}*", "COUNT", _KEYS_AT_ONCE))
+        if keys:
+            yield from asked(packed("UNLINK", *keys))
+        if cursor == b"0":
+            return
+
+
+def _execute(address: RedisAddress, conversation: Conversation[T]) -> T:
+    connector = RedisConnector(address, lambda: _greeting(address))
+    connection = connector.connect_blocking()
+    try:
+        return connection.converse(conversation)
+    except (ConnectionLost, Silence, ServerError) as error:
+        raise connector.translated(error) from error
+    finally:
+        connection.close()
+
+
+def _greeting(address: RedisAddress) -> Conversation[None]:
+    yield from handshake(address)

@@ -1,18 +1,32 @@
 """Epochs: a namespace begins a new epoch when its server was restarted or replaced, and all leases of the old one end.
 
-A migration that older workers do not understand begins one, too: so each client looks at the schema number again.
+A migration that older workers do not understand begins one, too: so each client checks the schema number again.
 
 A server that comes back may have forgotten writes that it had confirmed. So every client compares the server with the
-one that the namespace knows, on each new connection and before anything else. `identity` explains how it recognizes a
-server, and `epoch.lua` what happens if it is another one.
+one that the namespace knows, on each new connection and before anything else. `epoch.lua` says what happens if it is
+another one.
+
+A server is known by its `run_id`, which is new for each process. Some users may not call INFO, and some services do not
+show it. For those a *witness* stands for it: a script with a random text, because a server keeps its scripts in memory
+only. A namespace notes both, under one epoch. So clients of both kinds agree on an unchanged server:
+
+- A client that knows the run id believes the noted one. If none is noted, a client without it began the epoch and left
+  a witness: if that is on the server, the run id is added.
+- A client without the run id believes the noted witness. If that is not on the server, the server is another one, or
+  its scripts were removed. If none is noted, a client with the run id began the epoch. Then a client that has never
+  worked in this epoch only leaves a witness: it has lost nothing.
+
+A client that has worked in an epoch accepts no witness but the one that it knows. Another one may be from a new client,
+after a failover that was not noticed yet. So each client that may have lost something notices it.
 """
 
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -22,10 +36,9 @@ from holdfast.core.ports import SchemaStatus
 from holdfast.stores.kv.migrations import OLDEST_FIELD
 from holdfast.stores.migrations import check
 from holdfast.stores.redis.address import RedisAddress
-from holdfast.stores.redis.conversation import Conversation, asked, packed, scripted
-from holdfast.stores.redis.identity import ServerIdentity, recognized, run_id_of
-from holdfast.stores.redis.keys import Keys
-from holdfast.stores.redis.scripts import LuaScript
+from holdfast.stores.redis.connections import Conversation, asked, is_unknown_script, packed, scripted
+from holdfast.stores.redis.errors import ServerError
+from holdfast.stores.redis.scripts import Keys, LuaScript, script_sha
 
 RELEASED_AT_ONCE = 500
 """Maximum number of leases that one call makes void, so that it does not stop the server for long."""
@@ -40,7 +53,7 @@ class EpochLine(msgspec.Struct, frozen=True):
     """The beginning of an epoch: when, after which one, and how many leases it made void.
 
     `version` is the last version that the server knew; 0 if the namespace was empty. `lost` is how many confirmed
-    versions above it were lost, as far as clients have told.
+    versions above it were lost, as far as clients have reported.
     """
 
     at: Micros
@@ -158,3 +171,64 @@ class Epochs:
             "1 lease was" if released == 1 else f"{released:,} leases were",
             f"; at least {lost} confirmed writes were lost" if lost else "",
         )
+
+
+# The identity of a server
+
+
+class ServerIdentity(NamedTuple):
+    """The names of a server: its run id and its witness, each empty if it is not known."""
+
+    run_id: bytes = b""
+    witness: bytes = b""
+
+
+def run_id_of(info: Mapping[str, str]) -> bytes:
+    """Return the run id that a server shows; empty if it does not."""
+    run_id = info.get("run_id", "")
+    return run_id.encode() if run_id.strip("0") else b""
+
+
+def identity_advice(address: RedisAddress) -> str:
+    """Return what it means that a server does not show its run id, and what to do."""
+    return (
+        "does not show its run_id to this user (INFO): a restart or failover is recognized by a script that the store "
+        "left on the server, so SCRIPT FLUSH ends all leases, and a new process may notice a failover late; run: "
+        f"ACL SETUSER {address.user or 'default'} +info"
+    )
+
+
+def recognized(
+    noted: ServerIdentity, run_id: bytes, own_witness: bytes | None
+) -> Conversation[tuple[bool, ServerIdentity]]:
+    """Compare the server with the noted one: return True if it is the same, and the names to note.
+
+    `own_witness` is the one that this client knows for the noted epoch (empty if it has none), or None if it has not
+    worked in that epoch.
+    """
+    if run_id:
+        is_same = noted.run_id == run_id if noted.run_id else (yield from _has_witness(noted.witness))
+        return is_same, ServerIdentity(run_id, noted.witness if is_same else b"")
+    is_known = own_witness is None or own_witness == noted.witness
+    if is_known and noted.witness and (yield from _has_witness(noted.witness)):
+        return True, noted
+    # Without any evidence, only a client that has nothing to lose takes it for the same server.
+    is_same = own_witness is None and bool(noted.run_id) and not noted.witness
+    return is_same, ServerIdentity(noted.run_id if is_same else b"", (yield from _new_witness()))
+
+
+def _has_witness(witness: bytes) -> Conversation[bool]:
+    if not witness:
+        return False
+    # It is run, because servers remove scripts that were not used for long.
+    (reply,) = yield [packed("EVALSHA", witness, 0)]
+    if isinstance(reply, ServerError) and not is_unknown_script(reply):
+        raise reply
+    return not isinstance(reply, ServerError)
+
+
+def _new_witness() -> Conversation[bytes]:
+    # Not by SCRIPT LOAD: Redis 6.2 writes that to its append-only file, and sends it to replicas.
+    text = f"return '{secrets.token_hex(16)}'"
+    yield from asked(packed("EVAL", text, 0))
+    return script_sha(text).encode()

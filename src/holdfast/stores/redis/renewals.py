@@ -12,13 +12,11 @@ from holdfast.core.model import Holding
 from holdfast.core.verbs import StopRequest
 from holdfast.stores.kv import names
 from holdfast.stores.kv.driver import Renewed
-from holdfast.stores.redis.blocking_connection import BlockingConnection
+from holdfast.stores.redis.connections import BlockingConnection, scripted
 from holdfast.stores.redis.connector import RedisConnector
-from holdfast.stores.redis.conversation import scripted
 from holdfast.stores.redis.epochs import Epochs
 from holdfast.stores.redis.errors import ConnectionLost, ServerError, Silence
-from holdfast.stores.redis.keys import Keys
-from holdfast.stores.redis.scripts import LuaScript
+from holdfast.stores.redis.scripts import Keys, LuaScript
 
 RUNS_AT_ONCE = 1_000
 """Maximum number of leases that one call renews, so that a call does not stop the server for long."""

@@ -133,3 +133,29 @@ def lua_scripts() -> LuaScripts:
 def script_sha(text: str) -> str:
     """Return the name under which a server keeps a script."""
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+# Keys: all keys of a namespace have its name in braces, so they are in one slot
+
+
+VERSIONS = "#"
+"""The counter of versions."""
+MARKS = "x"
+"""A key that exists while there may be marks. The mark of a partition has the name `x:<partition>`."""
+
+
+class Keys:
+    """The keys of one namespace."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.channel = f"{prefix}hints"
+        """The channel of hints."""
+        self.meta = prefix + names.META
+        self.versions = prefix + VERSIONS
+        self.of_epoch = tuple(
+            prefix + name for name in (names.META, VERSIONS, "epochs", names.EVENT_NUMBERS, names.LETTER_NUMBERS)
+        )
+
+    def of(self, name: str) -> str:
+        return self.prefix + name

@@ -17,11 +17,11 @@ async def test_a_signal_is_heard_although_thousands_of_hints_arrive_at_once() ->
     """After a process was stopped for a while, the loop reads all hints that came meanwhile in one round."""
     hints, heard, is_told = KvHints(), list[Hint](), asyncio.Event()
     loop = asyncio.get_running_loop()
-    stop = hints.listen(heard.append)
+    stop = hints.add(heard.append)
     loop.add_signal_handler(signal.SIGUSR1, is_told.set)
     try:
         for _ in range(HINTS):
-            hints.heard(b"")
+            hints.receive(b"")
         os.kill(os.getpid(), signal.SIGUSR1)
         while len(heard) < HINTS:
             await asyncio.sleep(0)
@@ -37,9 +37,9 @@ async def test_a_signal_is_heard_although_thousands_of_hints_arrive_at_once() ->
 async def test_a_listener_of_another_loop_gets_hints_there() -> None:
     hints, here = KvHints(), asyncio.get_running_loop()
     heard: asyncio.Future[Hint] = here.create_future()
-    stop = hints.listen(heard.set_result)
+    stop = hints.add(heard.set_result)
 
-    await asyncio.to_thread(hints.heard, b"")
+    await asyncio.to_thread(hints.receive, b"")
 
     assert (await heard).is_foreign
     stop()

@@ -8,8 +8,16 @@ import msgspec
 import pytest
 
 from holdfast.stores.kv.driver import Fields, Gain, Lowest, Part, Range, Reserve
-from holdfast.stores.redis.commits import CALL_BYTES, PARTS_AT_ONCE, commit_reply, in_calls, written_names
-from holdfast.stores.redis.loads import load_answer, load_arguments, partition_of
+from holdfast.stores.redis.requests import (
+    CALL_BYTES,
+    PARTS_AT_ONCE,
+    commit_reply,
+    in_calls,
+    load_answer,
+    load_arguments,
+    partition_of,
+    written_names,
+)
 from holdfast.stores.redis.scripts import lua_scripts
 
 

@@ -9,10 +9,8 @@ from hiredis import Reader
 
 from holdfast.core.errors import InvalidRequest
 from holdfast.stores.redis.address import RedisAddress
-from holdfast.stores.redis.checkup import findings
 from holdfast.stores.redis.errors import ServerError
-from holdfast.stores.redis.handshake import parsed_info
-from holdfast.stores.redis.settings import ServerSettings, inspection, refuse_unsafe
+from holdfast.stores.redis.server import ServerSettings, findings, inspection, parsed_info, refuse_unsafe
 
 ADDRESS = RedisAddress.of("redis://db")
 SAFE = {

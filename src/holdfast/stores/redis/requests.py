@@ -1,17 +1,149 @@
-"""Commits: how parts become calls of `commit.lua`, and how its answer is read. It is the hot path of all writes."""
+"""Requests: how each call of the driver becomes the arguments of a script, and how its reply is read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple, assert_never
 
 import msgspec
 
+from holdfast.core.checkpoint import ClaimRequest
 from holdfast.core.clock import Micros
-from holdfast.stores.kv.driver import Gain, Part
+from holdfast.stores.kv.driver import (
+    AllFields,
+    ClaimAnswer,
+    ClaimedRun,
+    Fields,
+    Gain,
+    Log,
+    Lowest,
+    Part,
+    Partition,
+    Range,
+    Read,
+    Reserve,
+    Size,
+)
 from holdfast.stores.kv.names import META
-from holdfast.stores.redis.keys import MARKS
+from holdfast.stores.redis.scripts import MARKS, Argument
+
+_NO_BOUND = "+inf"
+
+
+# Loads
+
+
+def load_arguments(reads: Sequence[Read], prefix: str) -> tuple[list[str], list[Argument]]:
+    """Return the keys and arguments of reads. `load.lua` describes their order."""
+    keys: list[str] = []
+    arguments: list[Argument] = []
+    for read in reads:
+        match read:
+            case Fields():
+                keys.append(prefix + read.partition)
+                arguments += ("F", len(read.fields), *read.fields)
+            case AllFields():
+                keys.append(prefix + read.partition)
+                arguments += ("X", read.without) if read.without else ("W",)
+            case Range():
+                keys.append(prefix + read.index)
+                low, high = f"[{read.low}" if read.low else "-", f"({read.high}" if read.high else "+"
+                arguments += ("V" if read.is_reverse else "R", low, high, read.limit)
+            case Lowest():
+                keys.append(prefix + read.index)
+                arguments += ("L", read.limit, "" if read.is_due else _NO_BOUND)
+            case Size():
+                keys.append(prefix + read.index)
+                arguments += ("S", "" if read.is_due else _NO_BOUND)
+            case Log():
+                keys.append(prefix + read.log)
+                arguments.append("G")
+            case Reserve():
+                keys.append(prefix + read.counter)
+                arguments += ("N", read.count)
+            case _:
+                assert_never(read)
+    return keys, arguments
+
+
+def load_answer(read: Read, reply: Any) -> object:
+    """Return the answer to a read."""
+    match read:
+        case Fields():
+            found = zip(read.fields, reply[1:], strict=True)
+            return Partition(int(reply[0] or 0), {name: value for name, value in found if value is not None})
+        case AllFields():
+            return partition_of(reply)
+        case Range():
+            return [member.decode() for member in reply]
+        case Lowest():
+            flat = iter(reply)
+            return [(member.decode(), _score(score)) for member, score in zip(flat, flat, strict=True)]
+        case Size():
+            return reply
+        case Log():
+            return reply
+        case Reserve():
+            return range(reply - read.count + 1, reply + 1)
+        case _:
+            assert_never(read)
+
+
+def partition_of(flat: Sequence[bytes]) -> Partition:
+    """Return a partition from the flat fields and values of its hash. The version is the field without a name."""
+    if not flat:
+        return Partition(0, {})
+    pieces = iter(flat)
+    fields = {name.decode(): value for name, value in zip(pieces, pieces, strict=True)}
+    return Partition(int(fields.pop("", 0)), fields)
+
+
+def _score(text: bytes) -> int:
+    try:
+        return int(text)
+    except ValueError:  # the server writes large numbers with an exponent
+        return int(float(text))
+
+
+# Claims
+
+
+def claim_arguments(request: ClaimRequest) -> list[Argument]:
+    """Return the arguments of a claim: `claim.lua` describes their order."""
+    return [
+        request.id,
+        request.worker,
+        request.limit,
+        request.lease,
+        request.python,
+        int(request.may_suspect),
+        int(request.is_repeat),
+        request.shares.since_new,
+        request.shares.since_child,
+        *dict.fromkeys(request.types),
+    ]
+
+
+def found_of(reply: list[Any]) -> tuple[ClaimAnswer, int]:
+    """Read the answer to a claim. The second value is the version that was written, or 0."""
+    now, version, next_ready_at, limited, runs, odd = reply
+    found = ClaimAnswer(
+        now=now,
+        runs=[_claimed_run(*run) for run in runs],
+        next_ready_at=next_ready_at,
+        limited=tuple(type.decode() for type in limited),
+        odd=tuple(run_id.decode() for run_id in odd),
+    )
+    return found, version
+
+
+def _claimed_run(run_id: bytes, head: list[bytes], history: list[bytes], inbox: list[bytes]) -> ClaimedRun:
+    return ClaimedRun(run_id.decode(), partition_of(head), partition_of(history), partition_of(inbox).fields)
+
+
+# Commits: the hot path of all writes
+
 
 PARTS_AT_ONCE = 500
 """Maximum number of parts in one call, so that a call does not stop the server for long."""
