@@ -45,8 +45,8 @@ SQLITE = (
         edits=(
             Edit(
                 _CLAIMS,
-                "    where worker = ?\n      and ready_at <= ?\n",
-                "    where worker = ?\n      and (ready_at <= ? or true)\n",
+                "ready_at, id\n    from run indexed by run_held\n    where worker = ?\n      and ready_at <= ?\n",
+                "ready_at, id\n    from run indexed by run_held\n    where worker = ?\n      and (ready_at <= ? or true)\n",
             ),
         ),
         caught_by=(Catch("model on SQLite"),),
@@ -108,7 +108,7 @@ SQLITE = (
         edits=(
             Edit(
                 "stores/sqlite/writer.py",
-                "            if len(jobs) == 1 or concerns_everybody(error):\n",
+                "            if len(jobs) == 1 or concerns_all_operations(error):\n",
                 "            if jobs:\n",
             ),
         ),

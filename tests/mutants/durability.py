@@ -51,7 +51,7 @@ SQLITE = (
             Edit(
                 "stores/sqlite/writer.py",
                 '            transaction.flush()\n            connection.execute("commit")\n',
-                '            transaction.flush()\n            tell(outcomes)\n            time.sleep(0.5)\n            connection.execute("commit")\n',
+                '            transaction.flush()\n            deliver(outcomes)\n            time.sleep(0.5)\n            connection.execute("commit")\n',
             ),
         ),
         caught_by=(_POWER_CUT,),
@@ -59,7 +59,7 @@ SQLITE = (
     Mutant(
         name="sqlite-user-turns-off-flushing",
         breaks="a ctx.tx function that changes its connection harms no other run",
-        edits=(Edit("stores/sqlite/guard.py", '    {"data_version",', '    {"synchronous", "data_version",'),),
+        edits=(Edit("stores/sqlite/database.py", '    {"data_version",', '    {"synchronous", "data_version",'),),
         caught_by=(
             Catch("transactions", "test_a_forbidden_statement_in_a_transaction_fails_it_at_once_and_leaves_nothing"),
         ),
@@ -91,7 +91,13 @@ SQLITE = (
     Mutant(
         name="sqlite-log-filled-up-without-the-lock",
         breaks="no other process appends to the log while it is filled with zeros",
-        edits=(Edit("stores/sqlite/wal.py", '"begin immediate"', '"begin"'),),
+        edits=(
+            Edit(
+                "stores/sqlite/writer.py",
+                'connection.execute("begin immediate")\n        try:',
+                'connection.execute("begin")\n        try:',
+            ),
+        ),
         caught_by=(Catch("log of SQLite", "test_the_log_is_not_preallocated_while_another_program_writes"),),
     ),
 )

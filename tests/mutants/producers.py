@@ -82,9 +82,7 @@ UNREADABLE = (
         name="sqlite-odd-row-stops-claims",
         breaks="a worker that meets a row it cannot read blocks that run alone",
         edits=(
-            Edit(
-                "stores/sqlite/store.py", "        except unreadable.FAILURES:\n", "        except ZeroDivisionError:\n"
-            ),
+            Edit("stores/sqlite/store.py", "        except reads.FAILURES:\n", "        except ZeroDivisionError:\n"),
         ),
         caught_by=(_CLAIMED,),
     ),

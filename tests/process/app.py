@@ -21,7 +21,7 @@ import apsw
 import msgspec
 
 from holdfast import Context, Holdfast, Registry, Retry, step_info
-from holdfast.stores.sqlite import hint_watcher
+from holdfast.stores.sqlite import hints
 from holdfast.testing.patience import GUARD_SECONDS, wait_until
 from tests.process.ledger import Ledger
 
@@ -268,7 +268,7 @@ async def serve(url: str, registries: Sequence[Registry], *, hints_only: bool, *
     for registry in registries:
         hf.include(registry)
     if hints_only:
-        hint_watcher._SLOW_LOOK_SECONDS = LONG_SECONDS
+        hints._SLOW_POLL_SECONDS = LONG_SECONDS
         options["poll"] = None
     try:
         await hf._local_workers.make(**options).run()

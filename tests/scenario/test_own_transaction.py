@@ -25,7 +25,7 @@ from holdfast import (
     StoreUnavailable,
 )
 from holdfast.app import session_of
-from holdfast.stores.sqlite import hint_watcher
+from holdfast.stores.sqlite import hints
 from holdfast.testing.patience import GUARD_SECONDS
 from tests.stage import url_for
 
@@ -45,7 +45,7 @@ async def sqlite_hf(tmp_path: Path) -> AsyncIterator[Holdfast]:
 @pytest.fixture
 def nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable the search for runs without a hint. Workers of these tests do not poll either."""
-    monkeypatch.setattr(hint_watcher, "_SLOW_LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(hints, "_SLOW_POLL_SECONDS", 3600.0)
 
 
 @asynccontextmanager

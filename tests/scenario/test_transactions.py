@@ -28,7 +28,7 @@ from holdfast import (
     step_info,
 )
 from holdfast.app import session_of
-from holdfast.stores.sqlite import user_transactions
+from holdfast.stores.sqlite import database
 from holdfast.testing.faults import FaultyStore
 from holdfast.testing.harness import Harness
 from holdfast.testing.patience import guard, guarded, until, wait_for
@@ -416,7 +416,7 @@ async def test_a_transaction_that_takes_too_long_is_a_failed_attempt(
     async with sqlite_bank.open() as h:
         prepare(h)
         with monkeypatch.context() as hasty:
-            hasty.setattr(user_transactions, "LIMIT_SECONDS", 0.15)
+            hasty.setattr(database, "LIMIT_SECONDS", 0.15)
             told = await h.execute(save)
         assert told == [
             "TimeoutError 3: the transaction took longer than 0.15 s",

@@ -18,9 +18,9 @@ from holdfast.core.commands import Cancel, EmitEvents, SendMessages
 from holdfast.core.errors import InvalidRequest, KeyConflict, RunNotFound, StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.model import Event, MessageToRun
-from holdfast.stores.sqlite import SqliteStore, jobs
+from holdfast.stores.sqlite import SqliteStore, writer
 from holdfast.stores.sqlite.transaction import Transaction
-from holdfast.stores.sqlite.writer import Writer
+from holdfast.stores.sqlite.writer import Job, Writer
 from holdfast.testing.contract.arrange import a_step, a_worker, an_id, an_intent, checkpoint_for, held, start
 from holdfast.testing.patience import until, wait_for
 
@@ -32,7 +32,7 @@ class Transactions:
         self.sizes: list[int] = []
         transact = writer._transact
 
-        def counting(jobs: list[jobs.Job[Transaction]]) -> object:
+        def counting(jobs: list[Job[Transaction]]) -> object:
             self.sizes.append(len(jobs))
             return transact(jobs)
 
@@ -175,7 +175,7 @@ async def test_a_caller_gives_up_in_time_and_an_operation_not_started_is_not_exe
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with busy(store):
-        monkeypatch.setattr(jobs, "ANSWER_SECONDS", 0.02)
+        monkeypatch.setattr(writer, "ANSWER_SECONDS", 0.02)
         with pytest.raises(StoreUnavailable, match=r"did not answer within 0\.02 s"):
             await store.create([an_intent(1)])
         with pytest.raises(StoreUnavailable, match=r"did not answer within 0\.02 s"):
@@ -201,7 +201,7 @@ async def test_a_cancelled_caller_disturbs_no_other(store: SqliteStore) -> None:
 
 async def test_the_wal_is_copied_back_between_batches(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store._writer._wal, "_limit", 20)
-    monkeypatch.setattr("holdfast.stores.sqlite.wal.PAGES", 20)
+    monkeypatch.setattr("holdfast.stores.sqlite.writer.WAL_PAGES", 20)
     payload = '"' + "x" * 4_000 + '"'
 
     for number in range(60):

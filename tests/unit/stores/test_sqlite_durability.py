@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.core.checkpoint import Hold
 from holdfast.core.commands import SendMessages
-from holdfast.stores.sqlite import SqliteStore, wal
+from holdfast.stores.sqlite import SqliteStore, writer
 from holdfast.testing.contract.arrange import a_message, a_step, an_id, an_intent, checkpoint_for, held, write
 from tests.unit.stores.power_cut import Cut, Disk, Sync
 
@@ -62,7 +62,7 @@ def broken(disk: Disk, cut: Cut, folder: Path) -> list[str]:
 async def test_no_accepted_write_is_lost_whenever_the_power_fails(
     disk: Disk, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wal, "PAGES", 20)  # so that the log is copied back in between
+    monkeypatch.setattr(writer, "WAL_PAGES", 20)  # so that the log is copied back in between
     await live(disk, path)
 
     cuts = list(disk.cuts())

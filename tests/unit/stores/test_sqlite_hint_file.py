@@ -9,7 +9,7 @@ import pytest
 from holdfast.core.hint import Hint, News
 from holdfast.core.ids import new_id
 from holdfast.stores.sqlite.files import Files
-from holdfast.stores.sqlite.hint_file import NOTE_BYTES, NOTES, HintFile, mark
+from holdfast.stores.sqlite.hints import NOTE_BYTES, NOTES, HintFile, OwnNotes, mark
 
 LOOK = Hint(is_elsewhere=True)
 HINT = Hint(
@@ -29,14 +29,14 @@ def files(tmp_path: Path) -> Files:
     return files
 
 
-def board(files: Files, sender: str) -> HintFile:
-    board = HintFile(files, sender)
+def board(files: Files) -> HintFile:
+    board = HintFile(files, OwnNotes())
     board.open()
     return board
 
 
 def test_posted_hints_are_read_unchanged_by_others(files: Files) -> None:
-    one, two = board(files, "one"), board(files, "two")
+    one, two = board(files), board(files)
     one.post(HINT)
     one.post(Hint(ready=frozenset({"invoice"})))
 
@@ -48,7 +48,7 @@ def test_posted_hints_are_read_unchanged_by_others(files: Files) -> None:
 
 
 def test_a_process_does_not_read_its_own_hints(files: Files) -> None:
-    one, two = board(files, "one"), board(files, "two")
+    one, two = board(files), board(files)
     one.post(HINT)
     two.post(Hint(ready=frozenset({"invoice"})))
 
@@ -58,7 +58,7 @@ def test_a_process_does_not_read_its_own_hints(files: Files) -> None:
 
 
 def test_a_reader_that_comes_too_late_has_to_query(files: Files) -> None:
-    one, two = board(files, "one"), board(files, "two")
+    one, two = board(files), board(files)
     for _ in range(NOTES + 1):
         one.post(HINT)
 
@@ -69,13 +69,13 @@ def test_a_reader_that_comes_too_late_has_to_query(files: Files) -> None:
 
 
 def test_a_hint_that_does_not_fit_has_to_be_queried(files: Files) -> None:
-    one, two = board(files, "one"), board(files, "two")
+    one, two = board(files), board(files)
     one.post(Hint(ended=frozenset(f"run {number}" for number in range(NOTE_BYTES))))
     assert two.news(0, 1) == LOOK
 
 
 def test_only_posted_hints_take_space(files: Files) -> None:
-    one, two = board(files, "one"), board(files, "two")
+    one, two = board(files), board(files)
     news = News()
     news.ended = {new_id() for _ in range(11)}
     hint = news.hint()
@@ -88,7 +88,7 @@ def test_only_posted_hints_take_space(files: Files) -> None:
 
 @pytest.mark.parametrize("place", [0, 8, 14, 40])
 def test_a_damaged_hint_has_to_be_queried(files: Files, place: int) -> None:
-    one, two = board(files, "one"), board(files, "two")
+    one, two = board(files), board(files)
     one.post(HINT)
     with files.board.open("r+b") as notes:
         notes.seek(place)
@@ -97,7 +97,7 @@ def test_a_damaged_hint_has_to_be_queried(files: Files, place: int) -> None:
 
 
 def test_garbage_in_the_files_harms_no_reader(files: Files) -> None:
-    one, two = board(files, "one"), board(files, "two")
+    one, two = board(files), board(files)
     files.hint.write_bytes(b"\xff" * 100)
     files.board.write_bytes(b"\xff" * 100)
     before = two.heading()
@@ -110,7 +110,7 @@ def test_garbage_in_the_files_harms_no_reader(files: Files) -> None:
 
 
 def test_a_mark_only_says_that_something_happened(files: Files) -> None:
-    one = board(files, "one")
+    one = board(files)
     before = one.heading()
     mark(files)
     after = one.heading()

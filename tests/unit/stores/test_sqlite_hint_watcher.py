@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from holdfast.core.hint import Hint
-from holdfast.stores.sqlite import SqliteStore, hint_watcher
+from holdfast.stores.sqlite import SqliteStore, hints
 from holdfast.testing.contract.arrange import TYPE, an_intent, claim, start
 from holdfast.testing.patience import guarded, until
 
@@ -33,17 +33,17 @@ class Ear:
 
 
 async def listening(store: SqliteStore, ear: Ear) -> Callable[[], None]:
-    """Subscribe `ear`, and wait until the look that this causes is over: it would also report the next commit."""
+    """Subscribe `ear`, and wait until the poll that this causes is over: it would also report the next commit."""
     stop = store.listen(ear)
-    await until("the first look has begun", lambda: store._hint_watcher._looked_at > 0)
-    await claim(store)  # the writer answers only after the look
+    await until("the first poll has begun", lambda: store._hints._polled_at > 0)
+    await claim(store)  # the writer answers only after the poll
     return stop
 
 
 @pytest.fixture
-def slow_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def slow_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable polling, so that only file changes are noticed."""
-    monkeypatch.setattr(hint_watcher, "_SLOW_LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(hints, "_SLOW_POLL_SECONDS", 3600.0)
 
 
 @pytest.fixture
@@ -51,10 +51,10 @@ def no_inotify(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError("no such thing here")
 
-    monkeypatch.setattr(hint_watcher, "_Watch", fail)
+    monkeypatch.setattr(hints, "_Watch", fail)
 
 
-@pytest.mark.usefixtures("slow_look")
+@pytest.mark.usefixtures("slow_poll")
 async def test_a_file_change_is_noticed(store: SqliteStore, other: SqliteStore) -> None:
     ear = Ear()
     stop = await listening(store, ear)
@@ -65,7 +65,7 @@ async def test_a_file_change_is_noticed(store: SqliteStore, other: SqliteStore) 
     stop()
 
 
-@pytest.mark.usefixtures("slow_look")
+@pytest.mark.usefixtures("slow_poll")
 async def test_every_file_change_is_noticed_or_followed_by_one_that_is(store: SqliteStore, other: SqliteStore) -> None:
     ear = Ear()
     stop = await listening(store, ear)
@@ -76,7 +76,7 @@ async def test_every_file_change_is_noticed_or_followed_by_one_that_is(store: Sq
     stop()
 
 
-@pytest.mark.usefixtures("slow_look")
+@pytest.mark.usefixtures("slow_poll")
 async def test_own_commits_are_announced_once_and_precisely(store: SqliteStore) -> None:
     ear = Ear()
     stop = await listening(store, ear)
@@ -90,7 +90,7 @@ async def test_own_commits_are_announced_once_and_precisely(store: SqliteStore) 
     stop()
 
 
-@pytest.mark.usefixtures("slow_look")
+@pytest.mark.usefixtures("slow_poll")
 async def test_many_commits_cause_few_hints(store: SqliteStore, other: SqliteStore) -> None:
     ear = Ear()
     stop = await listening(store, ear)
@@ -101,15 +101,15 @@ async def test_many_commits_cause_few_hints(store: SqliteStore, other: SqliteSto
     await ear.next()
 
     seconds = time.monotonic() - begun
-    assert 1 + ear.heard.qsize() <= seconds * hint_watcher._TOUCHES_A_SECOND + hint_watcher._TOUCHES_AT_ONCE + 2
+    assert 1 + ear.heard.qsize() <= seconds * hints._TOUCHES_A_SECOND + hints._TOUCHES_AT_ONCE + 2
     stop()
 
 
 async def test_a_lost_file_change_is_compensated_by_polling(
     store: SqliteStore, other: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hint_watcher, "_SLOW_LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(other._hint_watcher, "post", lambda _: None)
+    monkeypatch.setattr(hints, "_SLOW_POLL_SECONDS", 0.1)
+    monkeypatch.setattr(other._hints, "post", lambda _: None)
     ear = Ear()
     stop = store.listen(ear)
 
@@ -141,7 +141,7 @@ async def test_a_commit_without_changes_causes_no_hint(store: SqliteStore, other
     stop()
 
 
-@pytest.mark.usefixtures("slow_look")
+@pytest.mark.usefixtures("slow_poll")
 async def test_a_listener_from_before_the_opening_gets_hints_too(tmp_path: Path, other: SqliteStore) -> None:
     early = SqliteStore(tmp_path / "runs.db")
     ear = Ear()
@@ -155,7 +155,7 @@ async def test_a_listener_from_before_the_opening_gets_hints_too(tmp_path: Path,
     await early.close()
 
 
-@pytest.mark.usefixtures("slow_look")
+@pytest.mark.usefixtures("slow_poll")
 async def test_a_listener_that_has_left_gets_nothing_and_leaves_nothing_behind(
     store: SqliteStore, other: SqliteStore
 ) -> None:
@@ -169,19 +169,19 @@ async def test_a_listener_that_has_left_gets_nothing_and_leaves_nothing_behind(
     await asyncio.sleep(0.02)
 
     assert ear.heard.empty()
-    assert store._hint_watcher._watches == {}
+    assert store._hints._watches == {}
 
 
-@pytest.mark.usefixtures("slow_look")
+@pytest.mark.usefixtures("slow_poll")
 async def test_an_idle_store_with_a_listener_polls_rarely(store: SqliteStore) -> None:
     stop = store.listen(Ear())
-    await until("the first look has been taken", lambda: (store._hint_watcher.patience() or 0.0) > 1800)
+    await until("the first poll has been taken", lambda: (store._hints.seconds_to_poll() or 0.0) > 1800)
     stop()
 
-    assert store._hint_watcher.patience() is None
+    assert store._hints.seconds_to_poll() is None
 
 
-@pytest.mark.usefixtures("slow_look")
+@pytest.mark.usefixtures("slow_poll")
 def test_the_watcher_works_on_uvloop(tmp_path: Path) -> None:
     async def main() -> Hint:
         store, other = SqliteStore(tmp_path / "runs.db"), SqliteStore(tmp_path / "runs.db")

@@ -12,54 +12,35 @@ import pytest
 from holdfast.core.questions import Query
 from holdfast.core.states import RunState
 from holdfast.stores.sqlite import (
-    audits,
-    backlogs,
+    catalogue,
     checkpoints,
     claims,
-    dead_letters,
     events,
-    families,
-    flows,
     histories,
-    housekeeping,
     inboxes,
     limits,
-    listing,
-    purging,
+    pruning,
     reads,
     runs,
-    schedules,
     schema,
     transfers,
-    types,
-    waits,
-    workers,
 )
 from holdfast.stores.sqlite.connections import open_for_writing
 
 pytestmark = pytest.mark.long
 
 MODULES = (
-    audits,
-    backlogs,
+    catalogue,
     checkpoints,
     claims,
-    dead_letters,
     events,
-    families,
-    flows,
     histories,
-    housekeeping,
     inboxes,
     limits,
-    purging,
+    pruning,
     reads,
     runs,
-    schedules,
     transfers,
-    types,
-    waits,
-    workers,
 )
 
 # Statements that read everything on purpose.
@@ -70,7 +51,7 @@ READS_EVERYTHING = {
     "_TOPICS",
     "_TYPES",
     "_RULED",
-    "_SUPERSEDED",
+    "_SUPERSEDED_FLOWS",
     "_USES",
     "_STRAY",
     "_RETENTIONS",
@@ -79,7 +60,7 @@ READS_EVERYTHING = {
     "_RAISE",
 }
 
-STATEMENTS = {drop: drop for drop in (*purging._DROPS, *purging._DROPS_SOME)} | {
+STATEMENTS = {drop: drop for drop in (*pruning._DROPS, *pruning._DROPS_SOME)} | {
     f"{module.__name__.rpartition('.')[2]}.{name}": text
     for module in MODULES
     for name, text in vars(module).items()
@@ -95,8 +76,8 @@ CLAIM_PLANS = {
     "claims.NEXT_HOLDER": "run_held (worker>?)",
     "claims.EXPIRED": "run_held (worker=? AND ready_at<?)",
     "claims.NEXT_EXPIRIES": "run_held (worker=? AND ready_at>?)",
-    "backlogs._DUE_IN_LANE": "run_queue (type=? AND priority=? AND rank=? AND ready_at<?)",
-    "backlogs._HELD": "run_held (worker=?)",
+    "claims._DUE_IN_LANE": "run_queue (type=? AND priority=? AND rank=? AND ready_at<?)",
+    "claims._HELD": "run_held (worker=?)",
 }
 
 
@@ -131,25 +112,25 @@ def test_a_claim_seeks_and_never_sorts(connection: apsw.Connection, name: str) -
 
 
 QUEUE_PLANS = {
-    "waits.IN_LINE": "wait_turn (topic=?)",
+    "runs.IN_LINE": "wait_turn (topic=?)",
     "inboxes._EXCLUSIVE": "inbox_exclusive (run_id=?)",
-    "waits.FIRST": "wait_slot (topic=?)",
-    "waits.FIRST_AT_LEVEL": "wait_slot (topic=? AND after=?)",
+    "runs.FIRST_WAIT": "wait_slot (topic=?)",
+    "runs.FIRST_WAIT_AT_LEVEL": "wait_slot (topic=? AND after=?)",
     "events.PENDING": "event_pending (topic=?)",
-    "housekeeping._TO_LOOK_AT": "event_expiry (expires_at=?)",
-    "housekeeping._EXPIRED": "event_expiry (expires_at<?)",
-    "housekeeping._LAST_PENDING_TOO_MANY": "event_pending (topic=?)",
-    "housekeeping._PENDING_TOO_MANY": "event_pending (topic=? AND number<?)",
-    "housekeeping._LAST_OPEN_TOO_MANY": "event_topic (topic=?)",
-    "housekeeping._OPEN_TOO_MANY": "event_topic (topic=?)",
-    "purging._DUE": "run_purge (purge_at<?)",
-    "purging._DUE_OF_TYPE": "run_ended (type=? AND finished_at>? AND finished_at<?)",
-    "purging._NEXT_TYPE": "run_ended (type>?)",
-    "schedules._DUE": "schedule_due ((next_at,name)>(?,?) AND next_at<?)",
-    "schedules._NEXT": "schedule_due (next_at>?)",
-    "flows._OF_TYPE": "sqlite_autoindex_flow_1 (type=?)",
-    "flows._LIST": "sqlite_autoindex_flow_1 ((type,registered_at)>(?,?))",
-    "flows._OLDEST_RUN": "run_type (type=?)",
+    "pruning._NEW_EVENTS": "event_expiry (expires_at=?)",
+    "pruning._EXPIRED": "event_expiry (expires_at<?)",
+    "pruning._LAST_PENDING_TOO_MANY": "event_pending (topic=?)",
+    "pruning._PENDING_TOO_MANY": "event_pending (topic=? AND number<?)",
+    "pruning._LAST_OPEN_TOO_MANY": "event_topic (topic=?)",
+    "pruning._OPEN_TOO_MANY": "event_topic (topic=?)",
+    "pruning._DUE_RUNS": "run_purge (purge_at<?)",
+    "pruning._DUE_RUNS_OF_TYPE": "run_ended (type=? AND finished_at>? AND finished_at<?)",
+    "pruning._NEXT_TYPE": "run_ended (type>?)",
+    "catalogue._DUE_SCHEDULES": "schedule_due ((next_at,name)>(?,?) AND next_at<?)",
+    "catalogue._NEXT_DUE": "schedule_due (next_at>?)",
+    "catalogue._FLOWS_OF_TYPE": "sqlite_autoindex_flow_1 (type=?)",
+    "catalogue._FLOWS": "sqlite_autoindex_flow_1 ((type,registered_at)>(?,?))",
+    "catalogue._OLDEST_RUN": "run_type (type=?)",
     "histories.LEASED": "PRIMARY KEY (run_id=?)",
     "histories._FORGET": "PRIMARY KEY (run_id=? AND location>? AND location<?)",
 }
@@ -182,8 +163,8 @@ QUERIES = {
 @pytest.mark.parametrize("name", QUERIES)
 def test_a_list_is_read_in_the_order_it_is_shown(connection: apsw.Connection, name: str) -> None:
     query, index = QUERIES[name]
-    for conditions, hint in listing._sources(connection, query):
-        steps = plan(connection, listing.statement(conditions, hint, query)[0])
+    for conditions, hint in reads._sources(connection, query):
+        steps = plan(connection, reads.statement(conditions, hint, query)[0])
 
         assert steps[0].endswith(index)
         assert not any("TEMP B-TREE" in step for step in steps)
@@ -191,8 +172,8 @@ def test_a_list_is_read_in_the_order_it_is_shown(connection: apsw.Connection, na
 
 def test_a_list_by_key_or_id_finds_its_few_rows(connection: apsw.Connection) -> None:
     for query, index in ((Query(key="k"), "run_key (key=?)"), (Query(id_prefix="0"), "(id>? AND id<?)")):
-        for conditions, hint in listing._sources(connection, query):
-            assert plan(connection, listing.statement(conditions, hint, query)[0])[0].endswith(index)
+        for conditions, hint in reads._sources(connection, query):
+            assert plan(connection, reads.statement(conditions, hint, query)[0])[0].endswith(index)
 
 
 def test_statements_are_not_planned_again_for_each_value(connection: apsw.Connection) -> None:

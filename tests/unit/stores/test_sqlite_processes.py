@@ -21,7 +21,7 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.model import Lease
 from holdfast.core.questions import CountRuns
-from holdfast.stores.sqlite import SqliteStore, hint_watcher
+from holdfast.stores.sqlite import SqliteStore, hints
 from holdfast.testing.contract.arrange import OTHER_WORKER, an_id, an_intent, claim, start
 from holdfast.testing.patience import GUARD_SECONDS, guard, guarded, until
 
@@ -205,7 +205,7 @@ asyncio.run(main())
 async def test_a_commit_is_noticed_by_another_process_that_does_not_poll(
     path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hint_watcher, "_SLOW_LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(hints, "_SLOW_POLL_SECONDS", 3600.0)
     heard: asyncio.Queue[Hint] = asyncio.Queue()
     with process(EMITTER, path) as emitter:
         assert await asyncio.to_thread(hear, emitter) == "ready"
@@ -289,7 +289,7 @@ async def test_a_store_that_was_never_opened_can_be_opened_in_a_forked_child(pat
 async def test_processes_forked_before_the_store_was_opened_notify_each_other_at_once(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hint_watcher, "_SLOW_LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(hints, "_SLOW_POLL_SECONDS", 3600.0)
     store, is_forked, may_go_on = SqliteStore(path), tmp_path / "forked", tmp_path / "go-on"
 
     async def begin() -> None:

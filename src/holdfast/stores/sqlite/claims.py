@@ -23,7 +23,7 @@ from holdfast.core.checkpoint import Claimed, ClaimRequest
 from holdfast.core.claim_order import BEGUN, NEW
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.limits import PARKED_AT_ONCE
-from holdfast.core.model import Run
+from holdfast.core.model import Backlog, Run
 from holdfast.stores.operations import leases
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.liveness import PROBE_SECONDS, WorkerLocks
@@ -361,3 +361,63 @@ def _free_runs_of(transaction: Transaction, locks: WorkerLocks, worker_id: str, 
     transaction.workers.remove(worker_id)
     transaction.runs.forget_all()
     transaction.after_commit.append(lambda: locks.remove(worker_id))
+
+
+# Backlogs: claimable and held runs are counted as a claim reads the queue, from the head of each lane
+
+
+_DUE_IN_LANE = """
+    select count(*), min(ready_at)
+    from run indexed by run_queue
+    where type = ?
+      and priority = ?
+      and rank = ?
+      and worker is null
+      and ready_at <= ?
+"""
+
+_EXPIRED_OF = """
+    select type, count(*), min(ready_at)
+    from run indexed by run_held
+    where worker = ?
+      and ready_at <= ?
+    group by type
+"""
+
+_HELD = """
+    select count(*)
+    from run indexed by run_held
+    where worker = ?
+"""
+
+
+def backlog(connection: apsw.Connection, now: Micros) -> list[Backlog]:
+    """Count the runs that a worker can claim now, by type: ready runs and runs with an expired lease."""
+    found: dict[str, Backlog] = {}
+    for type, count, since in (*_ready(connection, now), *_expired_leases(connection, now)):
+        known = found.get(type, Backlog(type=type, count=0, since=since))
+        found[type] = Backlog(type=type, count=known.count + count, since=min(known.since, since))
+    return sorted(found.values(), key=lambda one: one.type)
+
+
+def held(connection: apsw.Connection) -> dict[str, int]:
+    """Count the runs that each worker holds."""
+    return {holder: connection.execute(_HELD, (holder,)).get for holder in holders(connection)}
+
+
+def _ready(connection: apsw.Connection, now: Micros) -> Iterator[tuple[str, int, Micros]]:
+    type = ""
+    while (first := connection.execute(NEXT_TYPE, (type,)).fetchone()) is not None:
+        type, *lane = first
+        while lane is not None:
+            priority, rank, _, _ = lane
+            count, since = connection.execute(_DUE_IN_LANE, (type, priority, rank, now)).get
+            if count:
+                yield type, count, since
+            lane = next_lane(connection, type, priority, rank)
+        type += "\0"  # the smallest string greater than this type
+
+
+def _expired_leases(connection: apsw.Connection, now: Micros) -> Iterator[tuple[str, int, Micros]]:
+    for holder in holders(connection):
+        yield from connection.execute(_EXPIRED_OF, (holder, now))

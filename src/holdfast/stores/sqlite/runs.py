@@ -1,18 +1,22 @@
-"""Runs as rows: loaded once per transaction, and written in bulk before a statement reads them."""
+"""Runs as rows, with their waits and their children: loaded once per transaction, and written in bulk."""
 
 # ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from operator import attrgetter
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core import rules
 from holdfast.core.clock import Micros
-from holdfast.core.model import Fence, Run, RunOptions
+from holdfast.core.model import Fence, Run, RunOptions, Wait, group_of
+from holdfast.stores.operations.unit_of_work import OddRow
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.rows import Row
 
@@ -249,3 +253,193 @@ class SqliteRuns:
             self._connection.executemany(_UPDATE_RUN, moved)
         if counted:
             self._connection.executemany(_UPDATE_COUNTS, counted)
+
+
+# Waits
+
+
+_log = logging.getLogger("holdfast.store")
+
+_WAITS = f"""
+    select {rows.WAIT_COLUMNS}
+    from wait
+    where run_id = ?
+    order by place
+"""  # by the primary key
+
+_DROP_WAITS = """
+    delete from wait
+    where run_id = ?
+"""  # by the primary key
+
+_PUT_WAIT = f"""
+    insert into wait (run_id, place, topic, {rows.WAIT_COLUMNS})
+    values (?, ?, ?, {rows.placed(rows.WAIT_COLUMNS)})
+"""
+
+FIRST_WAIT = """
+    select run_id
+    from wait indexed by wait_slot
+    where topic = ?
+      and kind = 'slot'
+      and location = ?
+    order by after, since, run_id
+    limit 1
+"""
+
+FIRST_WAIT_AT_LEVEL = f"""
+    select run_id
+    from wait indexed by wait_slot
+    where topic = ?
+      and kind = 'slot'
+      and location = '{rules.LIMIT_LOCATION}'
+      and after = ?
+    order by since, run_id
+    limit 1
+"""
+
+FOR_EVENT = f"""
+    select run_id, {rows.WAIT_COLUMNS}
+    from wait
+    where topic = ?
+    order by run_id, place
+"""  # wait_topic
+
+IN_LINE = f"""
+    select run_id, {rows.WAIT_COLUMNS}
+    from wait indexed by wait_turn
+    where topic = ?
+      and kind = 'event'
+    order by since, run_id
+"""
+
+
+class SqliteWaits:
+    """The waits of a transaction: those to be written, and those already stored."""
+
+    __slots__ = ("_connection", "pending")
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._connection = transaction.connection
+        self.pending: dict[str, Sequence[Wait]] = {}
+        """Waits not written yet, by run."""
+
+    def of(self, run_id: str) -> Sequence[Wait]:
+        known = self.pending.get(run_id)
+        return (
+            known if known is not None else [rows.wait_of(row) for row in self._connection.execute(_WAITS, (run_id,))]
+        )
+
+    def put(self, run_id: str, waits: Sequence[Wait]) -> None:
+        self.pending[run_id] = waits
+
+    def first(self, queue: str, location: str) -> str | None:
+        self.flush()
+        run_id: str | None = self._connection.execute(FIRST_WAIT, (queue, location)).get
+        return run_id
+
+    def first_at(self, queue: str, level: int) -> str | None:
+        self.flush()
+        run_id: str | None = self._connection.execute(FIRST_WAIT_AT_LEVEL, (queue, level)).get
+        return run_id
+
+    def for_event(self, topic: str) -> Iterator[tuple[str, Sequence[Wait]]]:
+        self.flush()
+        waiting = self._connection.execute(FOR_EVENT, (topic,)).fetchall()
+        for run_id, of_run in groupby(waiting, key=itemgetter(0)):
+            try:
+                waits = [rows.wait_of(row[1:]) for row in of_run]
+            except OddRow as error:
+                _log.warning("event of topic %s skips run %s: %s", topic, run_id, error)
+                continue
+            yield run_id, waits
+
+    def in_line(self, topic: str) -> Iterator[tuple[str, Wait]]:
+        self.flush()
+        for row in self._connection.execute(IN_LINE, (topic,)):
+            try:
+                wait = rows.wait_of(row[1:])
+            except OddRow as error:
+                _log.warning("event of topic %s skips run %s: %s", topic, row[0], error)
+                continue
+            yield row[0], wait
+
+    def flush(self) -> None:
+        """Write the pending waits. Call it before a statement that searches waits by topic."""
+        if not self.pending:
+            return
+        self._connection.executemany(_DROP_WAITS, [(run_id,) for run_id in self.pending])
+        placed = [
+            rows.wait_row(run_id, place, wait)
+            for run_id, waits in self.pending.items()
+            for place, wait in enumerate(waits)
+        ]
+        if placed:
+            self._connection.executemany(_PUT_WAIT, placed)
+        self.pending.clear()
+
+
+# Children
+
+
+_TO_CANCEL = """
+    select id
+    from run
+    where parent_id = ?
+      and on_close = 'cancel'
+      and finished_at is null
+    order by created_at, id
+"""  # run_parent, in its order
+
+_DETACH = """
+    update run
+    set parent_location = null
+    where parent_id = ?
+      and finished_at is null
+"""  # run_parent
+
+_PARKED = """
+    select run.id
+    from run
+    join wait on wait.run_id = run.id
+    where run.parent_id = ?
+      and run.finished_at is null
+      and wait.location = ?
+    order by run.created_at, run.id
+"""  # run_parent, in its order; wait by the primary key
+
+_SEATED = """
+    select run.parent_location
+    from run
+    left join wait on wait.run_id = run.id and wait.location = ?
+    where run.parent_id = ?
+      and run.finished_at is null
+      and wait.run_id is null
+"""  # run_parent; wait by the primary key
+
+
+class SqliteFamilies:
+    """Children, by their parent."""
+
+    __slots__ = ("_transaction",)
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    def to_cancel(self, parent_id: str) -> Sequence[str]:
+        # No flush: a child with an unwritten change may have ended meanwhile, and the caller checks that anyway.
+        return [child_id for (child_id,) in self._transaction.all(_TO_CANCEL, parent_id)]
+
+    def detach(self, parent_id: str) -> None:
+        self._transaction.flush()
+        self._transaction.connection.execute(_DETACH, (parent_id,))
+        self._transaction.runs.forget_all()
+
+    def parked(self, parent_id: str) -> Sequence[str]:
+        self._transaction.flush()
+        return [child_id for (child_id,) in self._transaction.all(_PARKED, parent_id, rules.SLOT_LOCATION)]
+
+    def seated(self, parent_id: str | None, group: str | None) -> int:
+        self._transaction.flush()
+        seated: list[Row] = self._transaction.all(_SEATED, rules.SLOT_LOCATION, parent_id)
+        return sum(group_of(parent_id, location) == group for (location,) in seated)

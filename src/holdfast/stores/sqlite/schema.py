@@ -7,6 +7,8 @@ goes through the steps that it lacks, each in a transaction of its own, after a 
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -22,15 +24,17 @@ from holdfast.core.errors import SchemaOutOfDate, StoreUnavailable
 from holdfast.core.ports import AppliedStep, Report, SchemaStatus
 from holdfast.stores.migrations import Migration, Migrations, check, sql_migrations
 from holdfast.stores.sql_text import filled_in
-from holdfast.stores.sqlite.connections import open_for_reading
-from holdfast.stores.sqlite.errors import unavailable
-from holdfast.stores.sqlite.safety_copy import copy_beside
+from holdfast.stores.sqlite.connections import open_for_reading, unavailable
+from holdfast.stores.sqlite.files import PRIVATE_MODE, utf8_name
 
 BASELINE = 7
 """The schema number of `schema.sql`."""
 
 APPLICATION_ID = 0x484F4C44
 """The mark `HOLD` in the header of every holdfast database."""
+
+_MEGABYTE = 1 << 20
+_PAGES_AT_ONCE = 4_096
 
 _CONSTANTS = {"begun": str(BEGUN), "child": str(CHILD), "new": str(NEW)}
 
@@ -115,17 +119,17 @@ def translated(path: Path, error: Exception, steps: Migrations[str]) -> Exceptio
 
     A statement that does not fit the tables is the first sign that another process has migrated the database.
     """
-    told = unavailable(path, error)
+    translation = unavailable(path, error)
     if isinstance(error, apsw.SQLError):
         try:
             check(status_of_file(path, steps), str(path), may_migrate=True)
         except SchemaOutOfDate as refusal:
-            told = refusal
+            translation = refusal
         except (apsw.Error, StoreUnavailable):
             pass
-    if told is not error:
-        told.__cause__ = error
-    return told
+    if translation is not error:
+        translation.__cause__ = error
+    return translation
 
 
 def prepare(connection: apsw.Connection, path: Path, steps: Migrations[str], report: Report) -> None:
@@ -184,3 +188,52 @@ def _transaction(connection: apsw.Connection) -> Iterator[None]:
         if connection.in_transaction:
             connection.execute("rollback")
         raise
+
+
+def copy_beside(connection: apsw.Connection, path: Path, number: int) -> Path:
+    """Copy a database to `shop.db.before-8`, with what is still in its write-ahead log. Only the owner can read it.
+
+    The copy of an earlier attempt is replaced when the new one is complete.
+
+    Raises:
+        StoreUnavailable: The disk has no space for the copy. Nothing was changed.
+
+    """
+    copy = path.with_name(f"{path.name}.before-{number}")
+    part = copy.with_name(copy.name + ".part")
+    needed = connection.execute("pragma page_count").get * connection.execute("pragma page_size").get
+    free = shutil.disk_usage(path.parent).free
+    if free < needed:
+        raise StoreUnavailable(
+            f"the database {path} cannot be migrated: its copy {copy} needs {needed / _MEGABYTE:,.1f} MiB, and only "
+            f"{free / _MEGABYTE:,.1f} MiB are free on the disk; nothing was changed; free some space and try again"
+        )
+    try:
+        part.unlink(missing_ok=True)
+        os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_MODE))
+        _write(connection, part)
+        part.replace(copy)
+        _sync_directory(copy.parent)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    return copy
+
+
+def _write(connection: apsw.Connection, part: Path) -> None:
+    target = apsw.Connection(utf8_name(part), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        with target.backup("main", connection, "main") as backup:
+            while not backup.done:
+                backup.step(_PAGES_AT_ONCE)
+    finally:
+        target.close()
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make the new name durable."""
+    file = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -1,4 +1,4 @@
-"""The store port on SQLite. It makes no decisions and queries no tables itself: it hands work to threads."""
+"""The store port on SQLite. It makes no decisions and queries no tables itself: it passes work to threads."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, assert_never, cast
 
 import apsw
 from msgspec.structs import replace
 
+from holdfast.core import questions
 from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Created, LeaseRequest, Verdicts
 from holdfast.core.clock import Clock, Micros, SystemClock
-from holdfast.core.commands import Command, EmitEvents, RetireWorker, SendMessages
+from holdfast.core.commands import Command, RetireWorker
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.model import AuditFact, Entry, Holding, Intent, WorkerRecord
 from holdfast.core.ports import Finding, Pruned, Report, SchemaStatus
-from holdfast.core.questions import Awaited, Details, Listing, Query, Stat
+from holdfast.core.questions import AnyQuestion, Awaited, Details, Listing, Query, Question, Stat
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.stores.migrations import Migrations
 from holdfast.stores.operations import commands, leases, pruning, starts, types
-from holdfast.stores.sqlite import answers, checkup, claims, histories, listing, purging, reads, schema, unreadable
+from holdfast.stores.sqlite import catalogue, checkup, claims, events, inboxes, limits, reads, schema
 from holdfast.stores.sqlite.checkpoints import write as write_checkpoints
+from holdfast.stores.sqlite.connections import unavailable
 from holdfast.stores.sqlite.database import SqliteDatabase, check_not_writing
-from holdfast.stores.sqlite.errors import unavailable
 from holdfast.stores.sqlite.files import PRIVATE_MODE, Files
-from holdfast.stores.sqlite.hint_watcher import HintWatcher
+from holdfast.stores.sqlite.hints import FileHints
+from holdfast.stores.sqlite.histories import facts, history
 from holdfast.stores.sqlite.liveness import WorkerLocks, with_deaths
+from holdfast.stores.sqlite.pruning import count_due
 from holdfast.stores.sqlite.readers import Readers
 from holdfast.stores.sqlite.transaction import Transaction
 from holdfast.stores.sqlite.transfers import SqliteTransfer
 from holdfast.stores.sqlite.writer import Writer
 
 A = TypeVar("A")
-
-_SMALL = 8
-"""Maximum number of runs that an operation may handle on the event loop itself."""
 
 _CLOSE_SECONDS = 10.0
 _EXIT_SECONDS = 1.0
@@ -62,10 +62,9 @@ class SqliteStore:
         self._files = Files(Path(path).absolute(), mode)
         self._steps = steps or schema.migrations()
         self._clock: Clock = clock or SystemClock()
-        self._hint_watcher = HintWatcher(self._files)
+        self._hints = FileHints(self._files)
         self._locks = WorkerLocks(self._files.workers)
         self._threads: tuple[Writer, Readers] | None = None
-        self._claimed = 0
         self._opening = asyncio.Lock()
         self._pid: int | None = None
         self._at_exit: weakref.finalize[..., SqliteStore] | None = None
@@ -78,12 +77,12 @@ class SqliteStore:
             if self._threads is not None:
                 return
             self._files.make()
-            writer = Writer(self._files, self._clock, self._hint_watcher, self._locks, self._steps)
+            writer = Writer(self._files, self._clock, self._hints, self._locks, self._steps)
             readers = Readers(self._files, self._steps)
             await writer.start(migrate)
             self._threads = writer, readers
             self._pid = os.getpid()
-            self._hint_watcher.watch(writer.look)
+            self._hints.watch(writer.poll)
             self._at_exit = weakref.finalize(self, _end_threads, writer, readers, self._pid)
             os.register_at_fork(after_in_child=_abandoning(weakref.ref(writer)))
 
@@ -97,7 +96,7 @@ class SqliteStore:
         readers.stop()
         writer.stop()
         await asyncio.to_thread(_join, writer, readers, _CLOSE_SECONDS)
-        self._hint_watcher.end_watches()
+        self._hints.end_watches()
         self._pid = None  # nothing is open now, so a forked child may open the store
 
     def for_another_loop(self) -> SqliteStore:
@@ -115,24 +114,18 @@ class SqliteStore:
     # Writing
 
     async def create(self, intents: Sequence[Intent], lease: LeaseRequest | None = None) -> Created:
-        run = self._writer.run_small if len(intents) == 1 else self._writer.run
-        return await run(lambda unit: starts.create(unit, intents, lease, unit.now()))
+        return await self._writer.run(lambda unit: starts.create(unit, intents, lease, unit.now()))
 
     async def claim(self, request: ClaimRequest) -> Claimed:
-        # A worker whose last claim found few runs probably finds few again.
-        run = self._writer.run_small if self._claimed <= _SMALL else self._writer.run
         try:
-            claimed = await run(lambda unit: claims.claim(unit, self._locks, request))
-        except unreadable.FAILURES:
-            if not await self._writer.run(lambda unit: unreadable.block_due(unit, request.types)):
+            return await self._writer.run(lambda unit: claims.claim(unit, self._locks, request))
+        except reads.FAILURES:
+            if not await self._writer.run(lambda unit: reads.block_due(unit, request.types)):
                 raise
-            claimed = await run(lambda unit: claims.claim(unit, self._locks, request))
-        self._claimed = len(claimed.leases)
-        return claimed
+            return await self._writer.run(lambda unit: claims.claim(unit, self._locks, request))
 
     def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> asyncio.Future[Verdicts]:
-        run = self._writer.run_small if len(checkpoints) == 1 else self._writer.run
-        return run(lambda unit: write_checkpoints(unit, checkpoints))
+        return self._writer.run(lambda unit: write_checkpoints(unit, checkpoints))
 
     def renew(self, worker: WorkerRecord, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
         def operation(unit: Transaction) -> Verdicts:
@@ -145,14 +138,8 @@ class SqliteStore:
         if not is_dry_run:
             return await self._writer.run(lambda unit: pruning.prune(unit, limit, retention, unit.now()))
         now = self._clock.now()
-        pruned = await self._writer.run(
-            lambda unit: _rehearsed(unit, lambda: pruning.prune_events(unit, limit, unit.now()))
-        )
-        removed = await self._writer.run(
-            lambda unit: _rehearsed(unit, lambda: types.prune_flows(unit, limit, retention, now))
-        )
-        runs = await self._readers.run(lambda connection: purging.count(connection, retention, now))
-        return replace(pruned, runs=runs, flows=removed)
+        pruned = await self._writer.run(lambda unit: _rehearse_pruning(unit, limit, retention))
+        return replace(pruned, runs=await self._readers.run(lambda connection: count_due(connection, retention, now)))
 
     async def apply(self, command: Command[A]) -> A:
         def operation(unit: Transaction) -> A:
@@ -160,13 +147,6 @@ class SqliteStore:
                 unit.after_commit.append(partial(self._locks.release, command.worker_id))
             return commands.apply(unit, command, unit.now())
 
-        if isinstance(command, SendMessages) and len(command.messages) == 1:
-            return await self._writer.run_small(operation)
-        if isinstance(command, EmitEvents) and len(command.events) == 1:
-            topic = command.events[0].topic
-            return await self._writer.run_small(
-                operation, is_small=lambda unit: not unit.waits.has_more_than(topic, _SMALL)
-            )
         if isinstance(command, RetireWorker):
             self._locks.retiring(command.worker_id)
         return await self._writer.run(operation)
@@ -174,30 +154,33 @@ class SqliteStore:
     # Reading
 
     async def get(self, run_id: str | None = None, *, key: str | None = None) -> Details | None:
-        return await self._readers.run_small(lambda connection: reads.get(connection, run_id, key))
+        return await self._readers.run(lambda connection: reads.get(connection, run_id, key))
 
     async def list(self, query: Query) -> Sequence[Details]:
-        return await self._readers.run(lambda connection: listing.list_runs(connection, query))
+        return await self._readers.run(lambda connection: reads.list_runs(connection, query))
 
     async def history(self, run_id: str) -> Sequence[Entry]:
         def read(connection: apsw.Connection) -> Sequence[Entry]:
-            with unreadable.readable(f"the history of run {run_id}"):
-                return histories.history(connection, run_id)
+            with reads.readable(f"the history of run {run_id}"):
+                return history(connection, run_id)
 
         return await self._readers.run(read)
 
     async def audit(self, run_id: str) -> Sequence[AuditFact]:
-        return await self._readers.run(lambda connection: reads.audit(connection, run_id))
+        return await self._readers.run(lambda connection: facts(connection, run_id))
 
     async def stats(self, question: Stat[A]) -> A:
-        return await self._readers.run(lambda connection: answers.answer(connection, question, self._clock))
+        return await self._answer(question)
 
     async def catalog(self, question: Listing[A]) -> A:
-        return await self._readers.run(lambda connection: answers.answer(connection, question, self._clock))
+        return await self._answer(question)
 
     async def changes(self, question: Awaited[A]) -> A:
-        run = self._readers.run_small if question.size <= _SMALL else self._readers.run
-        return await run(lambda connection: answers.answer(connection, question, self._clock))
+        return await self._answer(question)
+
+    async def _answer(self, question: Question[A]) -> A:
+        asked = cast("AnyQuestion", question)
+        return cast("A", await self._readers.run(lambda connection: _answer(connection, asked, self._clock)))
 
     async def workers(self) -> Sequence[WorkerRecord]:
         return await self._readers.run(lambda connection: with_deaths(reads.workers(connection), self._files.workers))
@@ -218,9 +201,9 @@ class SqliteStore:
     # Hints
 
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
-        leave = self._hint_watcher.listen(listener)
+        leave = self._hints.listen(listener)
         if self._threads is not None:
-            self._hint_watcher.watch(self._writer.look)
+            self._hints.watch(self._writer.poll)
         return leave
 
     # Threads
@@ -248,12 +231,51 @@ class SqliteStore:
             )
 
 
-def _rehearsed(unit: Transaction, prune: Callable[[], A]) -> A:
-    """Prune something other than runs in a savepoint, count it and roll back. A reader counts the runs."""
+def _answer(connection: apsw.Connection, question: AnyQuestion, clock: Clock) -> object:  # noqa: C901, PLR0912 - one line for each question
+    """Call the read that answers a question."""
+    match question:
+        # What processes wait for comes first: it is asked often.
+        case questions.EndsOf():
+            return reads.ends(connection, question.run_ids)
+        case questions.VerdictsOn():
+            return leases.check(Transaction(connection, clock), question.holdings, clock.now())
+        case questions.RepliesTo():
+            return reads.replies(connection, question.messages)
+        case questions.CountRuns():
+            return reads.counts(connection)
+        case questions.CountReady():
+            return claims.backlog(connection, clock.now())
+        case questions.CountLeases():
+            return claims.held(connection)
+        case questions.CountSlots():
+            return limits.uses(connection, question.type)
+        case questions.FindOrphans():
+            return reads.orphans(connection, question.limit)
+        case questions.ListTopics():
+            return events.list_topics(connection)
+        case questions.ListTypes():
+            return catalogue.list_types(connection)
+        case questions.ListMessages():
+            return inboxes.list_messages(connection, question.run_id)
+        case questions.ListDeadLetters():
+            return catalogue.list_letters(connection, question)
+        case questions.ListSchedules():
+            return catalogue.list_schedules(connection, question)
+        case questions.ListDueSchedules():
+            return catalogue.due_schedules(connection, question.limit, question.after, clock.now())
+        case questions.ListFlows():
+            return catalogue.list_flows(connection, question)
+        case _:
+            assert_never(question)
+
+
+def _rehearse_pruning(unit: Transaction, limit: int, retention: Micros) -> Pruned:
+    """Prune all but runs in a savepoint, and roll back. A reader counts the runs."""
     unit.flush()  # other operations share this transaction, and their changes must survive the rollback
     unit.connection.execute("savepoint dry_run")
     try:
-        return prune()
+        pruned = pruning.prune_events(unit, limit, unit.now())
+        return replace(pruned, flows=types.prune_flows(unit, limit, retention, unit.now()))
     finally:
         unit.connection.execute("rollback to dry_run")
         unit.connection.execute("release dry_run")

@@ -14,22 +14,21 @@ import apsw
 
 from holdfast.core.clock import Clock
 from holdfast.core.hint import News
-from holdfast.stores.sqlite.audits import SqliteAudit
-from holdfast.stores.sqlite.dead_letters import SqliteDeadLetters
+from holdfast.stores.sqlite.catalogue import (
+    SqliteDeadLetters,
+    SqliteFlows,
+    SqliteOrigins,
+    SqliteSchedules,
+    SqliteTypes,
+    SqliteWorkers,
+)
 from holdfast.stores.sqlite.events import SqliteEvents
-from holdfast.stores.sqlite.families import SqliteFamilies
-from holdfast.stores.sqlite.flows import SqliteFlows
-from holdfast.stores.sqlite.histories import SqliteHistories
-from holdfast.stores.sqlite.housekeeping import SqliteHousekeeping
+from holdfast.stores.sqlite.histories import SqliteAudit, SqliteHistories
 from holdfast.stores.sqlite.inboxes import SqliteInboxes
 from holdfast.stores.sqlite.limits import SqliteLimits
+from holdfast.stores.sqlite.pruning import SqliteHousekeeping
 from holdfast.stores.sqlite.rows import Row
-from holdfast.stores.sqlite.runs import SqliteRuns
-from holdfast.stores.sqlite.schedules import SqliteSchedules
-from holdfast.stores.sqlite.transfers import SqliteOrigins
-from holdfast.stores.sqlite.types import SqliteTypes
-from holdfast.stores.sqlite.waits import SqliteWaits
-from holdfast.stores.sqlite.workers import SqliteWorkers
+from holdfast.stores.sqlite.runs import SqliteFamilies, SqliteRuns, SqliteWaits
 
 _P = TypeVar("_P")
 

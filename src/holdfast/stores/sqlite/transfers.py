@@ -8,18 +8,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import apsw
-import msgspec
 
 from holdfast.core import transfer
 from holdfast.core.errors import Unreadable
 from holdfast.core.model import Schedule
-from holdfast.core.transfer import Dump, KeptEvent, Origin, Restoration, Restored
+from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 from holdfast.stores.operations import schedules, transfers
-from holdfast.stores.sqlite import events, histories, reads, rows, unreadable
+from holdfast.stores.sqlite import events, histories, reads, rows
 
 if TYPE_CHECKING:
     from holdfast.stores.sqlite.readers import Readers
-    from holdfast.stores.sqlite.transaction import Transaction
     from holdfast.stores.sqlite.writer import Writer
 
 _RUNS = f"""
@@ -58,35 +56,7 @@ _KEPT_EVENTS = """
     limit ?
 """  # by the primary key
 
-_ORIGIN = """
-    select value
-    from meta
-    where name = ?
-"""  # by the primary key
-
-_KEEP_ORIGIN = """
-    insert into meta (name, value)
-    values (?, ?)
-    on conflict (name) do update
-    set value = excluded.value
-"""
-
 _event_of = rows.reader(KeptEvent, what="event {number}")
-_decode_origin = msgspec.json.Decoder(Origin).decode
-
-
-class SqliteOrigins:
-    """The progress of imports, by the id of the export."""
-
-    def __init__(self, transaction: Transaction) -> None:
-        self._connection = transaction.connection
-
-    def get(self, export_id: str) -> Origin | None:
-        found = self._connection.execute(_ORIGIN, (f"origin {export_id}",)).get
-        return None if found is None else _decode_origin(found)
-
-    def put(self, export_id: str, origin: Origin) -> None:
-        self._connection.execute(_KEEP_ORIGIN, (f"origin {export_id}", rows.json_of(origin)))
 
 
 class SqliteTransfer:
@@ -98,7 +68,7 @@ class SqliteTransfer:
 
     async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
         def read(connection: apsw.Connection) -> Sequence[Dump]:
-            with unreadable.readable("a run"):
+            with reads.readable("a run"):
                 return dump(connection, run_ids)
 
         return await self._readers().run(read)
@@ -131,7 +101,7 @@ def dump(connection: apsw.Connection, run_ids: Sequence[str]) -> list[Dump]:
             values=details.values,
             receipts=dict(connection.execute(_RECEIPTS, (details.run.id,))),
             replies={id: (payload, at) for id, payload, at in connection.execute(_REPLIES, (details.run.id,))},
-            audit=reads.audit(connection, details.run.id),
+            audit=histories.facts(connection, details.run.id),
         )
         for details in found
         if transfer.is_at_rest(details.run)

@@ -2,18 +2,25 @@
 
 Operations that arrive during a commit go into the next one (group commit). Callers share the commit but never a
 failure: if a batch fails, each operation runs in its own transaction, so only the one at fault fails.
+
+A caller waits on its own event loop, or blocks its own thread. Answers of one batch go to each loop in one call,
+because waking a loop costs more than most operations do.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import fcntl
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from enum import Enum
+from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 import apsw
 
@@ -21,40 +28,50 @@ from holdfast.core.clock import Clock
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.ports import Report
+from holdfast.stores.loops import call_on
 from holdfast.stores.migrations import Migrations
 from holdfast.stores.sqlite import schema
-from holdfast.stores.sqlite.connections import be_patient, open_for_writing
-from holdfast.stores.sqlite.errors import concerns_everybody, needs_reopening
-from holdfast.stores.sqlite.files import Files
-from holdfast.stores.sqlite.hint_watcher import HintWatcher
-from holdfast.stores.sqlite.jobs import ANSWER_SECONDS, Job, JobOutcome, Round, ask, ask_blocking, give_up, settle, tell
+from holdfast.stores.sqlite.connections import concerns_all_operations, needs_reopening, open_for_writing
+from holdfast.stores.sqlite.files import Files, open_beside
+from holdfast.stores.sqlite.hints import FileHints, Listener
 from holdfast.stores.sqlite.liveness import WorkerLocks
-from holdfast.stores.sqlite.routes import Routes
 from holdfast.stores.sqlite.transaction import Transaction
-from holdfast.stores.sqlite.wal import Wal
-from holdfast.stores.sqlite.write_lock import WriteLock
+
+ANSWER_SECONDS = 60.0
+
+WAL_PAGES = 2_000
+"""Number of pages in the write-ahead log before they are copied back, and number of pages allocated for it."""
+
+_WAL_PAGES_MORE = 1_000
+_FRAME_BYTES = 4_096 + 24
+_COMMITS_BEFORE_ALLOCATING = 30
+_CHUNK = bytes(1024 * 1024)
+
+_PAUSE_SECONDS = 0.0003
+_CONTENTION_SECONDS = 1.0
 
 # Inodes of the databases that were open when this process was forked. SQLite tracks its locks in static variables. A
 # fork copies these, although the child holds none of the locks. So this set belongs to the process too, not to a store.
 _INHERITED: set[int] = set()
 
+_Unit = TypeVar("_Unit")
 _Answer = TypeVar("_Answer")
 
 
 class _Signal(Enum):
     STOP = "stop"
-    LOOK = "look"
+    POLL = "poll"
 
 
 class Writer:
     """Runs operations in transactions that they share with operations of other callers."""
 
     def __init__(
-        self, files: Files, clock: Clock, hint_watcher: HintWatcher, locks: WorkerLocks, steps: Migrations[str]
+        self, files: Files, clock: Clock, hints: FileHints, locks: WorkerLocks, steps: Migrations[str]
     ) -> None:
         self._files = files
         self._clock = clock
-        self._hint_watcher = hint_watcher
+        self._hints = hints
         self._locks = locks
         self._steps = steps
         self._jobs: SimpleQueue[Job[Transaction] | _Signal] = SimpleQueue()
@@ -64,9 +81,6 @@ class Writer:
         self._data_version = -1
         """The version of the data after the last commit here. If it has changed, another process has committed."""
         self._wal = Wal(files.wal)
-        self._at_work = threading.Lock()
-        self._round = Round()
-        self._routes = Routes()
         self._thread: threading.Thread | None = None
         self._is_stopped = False
         self._is_exiting = False
@@ -80,7 +94,7 @@ class Writer:
         """
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[None] = loop.create_future()
-        limit = loop.call_later(ANSWER_SECONDS, give_up, opened)
+        limit = loop.call_later(ANSWER_SECONDS, time_out, opened)
 
         def report(line: str) -> None:
             loop.call_soon_threadsafe(limit.cancel)
@@ -102,60 +116,16 @@ class Writer:
     def run(self, operation: Callable[[Transaction], _Answer]) -> asyncio.Future[_Answer]:
         """Run an operation in the next transaction. The answer comes after the commit."""
         self._check_running()
-        return ask(self._jobs, operation)
-
-    def run_small(
-        self, operation: Callable[[Transaction], _Answer], *, is_small: Callable[[Transaction], bool] | None = None
-    ) -> asyncio.Future[_Answer]:
-        """Run an operation that may be so small that handing it to the thread takes longer than the operation.
-
-        It runs on the caller's event loop, which blocks meanwhile, if three conditions hold. The writer is idle. It is
-        the first operation in this iteration of the loop. Committing on the loop was quicker recently. Otherwise the
-        thread runs it. `is_small` decides inside the transaction, if the size is not known before.
-        """
-        self._check_running()
-        if not self._jobs.empty() or not self._round.take():
-            return ask(self._jobs, operation)
-        if self._routes.is_here() and self._at_work.acquire(blocking=False):
-            try:
-                done = self._transact_here(operation if is_small is None else _if_small(operation, is_small))
-            finally:
-                self._at_work.release()
-            if done is not None:
-                return done
-        answer = ask(self._jobs, operation)
-        self._routes.time_thread(answer)
-        return answer
-
-    def _transact_here(self, operation: Callable[[Transaction], _Answer]) -> asyncio.Future[_Answer] | None:
-        """Commit on this thread. Returns None if that fails for any reason; the writer's thread then tries again."""
-        connection = self._connection
-        if connection is None or self._files.identity() != self._identity or not self._write_lock.try_acquire():
-            return None
-        future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
-        try:
-            connection.set_busy_timeout(0)
-            outcomes, transaction, hint = self._commit(connection, [Job(operation, future)])
-        except Exception:  # noqa: BLE001 - the thread repeats the operation, and handles the error
-            return None
-        finally:
-            self._write_lock.release()
-            be_patient(connection)
-        self._routes.answered_here()
-        settle(outcomes[0])
-        self._spread([], transaction, hint)
-        if self._wal.is_due:
-            self.look()
-        return future
+        return submit(self._jobs, operation)
 
     def run_blocking(self, operation: Callable[[Transaction], _Answer]) -> _Answer:
         """Run an operation ahead of the queue, and block the calling thread until it is committed."""
         self._check_running()
-        return ask_blocking(self._jobs, operation)
+        return submit_blocking(self._jobs, operation)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Make the thread check soon whether another process has written."""
-        self._jobs.put(_Signal.LOOK)
+        self._jobs.put(_Signal.POLL)
 
     def stop(self, *, is_exiting: bool = False) -> None:
         """Let the thread end after the operations that are queued now.
@@ -189,15 +159,15 @@ class Writer:
         opening: Job[Transaction] = Job(lambda _: None, opened)
         try:
             self._write_lock.open()
-            self._hint_watcher.open()
+            self._hints.open()
             self._connect(may_create=True, report=report)
         except Exception as error:  # noqa: BLE001 - the caller gets every error, and the thread ends
             self._is_stopped = True
             self._close_files()
-            tell([JobOutcome(opening, error=self._translated(error))])
+            deliver([JobOutcome(opening, error=self._translated(error))])
             return
         is_wanted = not opened.done()
-        tell([JobOutcome(opening)])
+        deliver([JobOutcome(opening)])
         try:
             while is_wanted:
                 is_wanted = self._serve_next()
@@ -207,30 +177,33 @@ class Writer:
 
     def _serve_next(self) -> bool:
         """Run the queued jobs as one batch, then the work between two batches. Returns False on a stop signal."""
-        jobs, signals = self._take()
-        with self._at_work:
-            if jobs:
-                self._run_batch(jobs)
-                self._write_lock.pause()
-            self._care_for_wal()
-            if _Signal.STOP in signals:
-                return False
-            if self._hint_watcher.is_to_look(is_told=_Signal.LOOK in signals):
-                self._look_around()
+        jobs, signals = self._next_batch()
+        if jobs:
+            self._run_batch(jobs)
+            self._write_lock.pause()
+        self._care_for_wal()
+        if _Signal.STOP in signals:
+            return False
+        if self._hints.is_poll_due(is_requested=_Signal.POLL in signals):
+            self._poll()
         return True
 
-    def _take(self) -> tuple[list[Job[Transaction]], list[_Signal]]:
-        """Take everything from the queue, lease renewals first. Waits for a job, a signal, or the next look."""
-        taken: list[Job[Transaction] | _Signal] = []
-        try:
-            taken.append(self._jobs.get(timeout=self._hint_watcher.patience()))
+    def _next_batch(self) -> tuple[list[Job[Transaction]], list[_Signal]]:
+        """Take everything from the queue, lease renewals first. Waits for a job, a signal, or the next poll."""
+        jobs: list[Job[Transaction]] = []
+        signals: list[_Signal] = []
+        with suppress(Empty):
+            one = self._jobs.get(timeout=self._hints.seconds_to_poll())
             while True:
-                taken.append(self._jobs.get_nowait())
-        except Empty:
-            pass
-        jobs = [one for one in taken if isinstance(one, Job) and not one.future.done()]
+                if isinstance(one, _Signal):
+                    signals.append(one)
+                elif not one.future.done():
+                    jobs.append(one)
+                if self._jobs.empty():
+                    break
+                one = self._jobs.get_nowait()
         jobs.sort(key=lambda job: not job.is_urgent)
-        return jobs, [one for one in taken if isinstance(one, _Signal)]
+        return jobs, signals
 
     def _run_batch(self, jobs: list[Job[Transaction]]) -> None:
         try:
@@ -238,39 +211,24 @@ class Writer:
         except Exception as error:  # noqa: BLE001 - every error goes to its caller; the thread goes on
             if needs_reopening(error):
                 self._disconnect()
-            if len(jobs) == 1 or concerns_everybody(error):
-                tell([JobOutcome(job, error=self._translated(error)) for job in jobs])
+            if len(jobs) == 1 or concerns_all_operations(error):
+                deliver([JobOutcome(job, error=self._translated(error)) for job in jobs])
                 return
             for job in jobs:  # one transaction per job, so that only the job at fault fails
                 self._run_batch([job])
             return
-        self._spread(outcomes, transaction, hint)
-
-    def _spread(self, outcomes: list[JobOutcome], transaction: Transaction, hint: Hint | None) -> None:
-        """Deliver the outcomes of a commit to the callers, and its hint to the listeners."""
         for action in transaction.after_commit:
             with suppress(OSError):  # actions only touch files beside the database; the commit stands
                 action()
-        if outcomes or hint is not None:
-            tell(outcomes, hint, self._hint_watcher.listeners)
+        deliver(outcomes, hint, self._hints.listeners)
 
     def _transact(self, jobs: list[Job[Transaction]]) -> tuple[list[JobOutcome], Transaction, Hint | None]:
-        connection = self._connected()
-        self._write_lock.acquire()
-        try:
-            return self._commit(connection, jobs)
-        finally:
-            self._write_lock.release()
-
-    def _commit(
-        self, connection: apsw.Connection, jobs: list[Job[Transaction]]
-    ) -> tuple[list[JobOutcome], Transaction, Hint | None]:
         """Run jobs in one transaction. A refusal is an ordinary outcome; any other error undoes the whole batch.
 
-        The hint for other processes is posted here, while this process still holds the write lock. The caller
-        delivers the hint to the listeners of this process.
+        Posts the hint for other processes, and returns it for the listeners of this one.
         """
-        started = time.monotonic()
+        connection = self._connected()
+        self._write_lock.acquire()
         try:
             connection.execute("begin immediate")
             if connection.data_version() != self._data_version:
@@ -283,12 +241,13 @@ class Writer:
         except BaseException:
             _roll_back(connection)
             raise
+        else:
+            hint = transaction.news.hint()
+            if hint is not None:  # while this process holds the write lock: the numbers of the notes rely on it
+                self._hints.post(hint)
+            return outcomes, transaction, hint
         finally:
-            self._routes.committed(time.monotonic() - started)
-        hint = transaction.news.hint()
-        if hint is not None:
-            self._hint_watcher.post(hint)
-        return outcomes, transaction, hint
+            self._write_lock.release()
 
     # The connection
 
@@ -325,7 +284,7 @@ class Writer:
             self._write_lock.release()
         self._data_version = -1  # unknown
         self._wal.watch(connection)
-        self._hint_watcher.rebase(connection.execute("pragma data_version").get)
+        self._hints.start_from(connection)
         self._identity = self._files.identity()
         self._connection = connection
 
@@ -346,16 +305,10 @@ class Writer:
             finally:
                 self._write_lock.release()
 
-    def _look_around(self) -> None:
-        self._hint_watcher.looked()
-        if self._connection is None:
-            return
-        try:
-            version = self._connection.execute("pragma data_version").get
-        except apsw.Error:  # the next operation meets the same error and reports it to its caller
-            return
-        if self._hint_watcher.have_written(version):
-            tell([], Hint(is_elsewhere=True), self._hint_watcher.listeners)
+    def _poll(self) -> None:
+        with suppress(apsw.Error):  # the next operation meets the same error and reports it to its caller
+            if self._connection is not None and self._hints.poll(self._connection):
+                deliver([], Hint(is_elsewhere=True), self._hints.listeners)
 
     def _finish(self) -> None:
         """Truncate the WAL if no other process uses the database, close all files, and fail the jobs left over."""
@@ -367,21 +320,14 @@ class Writer:
             self._locks.release_all()
         self._close_files()
         closed = StoreUnavailable(f"the store {self._files.database} was closed before it could answer")
-        left = self._take_rest()
-        tell([JobOutcome(job, error=closed) for job in left])
+        while not self._jobs.empty():
+            if isinstance(job := self._jobs.get_nowait(), Job):
+                deliver([JobOutcome(job, error=closed)])
 
     def _close_files(self) -> None:
         self._disconnect()
         self._write_lock.close()
-        self._hint_watcher.close()
-
-    def _take_rest(self) -> list[Job[Transaction]]:
-        rest: list[Job[Transaction]] = []
-        while not self._jobs.empty():
-            one = self._jobs.get_nowait()
-            if isinstance(one, Job):
-                rest.append(one)
-        return rest
+        self._hints.close()
 
     def _translated(self, error: Exception) -> Exception:
         return schema.translated(self._files.database, error, self._steps)
@@ -394,23 +340,210 @@ def _roll_back(connection: apsw.Connection) -> None:
             connection.execute("rollback")
 
 
-class _TooLarge(Exception):
-    """The operation is too large for the event loop; the thread runs it instead."""
-
-
-def _if_small(
-    operation: Callable[[Transaction], _Answer], is_small: Callable[[Transaction], bool]
-) -> Callable[[Transaction], _Answer]:
-    def attempt(transaction: Transaction) -> _Answer:
-        if not is_small(transaction):
-            raise _TooLarge
-        return operation(transaction)
-
-    return attempt
-
-
 def _outcome(job: Job[Transaction], transaction: Transaction) -> JobOutcome:
     try:
         return JobOutcome(job, job.operation(transaction))
     except HoldfastError as refusal:  # raised before anything was written
         return JobOutcome(job, error=refusal)
+
+
+# Jobs and their answers
+
+
+class Job(Generic[_Unit]):
+    """An operation and the future of its caller. The thread skips a job whose caller has given up."""
+
+    __slots__ = ("future", "is_urgent", "limit", "operation")
+
+    def __init__(
+        self,
+        operation: Callable[[_Unit], Any],
+        future: asyncio.Future[Any] | concurrent.futures.Future[Any],
+        *,
+        is_urgent: bool = False,
+        limit: asyncio.TimerHandle | None = None,
+    ) -> None:
+        self.operation = operation
+        self.future = future
+        self.is_urgent = is_urgent
+        self.limit = limit
+
+
+class JobOutcome:
+    """The result of a job: an answer or an error."""
+
+    __slots__ = ("answer", "error", "job")
+
+    def __init__(self, job: Job[Any], answer: Any = None, error: Exception | None = None) -> None:
+        self.job = job
+        self.answer = answer
+        self.error = error
+
+
+def submit(jobs: SimpleQueue[Any], operation: Callable[[_Unit], _Answer]) -> asyncio.Future[_Answer]:
+    """Queue an operation. Its future gets an answer, or an error after `ANSWER_SECONDS`."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[_Answer] = loop.create_future()
+    jobs.put(Job(operation, future, limit=loop.call_later(ANSWER_SECONDS, time_out, future)))
+    return future
+
+
+def submit_blocking(jobs: SimpleQueue[Any], operation: Callable[[_Unit], _Answer]) -> _Answer:
+    """Queue an operation ahead of those of `submit`, and block this thread until it is answered."""
+    future: concurrent.futures.Future[_Answer] = concurrent.futures.Future()
+    jobs.put(Job(operation, future, is_urgent=True))
+    try:
+        return future.result(ANSWER_SECONDS)
+    except concurrent.futures.TimeoutError:
+        future.cancel()
+        raise _unanswered() from None
+
+
+def deliver(outcomes: Iterable[JobOutcome], hint: Hint | None = None, listeners: Iterable[Listener] = ()) -> None:
+    """Deliver outcomes and a hint to their event loops, in one call per loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, tuple[list[JobOutcome], list[Callable[[Hint], None]]]] = {}
+    for outcome in outcomes:
+        future = outcome.job.future
+        if isinstance(future, asyncio.Future):
+            by_loop.setdefault(future.get_loop(), ([], []))[0].append(outcome)
+        else:
+            settle(outcome)
+    if hint is not None:
+        for loop, listener in listeners:
+            by_loop.setdefault(loop, ([], []))[1].append(listener)
+    for loop, (settled, hinted) in by_loop.items():
+        call_on(loop, _receive, loop, settled, hint, hinted)  # if it is closed, its callers are gone
+
+
+def _receive(
+    loop: asyncio.AbstractEventLoop,
+    outcomes: list[JobOutcome],
+    hint: Hint | None,
+    listeners: list[Callable[[Hint], None]],
+) -> None:
+    for outcome in outcomes:
+        settle(outcome)
+    if hint is not None:
+        for listener in listeners:
+            loop.call_soon(listener, hint)  # separately, so that a listener that raises does not stop the next
+
+
+def settle(outcome: JobOutcome) -> None:
+    """Give a caller its answer. For an asyncio future, call it on the thread of the future's loop."""
+    future, limit = outcome.job.future, outcome.job.limit
+    if limit is not None:
+        limit.cancel()
+    if future.done():  # its caller was cancelled or has given up
+        return
+    if outcome.error is not None:
+        future.set_exception(outcome.error)
+    else:
+        future.set_result(outcome.answer)
+
+
+def time_out(future: asyncio.Future[Any]) -> None:
+    """Fail a future that has waited for `ANSWER_SECONDS`."""
+    if not future.done():
+        future.set_exception(_unanswered())
+
+
+def _unanswered() -> StoreUnavailable:
+    return StoreUnavailable(
+        f"the database did not answer within {ANSWER_SECONDS:g} s; the operation may or may not have happened; "
+        "you can repeat it"
+    )
+
+
+# The lock and the log
+
+
+class WriteLock:
+    """The right to begin a write transaction, held by one process at a time. For one thread only.
+
+    It is a lock on a file beside the database. SQLite's own busy waiting starves whole processes for seconds. With this
+    lock, and a short pause after a commit while other processes contend, no process waited longer than 0.05 s.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = -1
+        self._contended_at = -_CONTENTION_SECONDS
+
+    def open(self) -> None:
+        if self._file < 0:
+            self._file = open_beside(self._path)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def acquire(self) -> None:
+        """Wait for the lock. There is no timeout here: the caller of an operation has one."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._contended_at = time.monotonic()
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def release(self) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def pause(self) -> None:
+        """Leave other processes time to take the lock, if there was contention in the last second."""
+        if time.monotonic() - self._contended_at < _CONTENTION_SECONDS:
+            time.sleep(_PAUSE_SECONDS)
+
+
+class Wal:
+    """The write-ahead log of the writer's connection: copied back regularly, with its blocks allocated.
+
+    A commit into a log that must grow also waits for the file system to record the new file size. Writing into blocks
+    that the file already has takes less than half of that time. So the log is filled with zeros once and then
+    overwritten. SQLite stops reading a log at the first invalid frame, and a frame of zeros is never valid.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._pages = 0
+        self._limit = WAL_PAGES
+        self._commits = 0
+        self._is_allocated = False
+
+    def watch(self, connection: apsw.Connection) -> None:
+        """Count the pages that each commit leaves in the log."""
+        connection.set_wal_hook(self._count)
+
+    def _count(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
+        self._pages = pages
+        self._commits += 1
+        return apsw.SQLITE_OK
+
+    @property
+    def is_to_allocate(self) -> bool:
+        """True if the log is not allocated yet, and this process has written often enough for that to pay off."""
+        return self._commits >= _COMMITS_BEFORE_ALLOCATING and not self._is_allocated
+
+    def allocate(self, connection: apsw.Connection) -> None:
+        """Fill the log with zeros. The caller must hold the write lock."""
+        self._is_allocated = True
+        # Under SQLite's own lock too, so that no other program, such as a shell, appends a frame meanwhile.
+        connection.execute("begin immediate")
+        try:
+            with suppress(OSError), self._path.open("ab", buffering=0) as log:  # the next commit reports a full disk
+                missing = WAL_PAGES * _FRAME_BYTES - os.fstat(log.fileno()).st_size
+                while missing > 0:
+                    missing -= log.write(_CHUNK[:missing])
+        finally:
+            connection.execute("rollback")
+
+    def tidy(self, connection: apsw.Connection) -> None:
+        """Copy the log back between two batches, so that it does not grow forever. A reader can delay part of it."""
+        if self._pages <= self._limit:
+            return
+        try:
+            pages, copied = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except apsw.Error:  # nothing is lost, and the next commit meets the same error and reports it
+            pages, copied = self._pages, 0
+        self._limit = WAL_PAGES if copied == pages else pages + _WAL_PAGES_MORE
+        self._pages = 0
