@@ -107,7 +107,7 @@ MUTANTS = (
         edits=(
             Edit(
                 _LIBRARY,
-                "self._looked_at <= run.created_at and run.id not in self._looked_for:",
+                "self._refreshed_at <= run.created_at and run.id not in self._refreshed_for:",
                 "not self._registrations.get(run.type):",
             ),
         ),

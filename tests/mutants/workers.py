@@ -39,7 +39,7 @@ MUTANTS = (
     Mutant(
         name="idle-by-hint",
         breaks="a worker that works until it is idle does not rely on hints",
-        edits=(Edit(_CLAIMER, "        self._is_outdated = True\n        self.claim()", "        self.claim()"),),
+        edits=(Edit(_CLAIMER, "        self._is_outdated = self._is_outdated or is_outdated\n", ""),),
         caught_by=(
             Catch(
                 "unit tests of workers",

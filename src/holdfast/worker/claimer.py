@@ -13,10 +13,11 @@ from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Claimed, ClaimRequest, LeaseRequest
 from holdfast.core.claim_order import Shares, after_claims
-from holdfast.core.clock import SECOND, Clock, Micros, Timer
+from holdfast.core.clock import SECOND, Clock, Micros
 from holdfast.core.ids import new_id
 from holdfast.core.outage import Outage
 from holdfast.core.ports import Store
+from holdfast.worker.background import BackgroundJob
 
 BATCH_LIMIT = 200
 POLL: Micros = 5 * SECOND
@@ -49,7 +50,7 @@ class Room(Protocol):
         ...
 
 
-class Claimer:
+class Claimer(BackgroundJob[Claimed | None]):
     """Claims runs in batches, one claim at a time.
 
     Between claims it sleeps until the next run is ready, a hint comes, or the poll is due.
@@ -64,22 +65,18 @@ class Claimer:
         types: Callable[[], tuple[str, ...]],
         lease: Micros,
         poll: Micros | None,
-        take: Callable[[Claimed], None],
+        accept: Callable[[Claimed], None],
     ) -> None:
+        super().__init__(room.clock)
         self._store = store
         self._room = room
         self._worker_id = worker_id
         self._types = types
         self._lease = lease
         self._poll = poll
-        self._take = take
-        self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[Claimed | None] | None = None
-        self._timer: Timer | None = None
-        self._timer_at: Micros | None = None
+        self._accept = accept
         self._repeats: deque[ClaimRequest] = deque()
         self._is_wanted = True
-        self._is_stopped = False
         self._outage = Outage(_log, "cannot claim; trying again", "claiming works again")
         self.asked_at: Micros = 0
         """Time of the last claim."""
@@ -89,16 +86,6 @@ class Claimer:
         self._is_outdated = False
         self.was_short = False
         """True if the last claim returned fewer runs than it asked for: the queue was empty."""
-
-    @property
-    def is_idle(self) -> bool:
-        """True if the last claim found nothing and nothing has happened since."""
-        return self._task is None and not self._is_wanted
-
-    @property
-    def is_asking(self) -> bool:
-        """True while a claim is in flight."""
-        return self._task is not None
 
     def confirm(self) -> bool:
         """Return True if a claim made after the worker last released a run found nothing. Make that claim if needed.
@@ -122,16 +109,12 @@ class Claimer:
         """
         # A negative age means that the clock was set back since the claim. Without a poll (tests) time may stand
         # still, so a pause would never end.
-        is_soon = 0 <= self._room.clock.now() - self.asked_at < _VAIN_PAUSE
+        is_soon = 0 <= self._clock.now() - self.asked_at < _VAIN_PAUSE
         if self._is_vain and is_soon and self._poll is not None:
             self._is_wanted = True
-            self._sleep_until(self.asked_at + _VAIN_PAUSE)
+            self.wake_by(self.asked_at + _VAIN_PAUSE)
         else:
             self.wake()
-
-    def wake_by(self, when: Micros) -> None:
-        """Claim at this instant at the latest, because a run will be ready then."""
-        self._sleep_until(when)
 
     def recall(self, request: LeaseRequest) -> None:
         """Fetch the run that was leased to this worker by a request whose answer got lost, as soon as possible."""
@@ -149,37 +132,26 @@ class Claimer:
         )
         self.wake()
 
-    def make_room(self) -> None:
-        """Claim if a run may be ready, because the worker has released a run and has a free slot."""
-        self._is_outdated = True
-        self.claim()
+    def claim(self, *, is_outdated: bool = False) -> None:
+        """Claim now if the worker has a free slot and a run may be ready.
 
-    def claim(self) -> None:
-        """Claim now if the worker has a free slot and a run may be ready."""
-        if self._is_stopped or self._task is not None or not self._is_wanted:
+        The last answer `is_outdated` if the worker has released a run since, because that may have woken others.
+        """
+        self._is_outdated = self._is_outdated or is_outdated
+        if self._is_stopped or self._task is not None or not self._is_wanted or self._must_pause():
             return
-        if self._outage.is_ongoing and self._timer is not None:
-            return  # the store could not be reached a moment ago
         if not self._types():
             self._is_wanted = self._is_outdated = False
-        if self._room.free() <= 0 or not self._is_wanted:
-            return
-        self._is_wanted = self._is_outdated = False
-        self._disarm()
-        self.asked_at = self._room.clock.now()
-        self._task = self._loop.create_task(self._ask())
-        self._task.add_done_callback(self._answered)
+        elif self._room.free() > 0:
+            self._is_outdated = False
+            self.asked_at = self._clock.now()
+            self._begin()
 
-    async def stop(self) -> None:
-        """Stop claiming. Runs of a claim in flight are still taken if the store answers within a few seconds."""
-        self._is_stopped = True
-        self._disarm()
-        if (task := self._task) is not None:
-            await asyncio.wait([task], timeout=_STOP_SECONDS)
-            task.cancel()
-            await asyncio.wait([task])
+    async def stop(self, patience_seconds: float = _STOP_SECONDS) -> None:
+        """Stop claiming. Runs of a claim in flight are still accepted if the store answers within a few seconds."""
+        await super().stop(patience_seconds)
 
-    async def _ask(self) -> Claimed | None:
+    async def _round(self) -> Claimed | None:
         try:
             await self._room.renew_if_late()
             request = self._repeats[0] if self._repeats else self._request()
@@ -197,6 +169,9 @@ class Claimer:
         self._shares = after_claims(self._shares, [lease.run for lease in claimed.leases])
         return claimed
 
+    def _must_pause(self) -> bool:
+        return self._timer is not None and self._outage.is_ongoing
+
     def _request(self) -> ClaimRequest:
         request = ClaimRequest(
             id=new_id(),
@@ -212,24 +187,21 @@ class Claimer:
         self._repeats.appendleft(replace(request, is_repeat=True))
         return request
 
-    def _answered(self, task: asyncio.Task[Claimed | None]) -> None:
-        self._task = None
-        if task.cancelled():
-            return
+    def _on_end(self, task: asyncio.Task[Claimed | None]) -> None:
         claimed = task.result()
         if claimed is None:
             self._is_wanted = True  # the failed claim has answered nothing, so the reason to claim remains
-            self._sleep_until(self._room.clock.now() + _OUTAGE_PAUSE)
+            self.wake_by(self._clock.now() + _OUTAGE_PAUSE)
             return
         if not self.was_short or claimed.has_more:
             self._is_wanted = True
-        self._take(claimed)
+        self._accept(claimed)
         if self._is_wanted:
             self.claim()
         else:
             polled = None if self._poll is None else claimed.now + self._poll
             times = [at for at in (self._next_claim(claimed), polled) if at is not None]
-            self._sleep_until(min(times, default=None))
+            self.wake_by(min(times, default=None))
 
     def _next_claim(self, claimed: Claimed) -> Micros | None:
         """Return the time of the next claim: when the next run is ready, or later if this claim left it behind."""
@@ -244,20 +216,3 @@ class Claimer:
         if is_withheld or is_beaten:
             return max(claimed.next_ready_at, claimed.now + _AGAIN_PAUSE)
         return claimed.next_ready_at
-
-    def _sleep_until(self, when: Micros | None) -> None:
-        """Wake up at this instant, or earlier if an earlier timer is set."""
-        if when is None or self._is_stopped or (self._timer_at is not None and self._timer_at <= when):
-            return
-        self._disarm()
-        self._timer_at = when
-        self._timer = self._room.clock.call_at(when, self._ring)
-
-    def _ring(self) -> None:
-        self._timer = self._timer_at = None
-        self.wake()
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._timer_at = None

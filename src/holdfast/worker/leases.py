@@ -14,12 +14,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from holdfast.core.checkpoint import Verdicts
-from holdfast.core.clock import SECOND, Micros
+from holdfast.core.clock import SECOND, Clock, Micros
 from holdfast.core.errors import SchemaOutOfDate, StoreUnavailable
 from holdfast.core.model import Holding, WorkerRecord
 from holdfast.core.outage import Outage
 from holdfast.core.ports import Store
 from holdfast.core.questions import VerdictsOn
+from holdfast.worker.background import BackgroundJob
 
 BEATS_PER_LEASE = 3
 SILENT_LEASES = 4
@@ -41,15 +42,15 @@ class Heartbeat:
         *,
         holdings: Callable[[], Sequence[Holding]],
         now: Callable[[], Micros],
-        renewed: Callable[[Sequence[Holding], Micros, Verdicts], None],
+        on_renewed: Callable[[Sequence[Holding], Micros, Verdicts], None],
     ) -> None:
         self._store = store
-        self._tell = info
+        self._current_info = info
         self._info = info()
         self._lease = lease
         self._holdings = holdings
         self._now = now
-        self._renewed = renewed
+        self._on_renewed = on_renewed
         self._loop = asyncio.get_running_loop()
         self._stopping = threading.Event()
         self._pulse = time.monotonic()
@@ -71,7 +72,7 @@ class Heartbeat:
         seconds = min(self._lease / SECOND / BEATS_PER_LEASE, LONGEST_PAUSE_SECONDS)
         while not self._stopping.wait(seconds):
             try:
-                self._loop.call_soon_threadsafe(self._feel)
+                self._loop.call_soon_threadsafe(self._note_pulse)
             except RuntimeError:
                 return  # the loop is closed
             if time.monotonic() - self._pulse > SILENT_LEASES * self._lease / SECOND:
@@ -81,19 +82,19 @@ class Heartbeat:
                 continue
             self._beat()
 
-    def _feel(self) -> None:
+    def _note_pulse(self) -> None:
         """Note that the loop is alive, and refresh the worker record for the next beat.
 
         Runs on the loop, because types are registered there.
         """
         self._pulse = time.monotonic()
-        self._info = self._tell()
+        self._info = self._current_info()
 
     def _beat(self) -> None:
         try:
             holdings, asked_at = self._holdings(), self._now()
             answer = self._store.renew(self._info, holdings, self._lease)
-            self._loop.call_soon_threadsafe(self._renewed, holdings, asked_at, answer)
+            self._loop.call_soon_threadsafe(self._on_renewed, holdings, asked_at, answer)
         except Exception as error:  # noqa: BLE001 - without renewals the worker loses every run, so it tries again
             if not self._loop.is_closed():
                 self._outage.failed(error)
@@ -104,59 +105,42 @@ class Heartbeat:
 _PAUSE_SECONDS = 0.02
 
 
-class LeaseCheck:
-    """Asks the store until it has asked after the last hint. Calls `ended` when done, with the error if any."""
+class LeaseCheck(BackgroundJob[None]):
+    """Asks the store about held runs after a hint that one of them may have changed.
+
+    `accept` gets the answers. `on_end` is called after each request, with the error if there was one.
+    """
 
     def __init__(
         self,
         store: Store,
+        clock: Clock,
         holdings: Callable[[], Sequence[Holding]],
-        heard: Callable[[Sequence[Holding], Verdicts], None],
-        ended: Callable[[BaseException | None], None],
+        accept: Callable[[Sequence[Holding], Verdicts], None],
+        on_end: Callable[[BaseException | None], None],
     ) -> None:
+        super().__init__(clock)
         self._store = store
         self._holdings = holdings
-        self._heard = heard
-        self._ended = ended
-        self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[None] | None = None
-        self._must_look = False
+        self._accept = accept
+        self._report_end = on_end
         self._pause_seconds = 0.0
 
-    @property
-    def is_looking(self) -> bool:
-        return self._task is not None
-
-    def look(self, *, is_elsewhere: bool) -> None:
+    def check(self, *, is_elsewhere: bool) -> None:
         """Ask soon. Hints from another process say only that something happened, and may come in a stream."""
-        self._must_look = True
         self._pause_seconds = _PAUSE_SECONDS if is_elsewhere else 0.0
-        if self._task is None:
-            self._start()
+        self.wake()
 
-    def stop(self) -> None:
-        """Stop asking."""
-        if self._task is not None:
-            self._task.cancel()
+    async def _round(self) -> None:
+        """Ask about the held runs. Hints from another process add a pause."""
+        # The next heartbeat gets the same answer, and logs the outage.
+        with suppress(StoreUnavailable, SchemaOutOfDate):
+            holdings = self._holdings()
+            answer = await self._store.changes(VerdictsOn(holdings=holdings))
+            self._loop.call_soon(self._accept, holdings, answer)
+        await asyncio.sleep(self._pause_seconds)
 
-    def _start(self) -> None:
-        self._task = self._loop.create_task(self._look())
-        self._task.add_done_callback(self._looked)
-
-    async def _look(self) -> None:
-        """Ask about the held runs. Hints from another process add a pause after each request."""
-        while self._must_look:
-            self._must_look = False
-            with suppress(
-                StoreUnavailable, SchemaOutOfDate
-            ):  # the next heartbeat gets the same answer, and logs the outage
-                holdings = self._holdings()
-                answer = await self._store.changes(VerdictsOn(holdings=holdings))
-                self._loop.call_soon(self._heard, holdings, answer)
-            await asyncio.sleep(self._pause_seconds)
-
-    def _looked(self, task: asyncio.Task[None]) -> None:
-        self._task = None
-        self._ended(None if task.cancelled() else task.exception())
-        if self._must_look and not task.cancelled():  # a hint came between the last request and this callback
-            self._start()
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        self._report_end(task.exception())
+        if self._is_wanted:
+            self._begin()

@@ -11,10 +11,11 @@ import random
 import time
 from collections.abc import AsyncIterator
 
-from holdfast.core.clock import SECOND, Clock, Micros, Timer
+from holdfast.core.clock import SECOND, Clock, Micros
 from holdfast.core.outage import Outage
 from holdfast.core.ports import Pruned, Store
 from holdfast.core.retention import RUN_RETENTION
+from holdfast.worker.background import BackgroundJob
 
 PRUNE_EVERY: Micros = 60 * SECOND
 FIRST_BITE, LEAST_BITE, GREATEST_BITE = 100, 50, 500
@@ -46,7 +47,7 @@ def next_bite(size: int, seconds: float) -> int:
     return max(LEAST_BITE, min(GREATEST_BITE, round(wanted)))
 
 
-class Pruner:
+class Pruner(BackgroundJob[Pruned]):
     """Prunes about once per `every` until stopped; each time bite by bite until nothing is left to remove."""
 
     def __init__(
@@ -58,64 +59,33 @@ class Pruner:
         retention: Micros = RUN_RETENTION,
         chance: random.Random | None = None,
     ) -> None:
+        super().__init__(clock)
         self._store = store
-        self._clock = clock
         self._retention = retention
         self._every = every
         self._chance = chance or random.Random()
-        self._loop = asyncio.get_running_loop()
-        self._timer: Timer | None = None
-        self._task: asyncio.Task[Pruned] | None = None
-        self._is_stopped = False
         self._outage = Outage(_log, "cannot prune; trying again", "pruning works again")
-
-    @property
-    def is_pruning(self) -> bool:
-        """True while it removes data."""
-        return self._task is not None
 
     def start(self) -> None:
         """Start. The first time is random, so that workers started together do not prune together."""
-        self._sleep(round(self._every * self._chance.random()))
+        self.wake_by(self._clock.now() + round(self._every * self._chance.random()))
 
-    async def stop(self) -> None:
-        """Stop pruning. A bite in flight is either committed or not; the next pruner removes what is left."""
-        self._is_stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if (task := self._task) is not None:
-            task.cancel()
-            await asyncio.wait([task])
-
-    def _sleep(self, length: Micros) -> None:
-        if not self._is_stopped:
-            self._timer = self._clock.call_at(self._clock.now() + length, self._ring)
-
-    def _ring(self) -> None:
-        self._timer = None
-        self._task = self._loop.create_task(self._prune())
-        self._task.add_done_callback(self._pruned)
-
-    async def _prune(self) -> Pruned:
+    async def _round(self) -> Pruned:
         total = Pruned()
         async for pruned in bites(self._store, self._retention):
             total = total.plus(pruned)
         return total
 
-    def _pruned(self, task: asyncio.Task[Pruned]) -> None:
-        self._task = None
-        if task.cancelled():
-            return
+    def _on_end(self, task: asyncio.Task[Pruned]) -> None:
         if (error := task.exception()) is not None:
             self._outage.failed(error)
         else:
             self._outage.worked()
-            _tell(task.result())
-        self._sleep(round(self._every * self._chance.uniform(0.9, 1.1)))
+            _log_pruned(task.result())
+        self.wake_by(self._clock.now() + round(self._every * self._chance.uniform(0.9, 1.1)))
 
 
-def _tell(total: Pruned) -> None:
+def _log_pruned(total: Pruned) -> None:
     if total != Pruned():
         _log.debug("pruned: %s", total)
     if total.dead_letters:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
-from holdfast.core.clock import SECOND, Clock, Micros, Timer, moment
+from holdfast.core.clock import SECOND, Clock, Micros, moment
 from holdfast.core.commands import Fired, FireSchedules, PutSchedules
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.hint import Hint
@@ -21,6 +21,7 @@ from holdfast.core.ports import Store
 from holdfast.core.questions import PAGE_LIMIT, ListDueSchedules
 from holdfast.core.schedules import SLOTS_LIMIT, firing
 from holdfast.runner.registry import Registry
+from holdfast.worker.background import BackgroundJob
 from holdfast.worker.signals import SignalSender
 
 PAGE = 200
@@ -45,11 +46,11 @@ async def declare_schedules(store: Store, registry: Registry) -> None:
         await store.apply(PutSchedules(schedules=declared[start : start + PAGE_LIMIT]))
 
 
-class Scheduler:
+class Scheduler(BackgroundJob[Micros | None]):
     """Fires schedules until stopped. Sleeps until the next slot, a hint or the poll; `poll=None` means no poll.
 
-    It calls `told` with the time of each answer of the store and the time of the request. After each look it calls
-    `looked` with True if it created runs.
+    It calls `sync` with the time of each answer of the store and the time of the request. After each round it calls
+    `on_end` with True if it created runs.
     """
 
     def __init__(
@@ -58,82 +59,39 @@ class Scheduler:
         clock: Clock,
         *,
         poll: Micros | None,
-        told: Callable[[Micros, Micros], None],
-        looked: Callable[[bool], None],
+        sync: Callable[[Micros, Micros], None],
+        on_end: Callable[[bool], None],
         signal_sender: SignalSender | None = None,
     ) -> None:
+        super().__init__(clock)
         self._store = store
-        self._clock = clock
         self._poll = poll
-        self._tell_time = told
-        self._tell = looked
+        self._sync = sync
+        self._report_end = on_end
         self._signal_sender = signal_sender
         self._has_made_runs = False
-        self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[Micros | None] | None = None
-        self._timer: Timer | None = None
-        self._deaf_until = 0.0
-        self._is_wanted = False
-        self._is_stopped = False
+        self._ignores_until = 0.0
         self._outage = Outage(_log, "cannot fire schedules; trying again", "firing schedules works again")
         self._unknown: set[str] = set()
 
-    @property
-    def is_looking(self) -> bool:
-        """True while it reads or fires schedules."""
-        return self._task is not None
-
-    @property
-    def is_idle(self) -> bool:
-        """True if nothing was due at the last look and nothing has happened since."""
-        return self._task is None and not self._is_wanted
-
-    def start(self) -> None:
-        """Start with a look at the schedules."""
-        self.wake()
-
-    def wake(self) -> None:
-        """Look at the schedules now, because one may be due."""
-        if self._is_stopped:
-            return
-        self._is_wanted = True
-        if self._task is None and not (self._outage.is_ongoing and self._timer is not None):
-            self._begin()
-
-    def hear(self, hint: Hint) -> None:
+    def on_hint(self, hint: Hint) -> None:
         """Wake up if a hint says that a schedule changed, or that another process changed something."""
         if hint.is_rescheduled:
             self.wake()
-        elif hint.is_elsewhere and self._loop.time() >= self._deaf_until:
-            self._deaf_until = self._loop.time() + (_ELSEWHERE_SECONDS if self._poll is not None else 0.0)
+        elif hint.is_elsewhere and self._loop.time() >= self._ignores_until:
+            self._ignores_until = self._loop.time() + (_ELSEWHERE_SECONDS if self._poll is not None else 0.0)
             self.wake()
 
-    async def stop(self) -> None:
-        """Stop firing. A firing in flight is either committed or not; the next scheduler fires what is left."""
-        self._is_stopped = True
-        self._disarm()
-        if (task := self._task) is not None:
-            task.cancel()
-            await asyncio.wait([task])
-
-    # One look
-
-    def _begin(self) -> None:
-        self._is_wanted = False
-        self._disarm()
-        self._task = self._loop.create_task(self._look())
-        self._task.add_done_callback(self._looked)
-
-    async def _look(self) -> Micros | None:
-        """Fire everything that is due. Return the time of the next look."""
+    async def _round(self) -> Micros | None:
+        """Fire everything that is due. Return the time of the next round."""
         after: tuple[Micros, str] = (0, "")
         times: list[Micros] = []
         while True:
             asked_at = self._clock.now()
             due = await self._store.catalog(ListDueSchedules(limit=PAGE, after=after))
-            self._tell_time(due.now, asked_at)
+            self._sync(due.now, asked_at)
             for batch in _batches(self._firings(due.schedules, due.now)):
-                times += self._told(batch, await self._store.apply(FireSchedules(firings=batch)), due.now)
+                times += self._report(batch, await self._store.apply(FireSchedules(firings=batch)), due.now)
             if len(due.schedules) < PAGE or self._is_stopped:
                 break
             last = due.schedules[-1]
@@ -153,7 +111,7 @@ class Scheduler:
                     self._unknown.add(schedule.name)
                     _log.warning("this worker cannot fire schedule %s; other workers can: %s", schedule.name, error)
 
-    def _told(self, firings: Sequence[Firing], answers: Sequence[Fired], now: Micros) -> Iterator[Micros]:
+    def _report(self, firings: Sequence[Firing], answers: Sequence[Fired], now: Micros) -> Iterator[Micros]:
         """Report the firings, and yield the times at which more is to do."""
         for asked, fired in zip(firings, answers, strict=True):
             name = asked.schedule.name
@@ -173,42 +131,24 @@ class Scheduler:
             if not asked.slots:
                 _log.warning("schedule %s: no worker fired it in time; its missed slots are skipped", name)
 
-    def _looked(self, task: asyncio.Task[Micros | None]) -> None:
-        self._task = None
-        if task.cancelled() or self._is_stopped:
+    def _must_pause(self) -> bool:
+        return self._timer is not None and self._outage.is_ongoing
+
+    def _on_end(self, task: asyncio.Task[Micros | None]) -> None:
+        if self._is_stopped:
             return
-        if (error := task.exception()) is not None:
-            self._failed(error)
+        if (error := task.exception()) is not None:  # of any kind: a scheduler that gives up would fire nothing
+            self._outage.failed(error)
+            self._is_wanted = True  # the failed round has answered nothing, so the reason for it remains
+            self.wake_by(self._clock.now() + _PAUSE)
         else:
-            self._succeeded(task.result())
+            self._outage.worked()
+            if self._is_wanted:
+                self._begin()
+            else:
+                self.wake_by(task.result())
         has_made_runs, self._has_made_runs = self._has_made_runs, False
-        self._tell(has_made_runs)
-
-    def _succeeded(self, when: Micros | None) -> None:
-        self._outage.worked()
-        if self._is_wanted:
-            self._begin()
-        elif when is not None:
-            self._sleep_until(when)
-
-    def _failed(self, error: BaseException) -> None:
-        """Look again after a pause, for every kind of error: a scheduler that gives up would fire nothing."""
-        self._outage.failed(error)
-        self._is_wanted = True  # the failed look has answered nothing, so the reason for it remains
-        self._sleep_until(self._clock.now() + _PAUSE)
-
-    def _sleep_until(self, when: Micros) -> None:
-        self._disarm()
-        self._timer = self._clock.call_at(when, self._ring)
-
-    def _ring(self) -> None:
-        self._timer = None
-        self.wake()
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._report_end(has_made_runs)
 
 
 def _batches(firings: Iterator[Firing]) -> Iterator[list[Firing]]:

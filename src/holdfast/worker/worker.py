@@ -165,15 +165,17 @@ class Worker:
             types=self.types,
             lease=self._lease,
             poll=self._poll,
-            take=self._take_claimed,
+            accept=self._accept_claimed,
         )
-        self._lease_check = LeaseCheck(self._store, self._holdings, self._heard, self._looked)
+        self._lease_check = LeaseCheck(
+            self._store, self.clock, self._holdings, self._accept_verdicts, self._on_lease_check
+        )
         self._scheduler = Scheduler(
             self._store,
             self.clock,
             poll=self._poll,
-            told=self.clock.sync,
-            looked=self._looked_at_schedules,
+            sync=self.clock.sync,
+            on_end=self._on_schedules,
             signal_sender=self.signal_sender,
         )
         # The first `await` comes after all parts exist, so that a concurrent `stop` finds them.
@@ -188,18 +190,18 @@ class Worker:
                 self._lease,
                 holdings=self._holdings,
                 now=self.clock.now,
-                renewed=self._renewed,
+                on_renewed=self._on_renewed,
             )
             self._heartbeat.start()
         if self._prune_every is not None:
             self._pruner = Pruner(self._store, self.clock, every=self._prune_every, retention=self._retention)
             self._pruner.start()
-        self._leaving.append(self._store.listen(self._hear))
-        self._worker_types.look()  # for flows that were registered before it listened
+        self._leaving.append(self._store.listen(self._on_hint))
+        self._worker_types.load_flows()  # for flows that were registered before it listened
         if (database := self._store.database) is not None:
             self._leaving.append(database.serve())
         self._claimer.wake()
-        self._scheduler.start()
+        self._scheduler.wake()
         if self._on_start is not None:
             self._on_start(self)
         self.signal_sender.worker("worker.started")
@@ -230,7 +232,7 @@ class Worker:
             self._log.warning(
                 "could not give back %d runs; other workers claim them when their leases end", len(self._drivers)
             )
-        await self._let_go_of_everything()
+        await self._release_all()
         with contextlib.suppress(StoreUnavailable, SchemaOutOfDate, TimeoutError):
             async with asyncio.timeout(_RELEASE_SECONDS):
                 await self._store.apply(RetireWorker(worker_id=self.id))
@@ -240,7 +242,7 @@ class Worker:
     async def kill(self) -> None:
         """Stop without a write to the store, as a crash would. For tests."""
         self.is_draining = True
-        await self._let_go_of_everything()
+        await self._release_all()
 
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT. A second signal ends the grace period at once."""
@@ -275,16 +277,15 @@ class Worker:
 
     @property
     def is_idle(self) -> bool:
-        """True if it holds no run, and its last look at the queue and the schedules found nothing due."""
-        is_free = not self._drivers and self.committer.is_idle and not self._worker_types.is_looking
+        """True if it holds no run, and its last round of claims and schedules found nothing due."""
+        is_free = not self._drivers and self.committer.is_idle and not self._worker_types.is_running
         return is_free and self._claimer.is_idle and self._scheduler.is_idle
 
     @property
     def is_quiet(self) -> bool:
         """True if nothing happens until time passes, something arrives, or a step body ends."""
-        is_asking = self._claimer.is_asking or self._scheduler.is_looking
-        is_looking = self._lease_check.is_looking or self._worker_types.is_looking
-        return not is_asking and self.committer.is_idle and not is_looking
+        jobs = (self._claimer, self._scheduler, self._lease_check, self._worker_types)
+        return self.committer.is_idle and not any(job.is_running for job in jobs)
 
     @property
     def is_executing(self) -> bool:
@@ -299,7 +300,7 @@ class Worker:
                     await self._changed.wait()
         return is_reached()
 
-    async def _let_go_of_everything(self) -> None:
+    async def _release_all(self) -> None:
         self._is_gone = True
         if self._on_stop is not None:
             self._on_stop(self)
@@ -311,7 +312,7 @@ class Worker:
             await self._pruner.stop()
         await self._scheduler.stop()
         await self._worker_types.stop()
-        self._lease_check.stop()
+        await self._lease_check.stop()
         await self._claimer.stop()
         await self.committer.close()
         if self.transactor is not None:
@@ -403,7 +404,7 @@ class Worker:
                 driver.advance()
         self._changed.set()
 
-    def flows_looked(self, run_ids: Sequence[str], *, has_new: bool) -> None:
+    def on_flows(self, run_ids: Sequence[str], *, has_new: bool) -> None:
         """Claim runs of new flows, and let runs continue whose programs were loaded."""
         if has_new:
             self._claimer.wake()
@@ -412,7 +413,7 @@ class Worker:
                 driver.advance()
         self._changed.set()
 
-    def _take_claimed(self, claimed: Claimed) -> None:
+    def _accept_claimed(self, claimed: Claimed) -> None:
         self.clock.sync(claimed.now, self._claimer.asked_at)
         self.take(claimed.leases, claimed.now)
 
@@ -425,28 +426,28 @@ class Worker:
         if end is not None and self._on_end is not None:
             self._on_end(driver.id, end)
         self._changed.set()
-        self._claimer.make_room()
+        self._claimer.claim(is_outdated=True)
 
     # Schedules
 
-    def _looked_at_schedules(self, has_made_runs: bool) -> None:  # noqa: FBT001 - the name says it
+    def _on_schedules(self, has_made_runs: bool) -> None:  # noqa: FBT001 - the name says it
         if has_made_runs:
             self._claimer.wake()
         self._changed.set()
 
-    # Hearing
+    # Hints
 
-    def _hear(self, hint: Hint) -> None:
-        self._scheduler.hear(hint)
-        self._worker_types.hear(hint)
+    def _on_hint(self, hint: Hint) -> None:
+        self._scheduler.on_hint(hint)
+        self._worker_types.on_hint(hint)
         if hint.is_elsewhere or not hint.ready.isdisjoint(self.types()):
             wake = self._claimer.wake_for_others if hint.is_foreign else self._claimer.wake
             wake()
-        told = hint.arrived | hint.taken
-        if self._drivers and (hint.is_elsewhere or any(run_id in self._drivers for run_id in told)):
-            self._lease_check.look(is_elsewhere=hint.is_elsewhere)
+        changed = hint.arrived | hint.taken
+        if self._drivers and (hint.is_elsewhere or any(run_id in self._drivers for run_id in changed)):
+            self._lease_check.check(is_elsewhere=hint.is_elsewhere)
 
-    def _looked(self, error: BaseException | None) -> None:
+    def _on_lease_check(self, error: BaseException | None) -> None:
         if error is not None:
             self._log.error("checking the leases of held runs failed", exc_info=error)
         self._changed.set()
@@ -467,14 +468,14 @@ class Worker:
     def _holdings(self) -> list[Holding]:
         return [driver.holding for driver in list(self._drivers.values())]
 
-    def _renewed(self, holdings: Sequence[Holding], asked_at: Micros, answer: Verdicts) -> None:
+    def _on_renewed(self, holdings: Sequence[Holding], asked_at: Micros, answer: Verdicts) -> None:
         self.clock.sync(answer.now, asked_at)
         self._renewed_at = answer.now
         if self._has_heart:
             self.leased_until = answer.now + self._lease
-        self._heard(holdings, answer)
+        self._accept_verdicts(holdings, answer)
 
-    def _heard(self, holdings: Sequence[Holding], answer: Verdicts) -> None:
+    def _accept_verdicts(self, holdings: Sequence[Holding], answer: Verdicts) -> None:
         """Pass verdicts to the drivers. The token check skips runs that were released and claimed again since."""
         self.clock.sync(answer.now)
         for holding, verdict in zip(holdings, answer.verdicts, strict=True):
@@ -492,6 +493,6 @@ class Worker:
         """Renew the leases now. The heartbeat renews them regularly."""
         holdings, asked_at = self._holdings(), self.clock.now()
         answer = await asyncio.to_thread(self._store.renew, self._info, holdings, self._lease)
-        asyncio.get_running_loop().call_soon(self._renewed, holdings, asked_at, answer)
+        asyncio.get_running_loop().call_soon(self._on_renewed, holdings, asked_at, answer)
         self.clock.sync(answer.now, asked_at)
         self._renewed_at = answer.now

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from holdfast.core.clock import SECOND, Clock, Micros, Timer
+from holdfast.core.clock import SECOND, Clock, Micros
 from holdfast.core.commands import OfferTypes
 from holdfast.core.errors import InvalidRequest, Unreadable
 from holdfast.core.flow_definitions import FLOW_RUNTIME, FlowDefinition, definition_at
@@ -26,6 +26,7 @@ from holdfast.flows.program import Program
 from holdfast.runner.definition import Definition
 from holdfast.runner.flow_turn import FlowCode, FlowType
 from holdfast.runner.registry import Registry
+from holdfast.worker.background import BackgroundJob
 
 FLOW_POLL: Micros = SECOND
 """Interval at which a worker looks for new flows, for the case that a hint is lost."""
@@ -50,22 +51,22 @@ class FlowHost(Protocol):
     @property
     def clock(self) -> Clock: ...
 
-    def flows_looked(self, run_ids: Sequence[str], *, has_new: bool) -> None:
+    def on_flows(self, run_ids: Sequence[str], *, has_new: bool) -> None:
         """Claim runs of new flows, and let runs continue whose programs were loaded. Some may ask again.
 
-        Called at the end of every look: a worker is not idle before.
+        Called at the end of every round: a worker is not idle before.
         """
         ...
 
 
-class FlowLibrary:
+class FlowLibrary(BackgroundJob[None]):
     """Finds the flows of a worker. `is_wanted` says if a type matches the patterns of the worker."""
 
     def __init__(self, store: Store, host: FlowHost, *, is_wanted: Callable[[str], bool], poll: Micros | None) -> None:
+        super().__init__(host.clock)
         self._store = store
         self._host = host
-        self._clock = host.clock
-        self._is_wanted = is_wanted
+        self._matches = is_wanted
         self._poll = poll
         self._registrations: dict[str, list[FlowDefinition]] = {}
         self._types: dict[str, FlowType] = {}
@@ -73,19 +74,10 @@ class FlowLibrary:
         self._broken: dict[_Key, tuple[Micros, str]] = {}
         self._needed: dict[_Key, None] = {}
         self._waiting: dict[str, None] = {}
-        self._looked_at: Micros = -1
-        self._looked_for: set[str] = set()
-        self._task: asyncio.Task[None] | None = None
-        self._timer: Timer | None = None
-        self._is_wanted_again = False
+        self._refreshed_at: Micros = -1
+        self._refreshed_for: set[str] = set()
         self._has_new = False
-        self._is_stopped = False
         self._outage = Outage(_log, "cannot look for flows; trying again", "looking for flows works again")
-
-    @property
-    def is_looking(self) -> bool:
-        """True while it asks the store."""
-        return self._task is not None
 
     def types(self) -> Sequence[str]:
         """Return the types of flows that match the patterns of the worker."""
@@ -98,7 +90,7 @@ class FlowLibrary:
 
     def code_of(self, run: Run, version: str | None) -> FlowCode | None:
         """Return the code of a run. None while it is being loaded: the host will be told about the run."""
-        if version is None and self._looked_at <= run.created_at and run.id not in self._looked_for:
+        if version is None and self._refreshed_at <= run.created_at and run.id not in self._refreshed_for:
             self._wait(run)  # a version that was registered before the run may not be known yet
             return None
         if version is None:
@@ -121,26 +113,14 @@ class FlowLibrary:
 
     def _wait(self, run: Run) -> None:
         self._waiting[run.id] = None
-        self.look()
+        self.wake()
 
-    # Looking
+    # Reading the store
 
-    def hear(self, hint: Hint) -> None:
+    def on_hint(self, hint: Hint) -> None:
         """Look for new flows if a hint names a type that is not known here."""
-        if any(type not in self._types and self._is_wanted(type) for type in hint.ready):
-            self.look()
-
-    def look(self) -> None:
-        """Ask the store for new flows and for needed programs."""
-        if self._is_stopped:
-            return
-        if self._task is not None:
-            self._is_wanted_again = True
-            return
-        self._is_wanted_again = False
-        self._disarm()
-        self._task = asyncio.get_running_loop().create_task(self._look())
-        self._task.add_done_callback(self._looked)
+        if any(type not in self._types and self._matches(type) for type in hint.ready):
+            self.wake()
 
     async def start(self) -> None:
         """Learn which flows exist, before the first claim. The first `look` begins to poll.
@@ -149,37 +129,20 @@ class FlowLibrary:
         """
         await self._refresh()
 
-    async def stop(self) -> None:
-        self._is_stopped = True
-        self._disarm()
-        if (task := self._task) is not None:
-            task.cancel()
-            await asyncio.wait([task])
-
-    def _looked(self, task: asyncio.Task[None]) -> None:
-        self._task = None
-        if task.cancelled() or self._is_stopped:
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        if self._is_stopped:
             return
         if (error := task.exception()) is not None:
             _log.error("looking for flows failed", exc_info=error)
         waiting, self._waiting = list(self._waiting), {}
         has_new, self._has_new = self._has_new, False
-        self._host.flows_looked(waiting, has_new=has_new)
-        if self._is_wanted_again:
-            self.look()
-        else:
-            self._arm()
+        self._host.on_flows(waiting, has_new=has_new)
+        if self._is_wanted:
+            self.wake()
+        elif self._poll is not None:
+            self.wake_by(self._clock.now() + self._poll)
 
-    def _arm(self) -> None:
-        if self._poll is not None and self._timer is None and not self._is_stopped:
-            self._timer = self._clock.call_at(self._clock.now() + self._poll, self.look)
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    async def _look(self) -> None:
+    async def _round(self) -> None:
         await self._outage.retry(self._refresh)
         while self._needed:
             key = next(iter(self._needed))
@@ -199,8 +162,8 @@ class FlowLibrary:
                 break
             after = (page[-1].type, page[-1].registered_at)
         self._registrations = found
-        self._looked_at, self._looked_for = asked_at, asked_for
-        await self._offer([one[-1] for type, one in found.items() if type not in self._types and self._is_wanted(type)])
+        self._refreshed_at, self._refreshed_for = asked_at, asked_for
+        await self._offer([one[-1] for type, one in found.items() if type not in self._types and self._matches(type)])
 
     async def _offer(self, discovered: Sequence[FlowDefinition]) -> None:
         """Tell the store that this worker executes these flows."""
@@ -305,18 +268,18 @@ class WorkerTypes:
             await self._flows.stop()
 
     @property
-    def is_looking(self) -> bool:
+    def is_running(self) -> bool:
         """True while it asks the store for flows."""
-        return self._flows is not None and self._flows.is_looking
+        return self._flows is not None and self._flows.is_running
 
-    def look(self) -> None:
-        """Look for flows that were registered since the last look."""
+    def load_flows(self) -> None:
+        """Ask the store for flows that were registered since it was last asked."""
         if self._flows is not None:
-            self._flows.look()
+            self._flows.wake()
 
-    def hear(self, hint: Hint) -> None:
+    def on_hint(self, hint: Hint) -> None:
         if self._flows is not None:
-            self._flows.hear(hint)
+            self._flows.on_hint(hint)
 
 
 def _check(patterns: object) -> None:

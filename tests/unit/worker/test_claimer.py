@@ -81,12 +81,12 @@ async def claimer(store: Asked, clock: SettableClock, taken: list[Claimed]) -> C
         types=lambda: (TYPE,),
         lease=30 * SECOND,
         poll=3_600 * SECOND,
-        take=taken.append,
+        accept=taken.append,
     )
 
 
 async def settled(claimer: Claimer) -> None:
-    while claimer.is_asking:
+    while claimer.is_running:
         await asyncio.sleep(0)
     await asyncio.sleep(0)
 

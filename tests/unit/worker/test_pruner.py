@@ -68,7 +68,7 @@ async def pass_time(clock: VirtualClock, pruner: Pruner) -> None:
     assert due is not None
     for callback in clock.pass_to(due):
         callback()
-    while pruner.is_pruning:
+    while pruner.is_running:
         await asyncio.sleep(0)
 
 
@@ -142,7 +142,7 @@ async def test_the_pruner_stops_in_the_middle_of_a_pruning(
 
     await pruner.stop()
 
-    assert not pruner.is_pruning
+    assert not pruner.is_running
     assert clock.next_due() is None
 
 

@@ -55,15 +55,15 @@ def store(clock: VirtualClock) -> CountingStore:
 
 @pytest_asyncio.fixture
 async def scheduler(store: CountingStore, clock: VirtualClock) -> AsyncIterator[Scheduler]:
-    scheduler = Scheduler(store, clock, poll=POLL, told=clock.sync, looked=lambda _: None)
-    scheduler.start()
+    scheduler = Scheduler(store, clock, poll=POLL, sync=clock.sync, on_end=lambda _: None)
+    scheduler.wake()
     await settled(scheduler)
     yield scheduler
     await scheduler.stop()
 
 
 async def settled(scheduler: Scheduler) -> None:
-    while scheduler.is_looking:
+    while scheduler.is_running:
         await asyncio.sleep(0)
 
 
@@ -97,7 +97,7 @@ async def test_the_scheduler_sleeps_until_the_next_slot(
     scheduler: Scheduler, store: CountingStore, clock: VirtualClock
 ) -> None:
     await store.apply(PutSchedules(schedules=[a_schedule("a", 2 * SECOND)]))
-    scheduler.hear(Hint(is_rescheduled=True))
+    scheduler.on_hint(Hint(is_rescheduled=True))
     await settled(scheduler)
     await advance(scheduler, clock, 2 * SECOND)
 
@@ -107,9 +107,9 @@ async def test_the_scheduler_sleeps_until_the_next_slot(
 
 async def test_frequent_hints_from_other_processes_are_combined(scheduler: Scheduler, store: CountingStore) -> None:
     for _ in range(10):
-        scheduler.hear(Hint(is_elsewhere=True))
+        scheduler.on_hint(Hint(is_elsewhere=True))
         await settled(scheduler)
-    scheduler.hear(Hint(ready=frozenset({"shop"})))
+    scheduler.on_hint(Hint(ready=frozenset({"shop"})))
     await settled(scheduler)
 
     assert store.looks == 1 + 1
@@ -179,7 +179,7 @@ async def test_a_stopped_scheduler_fires_nothing(
 ) -> None:
     await store.apply(PutSchedules(schedules=[a_schedule("a")]))
     await scheduler.stop()
-    scheduler.hear(Hint(is_rescheduled=True))
+    scheduler.on_hint(Hint(is_rescheduled=True))
     await advance(scheduler, clock, 10 * SECOND)
 
     assert (await made(store, "a"), store.looks) == (0, 1)

@@ -184,7 +184,7 @@ async def test_run_until_idle_ends_even_if_a_look_for_flows_is_the_last_to_end(
     catalog = store.catalog
 
     async def answer_last(question: Any) -> Any:
-        if isinstance(question, ListFlows) and worker._worker_types.is_looking:
+        if isinstance(question, ListFlows) and worker._worker_types.is_running:
             await until("nothing else is under way", lambda: worker._claimer.is_idle and worker._scheduler.is_idle)
         return await catalog(question)
 
@@ -334,16 +334,16 @@ async def test_a_hint_that_comes_while_the_last_query_ends_is_not_lost() -> None
         await h.settle()
         worker = h._worker
         assert worker is not None
-        lookout = worker._lease_check
-        looked = lookout._looked
+        lease_check = worker._lease_check
+        on_done = lease_check._on_done
 
-        def hear_meanwhile(task: asyncio.Task[None]) -> None:
-            lookout._looked = looked  # type: ignore[method-assign]
-            worker._hear(Hint(arrived=frozenset({run.id})))
-            looked(task)
+        def hint_meanwhile(task: asyncio.Task[None]) -> None:
+            lease_check._on_done = on_done  # type: ignore[method-assign]
+            worker._on_hint(Hint(arrived=frozenset({run.id})))
+            on_done(task)
 
-        lookout._looked = hear_meanwhile  # type: ignore[method-assign]
-        worker._hear(Hint(arrived=frozenset({run.id})))
+        lease_check._on_done = hint_meanwhile  # type: ignore[method-assign]
+        worker._on_hint(Hint(arrived=frozenset({run.id})))
         await h.settle()
         assert store.calls.count("look") == 2
 
@@ -471,9 +471,9 @@ async def test_a_run_that_became_ready_during_a_start_is_claimed_if_the_start_cr
         await session_of(h).store.create([Intent(id="somebody's", type="shopping.v1", payload="{}")])
         worker._claimer.wake()
         assert worker.free() == 0
-        is_asking = [worker._claimer.is_asking]
+        is_asking = [worker._claimer.is_running]
         worker.accept([], h.clock.now())  # the key was known: no run was created
-        is_asking.append(worker._claimer.is_asking)
+        is_asking.append(worker._claimer.is_running)
         assert is_asking == [False, True]
         assert await h.run("somebody's").result() == "bought"
 
