@@ -13,8 +13,8 @@ import asyncio
 import platform
 import statistics
 import time
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -23,8 +23,8 @@ from holdfast import Holdfast
 from holdfast.app import session_of
 from holdfast.core.checkpoint import Checkpoint, ClaimRequest, Hold
 from holdfast.core.model import Entry, EntryKind, EntryState, Lease
-from holdfast.stores.postgres.connections import OWN
-from holdfast.stores.postgres.loop_session import LoopSession
+from holdfast.stores.postgres.connections import OWN, Connection
+from holdfast.stores.postgres.loop_session import DrivenConnection, LoopSession
 from holdfast.stores.postgres.scripts import Script
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast_bench import measures
@@ -37,6 +37,35 @@ Work = Callable[[], Awaitable[int]]
 """Performs an operation and returns the number of repetitions."""
 
 
+class PlainConnection(DrivenConnection):
+    """The driver's connection as it is: each script is a task, and the driver waits for the socket."""
+
+    def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop, *, is_prepared: bool) -> None:
+        super().__init__(connection, loop, is_prepared=is_prepared, on_loss=lambda _: None)
+        loop.remove_reader(self._socket)
+        driver = psycopg.AsyncConnection(connection.pgconn)
+        driver._autocommit = True
+        driver.prepare_threshold = 0 if is_prepared else None
+        self._cursor = psycopg.AsyncCursor(driver)
+        self._chain_cursor = psycopg.AsyncClientCursor(driver)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class Tasks(LoopSession):
+    """Runs each script in a task, on the driver's own connection."""
+
+    def _connected(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._is_opening = False
+        connection = self._take_arrived()
+        assert connection is not None
+        self._connection = PlainConnection(connection, loop, is_prepared=True)
+
+
 class Threads(LoopSession):
     """Leaves everything to the sessions in threads."""
 
@@ -44,7 +73,7 @@ class Threads(LoopSession):
         return
 
 
-WAYS = {"loop": LoopSession, "threads": Threads}
+WAYS: dict[str, type[LoopSession]] = {"loop": LoopSession, "tasks": Tasks, "threads": Threads}
 
 
 class Sample(NamedTuple):
@@ -75,7 +104,7 @@ async def compare(title: str, work: Work, store: PostgresStore, ways: dict[str, 
         times = [Sample(one.wall / other.wall, one.busy / other.busy) for one, other in zip(samples, base, strict=True)]
         ratio = Sample(*(statistics.median(one) for one in zip(*times, strict=True)))
         print(
-            f"{title:<18} {name:<8} {wall:8.0f} µs, CPU {busy:6.0f} µs = {ratio.wall:.2f} and {ratio.busy:.2f} × loop",
+            f"{title:<18} {name:<7} {wall:8.0f} µs, CPU {busy:6.0f} µs = {ratio.wall:.2f} and {ratio.busy:.2f} × loop",
             flush=True,
         )
 

@@ -8,10 +8,10 @@ statements that call them. Operations that are rare or touch several runs are de
 decides on a working set (`unit_of_work`), which the kit in `stores.working` provides. A `load_document` says which rows
 to lock and load. The store then writes the changes back.
 
-Each operation is a script (`scripts`): a generator of statements. Small scripts run on the event loop (`loop_session`,
-on an `async_connection`). Large scripts and repeated ones run in `sessions`, which are threads with one connection
-each. Operations in a user's transaction run on the user's connection (`user_connections`). The `connector` tracks
-whether the server is reachable. `hints` go to listeners in this process, and through `notify` to other processes.
+Each operation is a script (`scripts`): a generator of statements. Small scripts run on the event loop (`loop_session`).
+Large scripts and repeated ones run in `sessions`, which are threads with one connection each. Operations in a user's
+transaction run on the user's connection (`user_connections`). The `connector` tracks whether the server is reachable.
+`hints` go to listeners in this process and, by notifications, to other processes.
 """
 
 from holdfast.stores.postgres.store import PostgresStore

@@ -99,7 +99,7 @@ class PostgresDatabase:
 
         def repeat(connection: Connection) -> Transacted:
             answer = job(connection)
-            self._hints.stir()
+            self._hints.wake_all()
             return answer
 
         try:
@@ -159,7 +159,7 @@ class PostgresDatabase:
         finally:
             connection.close()
         if not readonly:
-            self._hints.stir()
+            self._hints.wake_all()
 
     async def create_in(self, connection: object, intents: Sequence[Intent]) -> Created:
         at, _ = self._time()

@@ -95,14 +95,14 @@ class Sessions:
         After a lost connection `again` runs instead, if given, because the first attempt may have been applied.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._hand_over(_Job(job, again, future))
+        self._submit(_Job(job, again, future))
         return future
 
     def run_blocking(self, job: Work[T], *, again: Work[T] | None = None) -> T:
         """Run a job and wait for its answer. Call it only from a thread that may block and is not one of these."""
         assert all(session.thread is not threading.current_thread() for session in self._sessions)
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
-        self._hand_over(_Job(job, again, future))
+        self._submit(_Job(job, again, future))
         return future.result()
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
@@ -132,20 +132,20 @@ class Sessions:
         for session in sessions:
             session.abandon()
 
-    def _hand_over(self, job: _Job[Any]) -> None:
+    def _submit(self, job: _Job[Any]) -> None:
         with self._changing:
             if not self._is_open:
                 raise StoreUnavailable(f"the store {self._address.shown} is closed; open it first")
             if self._idle:
                 session = self._idle.pop()
             elif len(self._sessions) < self._size:
-                session = self._hire()
+                session = self._add()
             else:
                 self._queue.append(job)
                 return
         session.wake(job)
 
-    def _hire(self) -> _Session:
+    def _add(self) -> _Session:
         name = f"holdfast-postgres-{self._name}-{len(self._sessions) + 1}"
         session = _Session(name, self._next, self._connector, self._limits, is_for_users=self._is_for_users)
         self._sessions.append(session)
@@ -159,7 +159,7 @@ class Sessions:
             sessions, self._sessions = self._sessions, []
         closed = StoreUnavailable(f"the store {self._address.shown} was closed before it could answer")
         for job in left:
-            _tell(job.future, error=closed)
+            _resolve(job.future, error=closed)
         for session in sessions:
             session.give_up()
         for session in sessions:
@@ -197,8 +197,8 @@ class _Session:
         self._is_for_users = is_for_users
         self._job: _Job[Any] | None = None
         # A bare lock is the fastest way to wake a thread: half the time of an event, a little less than a queue.
-        self._hints = threading.Lock()
-        self._hints.acquire()
+        self._has_job = threading.Lock()
+        self._has_job.acquire()
         self._connection: Connection | None = None
         self._opened_at = 0.0
         self._is_given_up = False
@@ -208,9 +208,9 @@ class _Session:
     # From other threads
 
     def wake(self, job: _Job[Any] | None) -> None:
-        """Hand a job to the thread. None ends the thread."""
+        """Give the thread a job. None ends it."""
         self._job = job
-        self._hints.release()
+        self._has_job.release()
 
     def give_up(self) -> None:
         """Stop waiting for the server."""
@@ -228,12 +228,12 @@ class _Session:
     def _serve(self) -> None:
         try:
             is_wanted = True
-            while is_wanted and self._hints.acquire() and (job := self._job) is not None:
+            while is_wanted and self._has_job.acquire() and (job := self._job) is not None:
                 self._job = None
                 answer, error = self._outcome(job)
                 # Become idle before the caller gets its answer, so that its next job finds this warm connection.
                 is_wanted = self._next_job(self)
-                _tell(job.future, answer, error)
+                _resolve(job.future, answer, error)
                 del job, answer, error  # an idle thread must not keep the caller's objects alive
         finally:
             self._disconnect()
@@ -328,7 +328,7 @@ def _raise(translated: BaseException, error: BaseException) -> NoReturn:
     raise translated from error
 
 
-def _tell(
+def _resolve(
     future: asyncio.Future[Any] | concurrent.futures.Future[Any], answer: Any = None, error: BaseException | None = None
 ) -> None:
     """Deliver an answer to the caller, on the thread where it waits."""

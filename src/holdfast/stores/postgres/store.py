@@ -271,7 +271,7 @@ class PostgresStore:
 
         def repeat() -> Script[_R]:
             told, _ = yield from (again or script)()
-            self._hints.stir()  # the first attempt may have committed without announcing its news
+            self._hints.wake_all()  # the first attempt may have committed without announcing its news
             return told
 
         if is_small:

@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core.hint import Hint
 from holdfast.stores.postgres import hints as hints_module
@@ -23,6 +24,7 @@ from holdfast.testing.patience import GUARD_SECONDS, guarded, until
 from tests.postgres import PostgresProxy
 
 READY = Hint(ready=frozenset({"order"}))
+LAST = Hint(ready=frozenset({"last"}))
 LOOK = Hint(is_elsewhere=True)
 
 
@@ -51,7 +53,7 @@ async def ringing(address: PostgresAddress, **options: Any) -> AsyncIterator[Hin
         await asyncio.to_thread(hints.stop, GUARD_SECONDS)
 
 
-def listeners(observer: Connection) -> int:
+def listening(observer: Connection) -> int:
     row = observer.execute(
         "select count(*) from pg_stat_activity where query ilike 'listen%' and datname = current_database()"
     ).fetchone()
@@ -78,7 +80,7 @@ async def test_a_listener_gets_hints_until_it_leaves(address: PostgresAddress) -
     gone.leave()
     gone.leave()
 
-    hints.tell(READY)
+    hints.send(READY)
 
     assert await still.next() == READY
     assert gone.drain() == []
@@ -94,7 +96,7 @@ async def test_a_listener_that_raises_does_not_affect_the_others(address: Postgr
     hints.listen(raising)
     ear = Ear(hints)
 
-    hints.tell(READY)
+    hints.send(READY)
 
     assert await ear.next() == READY
 
@@ -104,7 +106,7 @@ async def test_a_hint_from_any_thread_is_delivered_on_the_loop(address: Postgres
     heard: asyncio.Future[asyncio.AbstractEventLoop] = asyncio.get_running_loop().create_future()
     hints.listen(lambda _: heard.set_result(asyncio.get_running_loop()))
 
-    threading.Thread(target=hints.tell, args=(READY,)).start()
+    threading.Thread(target=hints.send, args=(READY,)).start()
 
     assert await heard is asyncio.get_running_loop()
 
@@ -116,9 +118,9 @@ async def test_a_closed_loop_is_removed_from_the_listeners(address: PostgresAddr
     hints = Hints(address)
     await asyncio.to_thread(asyncio.run, listen())
 
-    hints.tell(READY)
+    hints.send(READY)
 
-    assert hints._circles == {}
+    assert hints._loops == {}
 
 
 # From process to process
@@ -129,9 +131,39 @@ async def test_other_processes_get_a_hint_about_ready_runs(address: PostgresAddr
         ear = Ear(there)
         assert await ear.next() == LOOK  # it listens now; something may have happened before
 
-        here.ring(READY)
+        here.wake(READY)
 
-        assert await ear.next() == Hint(ready=frozenset({"order"}), is_elsewhere=True)
+        assert await ear.next() == replace(READY, is_foreign=True)
+
+
+async def test_other_processes_get_a_hint_about_each_run_that_ended(address: PostgresAddress) -> None:
+    async with ringing(address) as here, ringing(address) as there:
+        ear = Ear(there)
+        await ear.next()
+        runs = {f"run-{number}" for number in range(20)}
+
+        for run_id in runs:
+            here.wake(Hint(ended=frozenset({run_id})))
+
+        ended: set[str] = set()
+        while ended != runs:
+            hint = await ear.next()
+            assert hint == Hint(ended=hint.ended, is_foreign=True)
+            ended |= hint.ended
+
+
+async def test_a_hint_about_anything_reaches_other_processes_with_the_others(address: PostgresAddress) -> None:
+    async with ringing(address) as here, ringing(address) as there:
+        ear = Ear(there)
+        await ear.next()
+
+        here.wake(READY)
+        here.wake_all()
+        here.wake(LAST)
+
+        heard = [await ear.next()]
+        while LOOK not in heard:
+            heard.append(await ear.next())
 
 
 async def test_a_process_does_not_get_its_own_hints(address: PostgresAddress, observer: Connection) -> None:
@@ -139,18 +171,18 @@ async def test_a_process_does_not_get_its_own_hints(address: PostgresAddress, ob
         ear = Ear(hints)
         await ear.next()
 
-        hints.ring(READY)
+        hints.wake(READY)
         observer.execute("notify holdfast")  # after it, by another process
 
         assert await ear.next() == LOOK
 
 
-async def test_too_many_types_are_left_out_of_a_hint(address: PostgresAddress) -> None:
+async def test_a_hint_that_is_too_long_says_only_that_something_changed(address: PostgresAddress) -> None:
     async with ringing(address) as here, ringing(address) as there:
         ear = Ear(there)
         await ear.next()
 
-        here.ring(Hint(ready=frozenset(f"type-number-{number}" for number in range(1_000))))
+        here.wake(Hint(ready=frozenset(f"type-number-{number}" for number in range(1_000))))
 
         assert await ear.next() == LOOK
 
@@ -162,11 +194,11 @@ async def test_schemas_do_not_get_hints_of_each_other(postgres_url: str) -> None
         ear = Ear(theirs)
         await ear.next()
 
-        mine.ring(READY)
+        mine.wake(READY)
         await asyncio.to_thread(mine.stop)
-        also_theirs.ring(Hint(ready=frozenset({"last"})))
+        also_theirs.wake(LAST)
 
-        assert await ear.next() == Hint(ready=frozenset({"last"}), is_elsewhere=True)
+        assert await ear.next() == replace(LAST, is_foreign=True)
 
 
 async def test_a_stream_of_hints_is_reduced_to_a_hundred_a_second(address: PostgresAddress) -> None:
@@ -176,11 +208,11 @@ async def test_a_stream_of_hints_is_reduced_to_a_hundred_a_second(address: Postg
 
         began = time.monotonic()
         for number in range(2_000):
-            here.ring(Hint(ready=frozenset({f"type-{number % 7}"})))
+            here.wake(Hint(ready=frozenset({f"type-{number % 7}"})))
             await asyncio.sleep(0)
         await asyncio.to_thread(here.stop, GUARD_SECONDS)  # the end sends the rest
         seconds = time.monotonic() - began
-        last.ring(Hint(ready=frozenset({"last"})))
+        last.wake(LAST)
 
         heard = [await ear.next()]
         while "last" not in heard[-1].ready:
@@ -197,9 +229,9 @@ async def test_the_last_hints_are_sent_before_the_end(address: PostgresAddress) 
         await ear.next()
 
         async with ringing(address) as here:
-            here.ring(READY)  # it has no connection yet
+            here.wake(READY)  # it has no connection yet
 
-        assert await ear.next() == Hint(ready=frozenset({"order"}), is_elsewhere=True)
+        assert await ear.next() == replace(READY, is_foreign=True)
 
 
 async def test_the_server_connection_exists_only_while_there_are_listeners(
@@ -209,12 +241,12 @@ async def test_the_server_connection_exists_only_while_there_are_listeners(
         assert list(connected(observer)) == []
         first, second = Ear(hints), Ear(hints)
         await first.next()
-        assert listeners(observer) == 1
+        assert listening(observer) == 1
 
         first.leave()
         second.leave()
 
-        while listeners(observer):
+        while listening(observer):
             await asyncio.sleep(0.02)
 
 
@@ -241,8 +273,8 @@ async def test_a_cut_connection_is_replaced_and_listeners_query_for_what_they_mi
         proxy.cut()
 
         assert await ear.next() == LOOK
-        here.ring(READY)
-        assert await ear.next() == Hint(ready=frozenset({"order"}), is_elsewhere=True)
+        here.wake(READY)
+        assert await ear.next() == replace(READY, is_foreign=True)
 
 
 async def test_a_connection_that_is_dead_without_notice_is_replaced(
@@ -251,7 +283,7 @@ async def test_a_connection_that_is_dead_without_notice_is_replaced(
     async with ringing(far, ping_seconds=0.2) as hints:
         ear = Ear(hints)
         await ear.next()
-        line = hints._notify
+        line = hints._notifications
         assert line is not None
         assert line._connection is not None
         line._connection.answer_seconds = 0.3
@@ -292,7 +324,7 @@ async def test_an_unreachable_server_is_logged_once(
         await ear.next()
         proxy.refuse()
         proxy.cut()
-        hints.ring(READY)
+        hints.wake(READY)
         await until("the outage is noticed", lambda: "lost the database" in caplog.text)
         await asyncio.sleep(1.5)  # it is retried during this time, and not logged again
 
@@ -313,9 +345,9 @@ async def test_the_end_does_not_wait_for_a_server_that_does_not_answer(
     ear = Ear(hints)
     await ear.next()
     proxy.black_hole()
-    hints.ring(READY)
-    assert hints._notify is not None
-    thread = hints._notify._thread
+    hints.wake(READY)
+    assert hints._notifications is not None
+    thread = hints._notifications._thread
     assert thread is not None
 
     await asyncio.to_thread(hints.stop, 0.2)
@@ -332,12 +364,12 @@ async def test_without_hints_there_is_no_connection_and_listeners_poll_at_growin
     joint = "&" if "?" in postgres_url else "?"
     async with ringing(PostgresAddress.of(f"{postgres_url}{joint}hints=off")) as hints:
         ear = Ear(hints)
-        (circle,) = hints._circles.values()
+        (listeners,) = hints._loops.values()
         intervals = []
         for _ in range(6):
             assert await ear.next() == LOOK
-            intervals.append(circle._interval)
-        hints.ring(READY)
+            intervals.append(listeners._interval)
+        hints.wake(READY)
 
         assert list(connected(observer)) == []
         assert intervals[-1] > 2 * intervals[0]
@@ -354,7 +386,7 @@ async def test_without_hints_a_local_change_makes_listeners_poll_soon(
         ear = Ear(hints)
         await ear.next()  # the next poll would be in a thousand seconds
 
-        hints.tell(READY)
+        hints.send(READY)
 
         assert await ear.next() == READY
         assert await ear.next() == LOOK
@@ -378,10 +410,10 @@ async def test_a_forked_child_leaves_the_hint_connection_of_its_parent_alone(add
         if not child:
             for hints in (here, there):
                 hints.abandon()
-                hints.ring(READY)
+                hints.wake(READY)
                 hints.stop()
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
 
-        here.ring(READY)
-        assert await ear.next() == Hint(ready=frozenset({"order"}), is_elsewhere=True)
+        here.wake(READY)
+        assert await ear.next() == replace(READY, is_foreign=True)
