@@ -241,7 +241,7 @@ ENDS = (
         breaks="only ended runs are pruned",
         edits=(
             Edit(
-                "stores/memory/housekeeping.py",
+                "stores/memory/pruning.py",
                 "        ended = [run for run in runs if run.purge_at is None and run.finished_at is not None]\n"
                 "        by_type = [run for run in ended if (run.finished_at or 0) <=",
                 "        ended = [run for run in runs if run.purge_at is None]\n"

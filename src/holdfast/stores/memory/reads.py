@@ -9,6 +9,7 @@ from typing import TypeVar, assert_never, cast
 
 from holdfast.core import limits, rules, transfer
 from holdfast.core.clock import Micros
+from holdfast.core.flow_definitions import FlowDefinition
 from holdfast.core.model import AuditFact, Backlog, DeadLetter, Entry, Run, Schedule, WorkerRecord
 from holdfast.core.questions import (
     AnyAwaited,
@@ -41,7 +42,6 @@ from holdfast.core.questions import (
 from holdfast.core.states import RunState
 from holdfast.core.topics import covers
 from holdfast.core.transfer import Dump, KeptEvent
-from holdfast.stores.memory.flows import list_flows
 from holdfast.stores.memory.state import Published, Record, State
 from holdfast.stores.memory.unit_of_work import StateUnit
 from holdfast.stores.operations import leases
@@ -247,3 +247,9 @@ def _kept(published: Published) -> KeptEvent:
         reached=published.reached,
         is_queued=published.state == "pending",
     )
+
+
+def list_flows(state: State, query: ListFlows) -> list[FlowDefinition]:
+    known = (one for type in sorted(state.flows) for one in state.flows[type])
+    matching = [one for one in known if query.admits(one)][: query.limit]
+    return matching if query.with_texts else [one.without_texts() for one in matching]

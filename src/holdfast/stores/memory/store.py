@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Created, LeaseRequest, Verdicts
 from holdfast.core.clock import Clock, Micros, SystemClock
 from holdfast.core.commands import Command
 from holdfast.core.hint import Hint, News
-from holdfast.core.model import AuditFact, Entry, Holding, Intent, WorkerRecord
+from holdfast.core.model import AuditFact, Entry, Holding, Intent, Schedule, WorkerRecord
 from holdfast.core.ports import Finding, Pruned, Report, SchemaStatus
 from holdfast.core.questions import Awaited, Details, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
+from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 from holdfast.stores.loops import Listeners
 from holdfast.stores.memory import claims, pruning, reads
 from holdfast.stores.memory.state import State
-from holdfast.stores.memory.transfers import MemoryTransfer
 from holdfast.stores.memory.unit_of_work import StateUnit
 from holdfast.stores.operations import checkpoints as checkpoint_rules
-from holdfast.stores.operations import commands, leases, starts
+from holdfast.stores.operations import commands, leases, schedules, starts, transfers
 
 A = TypeVar("A")
 
@@ -147,3 +147,31 @@ class MemoryStore:
         hint, self._state.news = self._state.news.hint(), News()
         if hint is not None:
             self._listeners.send(hint)
+
+
+class MemoryTransfer:
+    """The `Transfer` capability of the memory store. `locked` gives exclusive use of the unit of work."""
+
+    def __init__(self, locked: Callable[[], AbstractContextManager[StateUnit]], clock: Clock) -> None:
+        self._locked = locked
+        self._clock = clock
+
+    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
+        with self._locked() as unit:
+            return reads.dump(unit.state, run_ids)
+
+    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
+        with self._locked() as unit:
+            return reads.kept_events(unit.state, after, limit)
+
+    async def last_event(self) -> int:
+        with self._locked() as unit:
+            return unit.state.event_count
+
+    async def restore(self, restoration: Restoration) -> Restored:
+        with self._locked() as unit:
+            return transfers.restore(unit, restoration, self._clock.now())
+
+    async def restore_schedules(self, wanted: Sequence[Schedule]) -> int:
+        with self._locked() as unit:
+            return schedules.restore(unit, wanted)

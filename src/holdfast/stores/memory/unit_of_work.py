@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from msgspec.structs import replace
 
 from holdfast.core import audit, rules
 from holdfast.core.clock import Micros
+from holdfast.core.flow_definitions import FlowDefinition
 from holdfast.core.hint import News
 from holdfast.core.limits import Window
 from holdfast.core.model import (
@@ -16,20 +18,20 @@ from holdfast.core.model import (
     AuditFact,
     DeadLetter,
     Entry,
+    Event,
     Fence,
     Run,
     RunOptions,
     Schedule,
+    Topic,
     TypeRule,
     Wait,
     WaitKind,
     WorkerRecord,
 )
-from holdfast.core.transfer import Origin
-from holdfast.stores.memory.events import StateEvents
-from holdfast.stores.memory.flows import StateFlows
-from holdfast.stores.memory.housekeeping import StateHousekeeping
-from holdfast.stores.memory.state import Place, Record, State
+from holdfast.core.transfer import KeptEvent, Origin
+from holdfast.stores.memory.pruning import StateHousekeeping
+from holdfast.stores.memory.state import Place, Published, Record, State
 from holdfast.stores.operations.unit_of_work import Taken
 
 
@@ -64,11 +66,15 @@ class StateUnit:
         self.state.news = news
 
 
-class StateRuns:
-    """Runs, by id and by key."""
+class StatePart:
+    """One noun of the state."""
 
     def __init__(self, state: State) -> None:
         self._state = state
+
+
+class StateRuns(StatePart):
+    """Runs, by id and by key."""
 
     def get(self, run_id: str) -> Run | None:
         record = self._state.records.get(run_id)
@@ -124,11 +130,8 @@ class StateRuns:
         self._state.records[run_id].values |= values
 
 
-class StateFamilies:
+class StateFamilies(StatePart):
     """Children, by their parent."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
 
     def _children(self, parent_id: str) -> Iterator[Record]:
         return (self._state.records[child_id] for child_id in self._state.children.get(parent_id, ()))
@@ -150,11 +153,8 @@ class StateFamilies:
         return sum(not rules.is_parked(record.waits) for record in alive)
 
 
-class StateHistories:
+class StateHistories(StatePart):
     """The entries of runs."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
 
     def entry(self, run_id: str, location: str) -> Entry | None:
         record = self._state.records.get(run_id)
@@ -203,11 +203,8 @@ class StateHistories:
         return self._state.records[run_id].last_position
 
 
-class StateWaits:
+class StateWaits(StatePart):
     """The waits of runs. A run that stops waiting for a slot stays in the heap of its queue; reads skip it."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
 
     def of(self, run_id: str) -> Sequence[Wait]:
         return self._state.records[run_id].waits
@@ -257,11 +254,8 @@ class StateWaits:
         self._state.know_all_waiting(topic)
 
 
-class StateInboxes:
+class StateInboxes(StatePart):
     """Unread arrivals of runs, receipts of received messages, and replies."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
 
     def add(self, run_id: str, arrival: Arrival) -> None:
         self._state.records[run_id].put_arrivals((arrival,))
@@ -308,11 +302,8 @@ class StateInboxes:
         record.replies = {**replies, **record.replies}
 
 
-class StateDeadLetters:
+class StateDeadLetters(StatePart):
     """Dead letters, by number."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
 
     def add(self, letter: DeadLetter) -> None:
         number = self._state.next_letter()
@@ -325,11 +316,8 @@ class StateDeadLetters:
         return self._state.letters.pop(number, None) is not None
 
 
-class StateTypes:
+class StateTypes(StatePart):
     """The rules of types, by name."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
 
     def get(self, type: str) -> TypeRule | None:
         return self._state.types.get(type)
@@ -342,12 +330,10 @@ class StateTypes:
         return rule is not None and (rule.is_limited or not rule.is_enabled)
 
 
-class StateLimits:
+class StateLimits(StatePart):
     """Slots of limits, by name."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
-        self.released = 0
+    released = 0
 
     def rule(self, type: str) -> TypeRule | None:
         rule = self._state.types.get(type)
@@ -383,11 +369,8 @@ class StateLimits:
         self._state.put_run(record, run)
 
 
-class StateSchedules:
+class StateSchedules(StatePart):
     """Schedules, by name."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
 
     def get(self, name: str) -> Schedule | None:
         return self._state.schedules.get(name)
@@ -399,11 +382,8 @@ class StateSchedules:
         return self._state.schedules.pop(name, None) is not None
 
 
-class StateWorkers:
+class StateWorkers(StatePart):
     """Live workers, by id."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
 
     def beat(self, worker: WorkerRecord, now: Micros) -> None:
         known = self._state.workers.get(worker.id)
@@ -414,11 +394,8 @@ class StateWorkers:
         self._state.workers.pop(worker_id, None)
 
 
-class StateOrigins:
+class StateOrigins(StatePart):
     """Progress of imports from other stores, by the id of the export."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
 
     def get(self, export_id: str) -> Origin | None:
         return self._state.origins.get(export_id)
@@ -427,11 +404,8 @@ class StateOrigins:
         self._state.origins[export_id] = origin
 
 
-class StateAudit:
+class StateAudit(StatePart):
     """The audit facts of runs."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
 
     def note(self, fact: AuditFact | None) -> None:
         if fact is not None:
@@ -450,3 +424,111 @@ class StateAudit:
         return self._state.records[run_id].audit
 
     all = requests
+
+
+class StateEvents(StatePart):
+    """Topics and kept events, by number."""
+
+    def topics(self) -> Mapping[str, Topic]:
+        return self._state.topics
+
+    def put_topics(self, topics: Sequence[Topic]) -> None:
+        self._state.topics |= {topic.name: topic for topic in topics}
+
+    def find(self, topic: str, id: str) -> Published | None:
+        return next((one for one in self._state.events[topic] if one.event.id == id), None)
+
+    def drop(self, topic: str, number: int) -> None:
+        published = self._numbered(topic, number)
+        if published is not None:
+            self._state.events[topic].remove(published)
+
+    def add(self, event: Event, now: Micros, *, is_queue: bool) -> Arrival:
+        published = Published(self._state.next_event(), event, now, state="pending" if is_queue else "open")
+        self._state.events[event.topic].append(published)
+        return published.arrival()
+
+    def keep(self, event: KeptEvent) -> Arrival:
+        number = event.number or self._state.next_event()
+        what = Event(id=event.id, topic=event.topic, payload=event.payload)
+        kept = Published(number, what, event.at, event.reached, state="pending" if event.is_queued else "open")
+        return self._insert(kept).arrival()
+
+    def count(self, arrival: Arrival, reached: int) -> None:
+        published = self._published(arrival)
+        if published is not None:
+            published.reached = reached
+
+    def hand(self, arrival: Arrival, run_id: str) -> None:
+        published = self._published(arrival)
+        if published is not None:
+            published.state, published.holder = "handed", run_id
+
+    def take(self, topic: str, number: int, run_id: str, now: Micros) -> None:
+        published = self._numbered(topic, number)
+        if published is not None:
+            published.state, published.holder, published.taken_at = "taken", run_id, now
+
+    def give_back(self, arrival: Arrival) -> None:
+        published = self._published(arrival)
+        if published is None:  # pruned since a run took it; a rewind makes it unread again
+            number = int(arrival.ref or 0)
+            event = Event(id=f"restored:{number}", topic=arrival.name, payload=arrival.payload or "null")
+            published = self._insert(Published(number, event, arrival.at))
+        published.state, published.holder = "pending", None
+
+    def first_missed(self, topic: str, oldest: Micros, after: int) -> Arrival | None:
+        missed = (
+            one for one in self._state.events[topic] if one.state == "open" and one.at >= oldest and one.number > after
+        )
+        return next((one.arrival() for one in missed), None)
+
+    def first_pending(self, topic: str) -> Arrival | None:
+        return next((one.arrival() for one in self._state.events[topic] if one.state == "pending"), None)
+
+    def raise_numbers(self, last: int) -> None:
+        self._state.event_count = max(self._state.event_count, last)
+
+    def next_number(self) -> int:
+        return self._state.next_event()
+
+    def newest(self) -> tuple[int, Micros]:
+        latest = max(chain.from_iterable(self._state.events.values()), key=lambda one: one.number, default=None)
+        return self._state.event_count, 0 if latest is None else latest.at
+
+    def _insert(self, published: Published) -> Published:
+        """Keep an event in the order of numbers. Its number need not be the last one."""
+        kept = self._state.events[published.event.topic]
+        kept.append(published)
+        kept.sort(key=lambda one: one.number)
+        return published
+
+    def _published(self, arrival: Arrival) -> Published | None:
+        return self._numbered(arrival.name, int(arrival.ref or 0))
+
+    def _numbered(self, topic: str, number: int) -> Published | None:
+        return next((one for one in self._state.events[topic] if one.number == number), None)
+
+
+class StateFlows(StatePart):
+    """Registrations of flows, by type and time."""
+
+    def of(self, type: str) -> Sequence[FlowDefinition]:
+        return self._state.flows.get(type) or ()
+
+    def whole(self, definition: FlowDefinition) -> FlowDefinition:
+        return self._state.whole_flow(definition)
+
+    def put(self, definition: FlowDefinition) -> None:
+        others = [one for one in self.of(definition.type) if one.registered_at != definition.registered_at]
+        self._state.flows[definition.type] = sorted([*others, definition], key=lambda one: one.registered_at)
+
+    def remove(self, definition: FlowDefinition) -> None:
+        self._state.flows[definition.type] = [one for one in self.of(definition.type) if one != definition]
+
+    def types(self) -> Sequence[str]:
+        return sorted(type for type, known in self._state.flows.items() if len(known) > 1)
+
+    def oldest_run(self, type: str) -> Micros | None:
+        created = (one.run.created_at for one in self._state.records.values() if one.run.type == type)
+        return min(created, default=None)
