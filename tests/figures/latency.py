@@ -16,7 +16,7 @@ from holdfast.testing.patience import guarded
 from tests.figures.series import measured, tell
 from tests.process.app import letter, quick, story
 from tests.process.crew import Crew, on_every_store
-from tests.unit.stores.test_sqlite_processes import hear, process, say
+from tests.unit.stores.long.test_sqlite_processes import hear, process, say
 
 TIMES = 9
 BACKOFF_SECONDS = 1.5

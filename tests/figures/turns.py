@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast.stores.sqlite import SqliteStore
 from tests.figures.series import tell
-from tests.unit.stores.test_sqlite_processes import hear, process, say
+from tests.unit.stores.long.test_sqlite_processes import hear, process, say
 
 WRITES = 500
 LIMIT_SECONDS = 2.0

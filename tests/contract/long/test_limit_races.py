@@ -1,7 +1,7 @@
 """Races for slots: stores on one database claim, end, cancel, pause and change limits concurrently.
 
 The number of held runs never exceeds a limit, no run waits while a slot is free, and all runs end.
-`HOLDFAST_RACES=10000 pytest tests/contract/test_limit_races.py` runs longer.
+`HOLDFAST_RACES=10000 pytest tests/contract/long/test_limit_races.py` runs longer.
 """
 
 from __future__ import annotations
