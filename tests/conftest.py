@@ -6,6 +6,7 @@ Fixtures for users are in `holdfast.testing.plugin`, which pytest loads by itsel
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,9 @@ from hypothesis import Phase, settings
 if TYPE_CHECKING:
     from tests.postgres import Databases, PostgresServer
     from tests.redis import Namespaces, RedisServer
+
+# To rewrite the assertions of all tests takes longer than to collect them. So keep the result, as `make` does.
+sys.dont_write_bytecode = False
 
 pytest_plugins = ("tests.plugin.environment", "tests.plugin.tiers", "tests.plugin.order", "tests.plugin.summary")
 

@@ -17,7 +17,7 @@ from typing import Any
 import apsw
 import pytest
 
-from tests.plugin.tiers import DESELECTED, Tier
+from tests.plugin.tiers import Tier
 
 SLOWEST = 5
 OTHER_TIER: dict[Tier, str] = {"short": "the long tier: make test-long", "long": "the short tier: make test"}
@@ -50,9 +50,7 @@ class _Collector:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        told = getattr(node, "workeroutput", {})
-        self._config.stash[_SERVERS].update(told.get("servers", ()))
-        self._config.stash[DESELECTED] = max(self._config.stash.get(DESELECTED, 0), told.get("deselected", 0))
+        self._config.stash[_SERVERS].update(getattr(node, "workeroutput", {}).get("servers", ()))
 
 
 @pytest.hookimpl(trylast=True)
@@ -60,7 +58,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["servers"] = sorted(_servers)
-        output["deselected"] = session.config.stash.get(DESELECTED, 0)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -81,7 +78,7 @@ def _lines(stats: dict[str, list[Any]], config: pytest.Config) -> Iterator[str]:
         f"  slow: {duration:6.1f} s  {name}" for name, duration in nlargest(SLOWEST, spent.items(), key=itemgetter(1))
     )
     yield f"real stores: {', '.join(_stores(config))}"
-    yield from (f"not tested: {one}" for one in _not_tested(stats, tier, config))
+    yield from (f"not tested: {one}" for one in _not_tested(stats, tier))
 
 
 def _name(tier: Tier) -> str:
@@ -93,17 +90,17 @@ def _stores(config: pytest.Config) -> list[str]:
     return [f"SQLite {apsw.sqlite_lib_version()} (apsw)", *(sorted(servers) or ["no server was needed"])]
 
 
-def _not_tested(stats: dict[str, list[Any]], tier: Tier, config: pytest.Config) -> Iterator[str]:
+def _not_tested(stats: dict[str, list[Any]], tier: Tier) -> Iterator[str]:
     if tier in OTHER_TIER:
-        yield f"{config.stash.get(DESELECTED, 0):,} tests of {OTHER_TIER[tier]}"
+        yield OTHER_TIER[tier]
     yield "other Python versions: make test-pythons"
     reasons = Counter(_reason(report) for report in stats.get("skipped", ()))
     yield from (f"{count} skipped: {reason}" for reason, count in reasons.items())
 
 
 def _reason(report: Any) -> str:
-    told = report.longrepr
-    return str(told[2] if isinstance(told, Sequence) and len(told) == 3 else told).removeprefix("Skipped: ")
+    reason = report.longrepr
+    return str(reason[2] if isinstance(reason, Sequence) and len(reason) == 3 else reason).removeprefix("Skipped: ")
 
 
 def _minutes(seconds: float) -> str:

@@ -10,10 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.plugin.tiers import runs_on_real_stores
 from tests.stage import MEMORY_KINDS, STORE_KINDS, Stage, url_for
 
 
-@pytest.fixture(params=[*MEMORY_KINDS, *(pytest.param(kind, marks=pytest.mark.real_store) for kind in STORE_KINDS)])
-def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Choose the kinds of stages of each scenario."""
+    if "stage_kind" in metafunc.fixturenames:
+        real = STORE_KINDS if runs_on_real_stores(metafunc.definition) else ()
+        kinds = [*MEMORY_KINDS, *(pytest.param(kind, marks=pytest.mark.real_store) for kind in real)]
+        metafunc.parametrize("stage_kind", kinds)
+
+
+@pytest.fixture
+def stage(stage_kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
     """Each stage in turn."""
-    return Stage(request.param, tmp_path, url_for(request.param, request))
+    return Stage(stage_kind, tmp_path, url_for(stage_kind, request))

@@ -40,6 +40,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.testing import Harness
 from holdfast.testing.contract.arrange import transfer_of
 from holdfast.testing.contract.flow import a_flow
+from tests.plugin.tiers import params
 from tests.postgres import Databases
 from tests.redis import Namespaces, beside
 from tests.stage import Stage, lent
@@ -51,9 +52,7 @@ FEW = [("memory", "sqlite"), ("sqlite", "postgres"), ("postgres", "redis"), ("re
 Lines = list[bytes]
 
 
-@pytest.fixture(
-    params=[pytest.param(pair, marks=() if pair in FEW else pytest.mark.long) for pair in PAIRS], ids="-to-".join
-)
+@pytest.fixture(params=params(short=FEW, long=(pair for pair in PAIRS if pair not in FEW)), ids="-to-".join)
 def stages(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Stage, Stage]]:
     """Two stores for each pair of kinds, with one clock."""
     with two_stages(request, tmp_path, *request.param) as both:

@@ -18,8 +18,6 @@ from tests.chaos.plan import Plan
 from tests.chaos.session import hold
 from tests.duration import lasting
 
-pytestmark = pytest.mark.long
-
 SECONDS = max(40.0, float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "0")))
 """Duration of the disturbances; the calm follows."""
 BLOWS, RUNS = round(SECONDS / 8), round(2 * SECONDS)

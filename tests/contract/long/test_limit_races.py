@@ -12,8 +12,6 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
 from holdfast.core.checkpoint import Checkpoint, Next, Release, Suspend
 from holdfast.core.commands import Cancel, ChangeTypes, Pause, Resume, RunControl, SendMessages
 from holdfast.core.ids import new_id
@@ -39,7 +37,7 @@ LIVE = frozenset(state for state in RunState if not state.is_end)
 
 Stores = Sequence[Store]
 
-pytestmark = [pytest.mark.long, lasting(RACES / 50)]
+pytestmark = lasting(RACES / 50)
 
 
 def some_runs(count: int = RUNS) -> list[Intent]:

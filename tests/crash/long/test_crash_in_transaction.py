@@ -17,8 +17,6 @@ from tests.postgres import Databases
 from tests.programs.ledger import EffectLedger
 from tests.stage import DATABASE_KINDS, lent
 
-pytestmark = pytest.mark.long
-
 either = pytest.mark.parametrize("when", ["before", "after"])
 kinds = pytest.mark.parametrize("kind", DATABASE_KINDS)
 

@@ -7,11 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.docs.page import DOCS, Page
-
-pytestmark = pytest.mark.long
 
 
 def test_the_tests_of_the_page_pass(postgres_url: str, tmp_path: Path) -> None:

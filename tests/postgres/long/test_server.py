@@ -23,8 +23,6 @@ from tests.postgres import (
     shared_url,
 )
 
-pytestmark = pytest.mark.long
-
 OWNER = """
 import sys
 from tests.postgres import PostgresServer

@@ -9,8 +9,6 @@ import redis
 
 from tests.redis import RedisProxy, RedisServer, connect
 
-pytestmark = pytest.mark.long
-
 
 @pytest.fixture
 def replica(redis_server: RedisServer) -> Iterator[RedisServer]:

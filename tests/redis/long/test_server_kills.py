@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-import pytest
-
 from holdfast import Context, Holdfast, Registry, StoreUnavailable
 from holdfast.app import session_of
 from holdfast.core.checkpoint import Hold
@@ -22,8 +20,6 @@ from holdfast.testing.contract.arrange import (
     renew,
 )
 from tests.redis import RedisProxy, RedisServer
-
-pytestmark = pytest.mark.long
 
 KILLS = 20
 STEPS = 4

@@ -18,8 +18,6 @@ from tests.redis import connect, namespace_of
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
 
-pytestmark = pytest.mark.long
-
 __all__ = ["shop"]  # a fixture that pytest finds by its name
 
 QUICKLY = ("bench", "--seconds", "0.1")

@@ -15,8 +15,6 @@ import pytest
 from holdfast.testing.patience import GUARD_SECONDS
 from tests.unit.cli.rig import Shop
 
-pytestmark = pytest.mark.long
-
 DEMO = [sys.executable, "-m", "holdfast", "demo", "--seconds", "5"]
 
 

@@ -16,8 +16,6 @@ from holdfast.testing.patience import GUARD_SECONDS, wait_until
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
 
-pytestmark = pytest.mark.long
-
 __all__ = ["shop"]  # a fixture that pytest finds by its name
 
 APPLICATION = """

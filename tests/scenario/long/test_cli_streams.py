@@ -24,10 +24,9 @@ __all__ = ["shop"]  # a fixture that pytest finds by its name
 CLOSED, FULL = ">&-", ">/dev/full"
 WHY = {CLOSED: "stdout is closed", FULL: "No space left on device"}
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full, as on Linux"),
-]
+pytestmark = pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="needs a device that is always full, as on Linux"
+)
 
 APPLICATION = """
 from holdfast import Holdfast

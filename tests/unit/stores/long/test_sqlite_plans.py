@@ -27,8 +27,6 @@ from holdfast.stores.sqlite import (
 )
 from holdfast.stores.sqlite.connections import open_for_writing
 
-pytestmark = pytest.mark.long
-
 MODULES = (
     catalogue,
     checkpoints,

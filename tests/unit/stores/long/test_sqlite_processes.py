@@ -25,8 +25,6 @@ from holdfast.stores.sqlite import SqliteStore, hints
 from holdfast.testing.contract.arrange import OTHER_WORKER, an_id, an_intent, claim, start
 from holdfast.testing.patience import GUARD_SECONDS, guard, guarded, until
 
-pytestmark = pytest.mark.long
-
 PRELUDE = """
 import asyncio, os, sys, time
 from holdfast.stores.sqlite import SqliteStore

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
-import pytest
 
 from holdfast import Context, Holdfast, StoreUnavailable
 from holdfast.testing.patience import GUARD_SECONDS
@@ -18,8 +17,6 @@ from tests.duration import lasting
 from tests.guard import as_user
 from tests.ports import HOST, free_port
 from tests.postgres import PostgresServer
-
-pytestmark = pytest.mark.long
 
 RUNS = 30
 STEPS = 10

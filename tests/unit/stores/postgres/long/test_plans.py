@@ -21,8 +21,6 @@ from holdfast.stores.postgres.unit_of_work import PART
 from tests.postgres import Databases
 from tests.unit.stores.postgres.database import Place, empty_place
 
-pytestmark = pytest.mark.long
-
 RUNS = 20_000
 
 # Twenty types: half of the runs have ended, most others sleep, a few run, are due, or have failed.
