@@ -147,7 +147,7 @@ REPLAY = (
         edits=(
             Edit(
                 _HISTORY,
-                "self.must_follow = is_strict and bool(self._untold or self.unreached or self._tried)",
+                "self.must_follow = is_strict and bool(self._unfed or self.unreached or self._tried)",
                 "self.must_follow = False",
             ),
         ),
@@ -190,13 +190,13 @@ REPLAY = (
         edits=(
             Edit(
                 "runner/dry_run.py",
-                "DryRun(fit, summary, report, turn.told)",
-                "DryRun(fit, summary, report, turn.told | turn._open.by_location)",
+                "DryRun(fit, summary, report, turn.fed)",
+                "DryRun(fit, summary, report, turn.fed | turn._open.by_location)",
             ),
             Edit(
                 "runner/dry_run.py",
-                "DryRun(fit, misfit.what, misfit.report, turn.told, misfit)",
-                "DryRun(fit, misfit.what, misfit.report, turn.told | turn._open.by_location, misfit)",
+                "DryRun(fit, misfit.what, misfit.report, turn.fed, misfit)",
+                "DryRun(fit, misfit.what, misfit.report, turn.fed | turn._open.by_location, misfit)",
             ),
         ),
         caught_by=(Catch("unit tests of runs", "test_fed_operations_are_known_with_their_functions"),),

@@ -225,7 +225,7 @@ MUTANTS = (
         edits=(
             Edit(
                 _PENDING,
-                "is_telling = bool(self.entries) or not isinstance(next, Release)",
+                "has_news = bool(self.entries) or not isinstance(next, Release)",
                 "is_telling = not isinstance(next, Release)",
             ),
         ),

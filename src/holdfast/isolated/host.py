@@ -63,7 +63,7 @@ class NamespaceHost:
 
     def linger(self, driver: RunDriver, is_lingering: bool) -> None: ...  # noqa: FBT001 - see the protocol
 
-    def let_go(self, driver: RunDriver, end: Finish | None, ready_at: Micros | None) -> None:
+    def release(self, driver: RunDriver, end: Finish | None, ready_at: Micros | None) -> None:
         self._is_gone = True
         self._move()
 
@@ -112,14 +112,14 @@ class NamespaceHost:
         try:
             verdict = self._namespace.write(checkpoint, self.clock.now())
         except Exception as error:  # noqa: BLE001 - the driver blocks the run, as it does if a store refuses
-            self._loop.call_soon(source.refused, error)
+            self._loop.call_soon(source.on_refused, error)
             return
         await self._namespace.commit(self._driver)
         self._loop.call_soon(self._written, source, verdict)
 
     def _written(self, source: CheckpointSource, verdict: Any) -> None:
         # First the answer, because it may abandon bodies that have not begun.
-        source.written(verdict)
+        source.on_written(verdict)
         self.executor.open()
 
     async def _apart(self, action: Callable[[], None]) -> None:

@@ -213,7 +213,7 @@ class CodeRequests:
         recorded = self._history.reach(location, kind)
         if recorded is not None:
             if kind is not EntryKind.CHILD:  # the position of a child is that of its end
-                self._history.passed(recorded)
+                self._history.mark_fed(recorded)
             return recorded
         is_open = child is not None
         since = self._history.position
@@ -302,7 +302,7 @@ class CodeRequests:
             if entry.kind is EntryKind.EVENT and entry.state is EntryState.DONE:
                 for received in received_in(entry):
                     self._inbox.note_event(received.name, int(received.ref or 0))
-            if self._history.let_go(entry):
+            if self._history.mark_accepted(entry):
                 # Keep the time of later operations as it was, for example of a deadline after a removed sleep.
                 self._history.stamp = max(self._history.stamp, entry.finished_at or 0)
                 self.loop.now = self._history.stamp / SECOND

@@ -51,7 +51,7 @@ class Fit(StrEnum):
 class DryRun:
     """The result of a dry run.
 
-    `summary` is one line, `report` the full text. `told` has the operations whose recorded outcome was fed, by
+    `summary` is one line, `report` the full text. `fed` has the operations whose recorded outcome was fed, by
     location. They carry what only the code knows, such as the function of a step and its undo function.
     `misfit` has the two operations that differ, if the code diverges or if that is undecided.
     """
@@ -61,13 +61,13 @@ class DryRun:
         fit: Fit,
         summary: str = "",
         report: str = "",
-        told: Mapping[str, Operation] | None = None,
+        fed: Mapping[str, Operation] | None = None,
         misfit: HistoryDiverged | None = None,
     ) -> None:
         self.fit = fit
         self.summary = summary
         self.report = report or summary
-        self.told = told or {}
+        self.fed = fed or {}
         self.misfit = misfit
 
     def __repr__(self) -> str:
@@ -99,7 +99,7 @@ def dry_run(
             inspect(turn)
         return _shown(turn, run)
     except Exception as error:  # noqa: BLE001 - an error while driving the code, which would block the run
-        return DryRun(Fit.VIOLATES, f"the code cannot be driven: {type(error).__name__}: {error}", "", turn.told)
+        return DryRun(Fit.VIOLATES, f"the code cannot be driven: {type(error).__name__}: {error}", "", turn.fed)
     finally:
         turn.evict()
 
@@ -141,11 +141,11 @@ def _shown(turn: _DryTurn, run: Run) -> DryRun:
             return _differs(Fit.UNDECIDED, turn, undecided)
         case None:
             pass
-    return DryRun(fit, summary, report, turn.told)
+    return DryRun(fit, summary, report, turn.fed)
 
 
 def _differs(fit: Fit, turn: _DryTurn, misfit: HistoryDiverged) -> DryRun:
-    return DryRun(fit, misfit.what, misfit.report, turn.told, misfit)
+    return DryRun(fit, misfit.what, misfit.report, turn.fed, misfit)
 
 
 class _DryTurn(Turn):
@@ -155,7 +155,7 @@ class _DryTurn(Turn):
 
     def __init__(self, lease: Lease, definition: Definition) -> None:
         super().__init__(replace(lease, arrivals=()), definition)
-        self.told: dict[str, Operation] = {}
+        self.fed: dict[str, Operation] = {}
         self._limits = None
 
     def _history_of(self, lease: Lease) -> History:
@@ -184,7 +184,7 @@ class _DryTurn(Turn):
         return self._history.diverge(what, {operation.location: operation.kind}, recorded=before)
 
     def _feed_entry(self, operation: Operation, entry: Entry) -> None:
-        self.told[operation.location] = operation
+        self.fed[operation.location] = operation
         super()._feed_entry(operation, entry)
 
     def _pop_due(self, now: Micros) -> None:

@@ -265,11 +265,11 @@ class FlowRequests:
         while self._unsent and (is_last or self._units < self._limit):
             self._perform(self._unsent.popleft())
 
-    def taken(self) -> None:
+    def reset_units(self) -> None:
         """Note that a checkpoint was taken. The next one carries out more."""
         self._units = 0
 
-    def settled(self, operation: Operation) -> None:
+    def forget(self, operation: Operation) -> None:
         """Forget an operation that has ended."""
         handle = self._handles.pop(operation.location)
         del self._operations[handle]

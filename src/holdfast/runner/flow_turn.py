@@ -281,7 +281,7 @@ class FlowTurn(RunTurn):
         else:
             machine.settle(handle, fed_outcome(operation, entry), stamp)
         self._open.remove(operation)
-        self._requests.settled(operation)
+        self._requests.forget(operation)
         if isinstance(operation, Reception) and operation.wait_kind is WaitKind.EVENT and entry.ref is not None:
             self.inbox.note_event(operation.names[0], int(entry.ref))
             self.inbox.keep_cursors(self._history, self.pending)
@@ -298,7 +298,7 @@ class FlowTurn(RunTurn):
         elif isinstance(next, (Hold, Suspend, Release)) and self._machine is not None and self._is_moved:
             self._save(self._machine)
         checkpoint = super().take_checkpoint(next, now)
-        self._requests.taken()
+        self._requests.reset_units()
         if not self._forgotten:
             return checkpoint
         forgotten, self._forgotten = self._forgotten, 0

@@ -20,7 +20,13 @@ from holdfast.runner.operation import Operation
 _ABOUT_CODE = frozenset({EntryKind.VERSION, EntryKind.REMOVED})
 """Kinds of entries about the code, not about what happened to the run."""
 
-_TOLD_AT_ONCE = _ABOUT_CODE | {EntryKind.SEND, EntryKind.EMIT, EntryKind.CANCEL, EntryKind.REPLY, EntryKind.ROLLBACK}
+_ANSWERED_AT_ONCE = _ABOUT_CODE | {
+    EntryKind.SEND,
+    EntryKind.EMIT,
+    EntryKind.CANCEL,
+    EntryKind.REPLY,
+    EntryKind.ROLLBACK,
+}
 """Kinds whose outcome the code gets when it asks. The outcome of any other kind is fed at its position."""
 
 _SHOWN = 3
@@ -60,15 +66,15 @@ class History:
         """Recorded locations that the code has not reached."""
         # A child that is `retrying` was kept by a recovery. The code may reach it again, but does not have to.
         self._tried = {e.location for e in entries if e.state is EntryState.RETRYING and e.kind is not EntryKind.CHILD}
-        self._told: set[str] = set()
+        self._fed: set[str] = set()
         # Settled entries not fed yet, lowest position last. Entries that were fed out of order are dropped lazily.
         settled = [entry for entry in entries if entry.is_settled]
-        self._untold = sorted(settled, key=attrgetter("position"), reverse=True)
+        self._unfed = sorted(settled, key=attrgetter("position"), reverse=True)
         self.has_undo = any(entry.has_undo for entry in entries)
-        self._position = self._untold[0].position if self._untold else 0
+        self._position = self._unfed[0].position if self._unfed else 0
         self._last = self._last_fact()
         self._reached = 0
-        self.must_follow = is_strict and bool(self._untold or self.unreached or self._tried)
+        self.must_follow = is_strict and bool(self._unfed or self.unreached or self._tried)
         """True while the code must ask for recorded entries, in recorded order, before it does anything new."""
         self.to_replay: list[tuple[int, int, Operation, Entry]] = []
         """Heap of the requested operations whose outcome is recorded. `pop_replay` takes from it."""
@@ -141,7 +147,7 @@ class History:
         """Mark locations as done, because the code will never ask for them."""
         for location in locations:
             self._visit(location)
-            self._told.add(location)
+            self._fed.add(location)
 
     def reach(self, location: str, kind: EntryKind) -> Entry | None:
         """Return the entry at a location that the code asks for now. Another kind is a divergence."""
@@ -155,8 +161,8 @@ class History:
                 {location: kind},
                 recorded=recorded,
             )
-        elif kind in _TOLD_AT_ONCE:
-            self._told.add(location)
+        elif kind in _ANSWERED_AT_ONCE:
+            self._fed.add(location)
         return recorded
 
     def accept(self, location: str, kind: EntryKind | None) -> list[Entry]:
@@ -184,10 +190,10 @@ class History:
             self._visit(entry.location)
         return sorted(accepted, key=lambda entry: entry.position or sys.maxsize)
 
-    def let_go(self, entry: Entry) -> bool:
+    def mark_accepted(self, entry: Entry) -> bool:
         """Count an accepted entry as fed. Returns True if every entry before it was fed already."""
         is_next = entry.is_settled and self._is_next(entry)
-        self._told.add(entry.location)
+        self._fed.add(entry.location)
         if is_next:
             self._reached = max(self._reached, entry.position)
         if entry.position == self._last:
@@ -200,7 +206,7 @@ class History:
 
     def _last_fact(self) -> int:
         """Return the position of the last fact that is to be fed to the code."""
-        facts = (e for e in self._entries.values() if e.kind not in _ABOUT_CODE and e.location not in self._told)
+        facts = (e for e in self._entries.values() if e.kind not in _ABOUT_CODE and e.location not in self._fed)
         return max((entry.position for entry in facts), default=0)
 
     def has_unvisited(self, path: str) -> bool:
@@ -210,22 +216,22 @@ class History:
         """
         return any(location.startswith(path) for location in chain(self.unreached, self._tried))
 
-    def passed(self, entry: Entry) -> None:
+    def mark_fed(self, entry: Entry) -> None:
         """Note that the code has reached this entry, or that it was fed."""
-        self._told.add(entry.location)
-        if self._untold and self._untold[-1] is entry:
-            self._untold.pop()
+        self._fed.add(entry.location)
+        if self._unfed and self._unfed[-1] is entry:
+            self._unfed.pop()
         if entry.kind not in _ABOUT_CODE:
             self._reached = max(self._reached, entry.position)
 
     def _is_next(self, entry: Entry) -> bool:
-        untold = self._next_untold()
-        return untold is None or untold.position >= entry.position
+        unfed = self._next_unfed()
+        return unfed is None or unfed.position >= entry.position
 
-    def _next_untold(self) -> Entry | None:
-        while self._untold and self._untold[-1].location in self._told:
-            self._untold.pop()
-        return self._untold[-1] if self._untold else None
+    def _next_unfed(self) -> Entry | None:
+        while self._unfed and self._unfed[-1].location in self._fed:
+            self._unfed.pop()
+        return self._unfed[-1] if self._unfed else None
 
     # Replaying
 
@@ -239,13 +245,13 @@ class History:
         If the code must follow and that entry is not the next recorded one, this is a divergence.
         """
         _, _, operation, entry = heapq.heappop(self.to_replay)
-        if self.must_follow and not (self._untold and self._untold[-1] is entry):
-            missed = self._next_untold()
+        if self.must_follow and not (self._unfed and self._unfed[-1] is entry):
+            missed = self._next_unfed()
             if missed is not None and missed is not entry:
                 self.pass_by(missed)
         return operation, entry
 
-    def withdrawn(self, entry: Entry) -> None:
+    def check_withdrawn(self, entry: Entry) -> None:
         """Note that the code gave up an operation before its recorded outcome was fed.
 
         The code may ask for it again. Code that must follow has to: the code that wrote the history got this outcome.
@@ -257,7 +263,7 @@ class History:
     def check_followed(self) -> None:
         """Check, when nothing is left to replay, that every outcome was fed and every begun operation was reached."""
         self.must_follow = False
-        if (missed := self._next_untold()) is not None:
+        if (missed := self._next_unfed()) is not None:
             self.pass_by(missed)
         elif self.has_unvisited(""):
             self.diverge("the code continues without an operation that the history has begun")

@@ -391,7 +391,7 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
             self._violate("workflow code replaced the running event loop")
         if self.violation is not None:
             free_thread(self)
-        give_back(outside)
+        restore_thread(outside)
 
     def _drain(self, ready: deque[LoopHandle]) -> None:
         for _ in range(CALLBACK_LIMIT):
@@ -681,7 +681,7 @@ def take_over(loop: RunLoop, hold_generator: Callable[[AsyncGenerator[Any, Any]]
     return outside
 
 
-def give_back(outside: Outside) -> None:
+def restore_thread(outside: Outside) -> None:
     """Restore the state that `take_over` found."""
     outer, outer_task, hooks = outside
     driving.loop = None

@@ -167,9 +167,9 @@ class StepCall(Operation):
         self.is_started = False
         self.round = 0
 
-    def info(self, run_id: str, generation: int, ring: Callable[[StepInfo], None]) -> StepInfo:
-        """Return the `StepInfo` for the body of the next attempt. The body calls `ring` when it reports progress."""
-        return StepInfo(run_id, generation, self.location, self.attempts + 1, ring, round=self.round)
+    def info(self, run_id: str, generation: int, notify: Callable[[StepInfo], None]) -> StepInfo:
+        """Return the `StepInfo` for the body of the next attempt. The body calls `notify` when it reports progress."""
+        return StepInfo(run_id, generation, self.location, self.attempts + 1, notify, round=self.round)
 
     def arguments(self, info: StepInfo) -> tuple[Any, ...]:
         """Return the arguments for the function."""
@@ -240,8 +240,8 @@ class TaskCall(StepCall):
 
     __slots__ = ()
 
-    def info(self, run_id: str, generation: int, ring: Callable[[StepInfo], None]) -> StepInfo:
-        return TaskContext(run_id, generation, self.location, self.attempts + 1, ring, round=self.round)
+    def info(self, run_id: str, generation: int, notify: Callable[[StepInfo], None]) -> StepInfo:
+        return TaskContext(run_id, generation, self.location, self.attempts + 1, notify, round=self.round)
 
     def arguments(self, info: StepInfo) -> tuple[Any, ...]:
         return (info, *self.args)

@@ -246,7 +246,7 @@ class PendingCheckpoint:
 
     def _checkpoint(self, next: Next, seen: int, waits: tuple[Wait, ...] | None) -> Checkpoint:
         # A release without entries must not reset the crashes: the next worker still has to charge them.
-        is_telling = bool(self.entries) or not isinstance(next, Release)
+        has_news = bool(self.entries) or not isinstance(next, Release)
         plain = Checkpoint(
             run_id=self.run.id,
             token=self.token,
@@ -256,7 +256,7 @@ class PendingCheckpoint:
             waits=waits,
             values=self.values,
             beat=self.beat,
-            charged=self.crashes == 0 and self.run.crashes > 0 and is_telling,
+            charged=self.crashes == 0 and self.run.crashes > 0 and has_news,
         )
         effects = self._effects
         if effects is None:

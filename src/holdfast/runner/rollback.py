@@ -77,7 +77,7 @@ class Undoing(Definition):
         done = [e for e in before_rollback(self._entries) if e.has_undo and e.state is EntryState.DONE]
         replayed = dry_run(self._definition, self._run, self._entries)
         # Code that diverges still has the undo functions of the steps before the divergence.
-        calls = _Calls(replayed.told.values())
+        calls = _Calls(replayed.fed.values())
         found: list[tuple[Entry, StepCall]] = []
         for entry in sorted(done, key=lambda entry: entry.position, reverse=True):
             call = calls.find(entry.location)

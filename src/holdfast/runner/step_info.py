@@ -1,7 +1,7 @@
 """Step info: what the body of a step or task can read about its attempt, and how it reports progress.
 
 A body runs in a thread or on the worker's loop, and may report thousands of times a second. So it only stores its
-latest report and calls `ring` once. The worker reads the latest report when it has time.
+latest report and calls `notify` once. The worker reads the latest report when it has time.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ class StepInfo:
     """One attempt at a step, as its body sees it."""
 
     __slots__ = (
-        "_is_rung",
-        "_ring",
+        "_has_notified",
+        "_notify",
         "attempt",
         "generation",
         "has_beaten",
-        "heard",
         "is_cancelled",
         "location",
         "news",
+        "recorded",
         "round",
         "run_id",
     )
@@ -40,7 +40,7 @@ class StepInfo:
         generation: int,
         location: str,
         attempt: int,
-        ring: Callable[[StepInfo], None] | None = None,
+        notify: Callable[[StepInfo], None] | None = None,
         *,
         round: int = 0,
     ) -> None:
@@ -57,11 +57,11 @@ class StepInfo:
         self.is_cancelled = False
         """True if this attempt no longer counts: it timed out, or its run was cancelled or taken over."""
         self.has_beaten = False
-        # The body writes only `news`, the listener only `heard`, so nothing is lost between the two threads.
+        # The body writes only `news`, the listener only `recorded`, so nothing is lost between the two threads.
         self.news: str | None = None
-        self.heard: str | None = None
-        self._ring = ring
-        self._is_rung = False
+        self.recorded: str | None = None
+        self._notify = notify
+        self._has_notified = False
 
     @property
     def idempotency_key(self) -> str:
@@ -84,19 +84,19 @@ class StepInfo:
                 "or the run was cancelled or taken over; stop here"
             )
         self.has_beaten = True
-        if not self._is_rung and self._ring is not None:
-            self._is_rung = True
-            self._ring(self)
+        if not self._has_notified and self._notify is not None:
+            self._has_notified = True
+            self._notify(self)
 
-    def listen_again(self) -> bool:
-        """Let the next report call `ring` again. The listener calls this.
+    def rearm(self) -> bool:
+        """Let the next report call `notify` again. The listener calls this.
 
-        Returns True if there is a new report already, which will not call `ring`.
+        Returns True if there is a new report already, which will not call `notify`.
         """
-        # Reset the flag before the check: a report in between calls `ring`, or is seen here, or both.
-        self._is_rung = False
-        self._is_rung = self.has_beaten or self.news is not self.heard
-        return self._is_rung
+        # Reset the flag before the check: a report in between calls `notify`, or is seen here, or both.
+        self._has_notified = False
+        self._has_notified = self.has_beaten or self.news is not self.recorded
+        return self._has_notified
 
     def __repr__(self) -> str:
         return f"<attempt {self.attempt} at {self.location} of run {self.run_id}>"

@@ -228,9 +228,9 @@ class Turn(RunTurn):
         if history.diverged is not None:
             return
         if not self._open.holds(operation):
-            history.withdrawn(entry)
+            history.check_withdrawn(entry)
             return
-        history.passed(entry)
+        history.mark_fed(entry)
         # After a rewind to this entry, time continues from the rewind (`retry_at`). So the next wait has its full
         # time, and a wait that is already open has the time that it had left at this entry.
         then = max(history.stamp, entry.finished_at or 0)

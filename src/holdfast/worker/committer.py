@@ -45,9 +45,9 @@ class CheckpointSource(Protocol):
         """Return the checkpoint to write, or None if none is needed. Not called while one of this run is in flight."""
         ...
 
-    def written(self, verdict: Verdict) -> None: ...
+    def on_written(self, verdict: Verdict) -> None: ...
 
-    def refused(self, error: Exception) -> None:
+    def on_refused(self, error: Exception) -> None:
         """Handle the error with which the store refused the checkpoint. The store will never accept it."""
         ...
 
@@ -69,20 +69,20 @@ class Flush:
 class Committer:
     """Writes checkpoints in batches: as many batches at a time as the store can use, never two checkpoints of one run.
 
-    `told` receives the store's time from each answer. `is_alone` returns True if no other run can have something to
+    `sync` gets the store's time from each answer. `is_alone` returns True if no other run can have something to
     write soon. `signal_sender` reports the size and duration of each batch.
     """
 
     def __init__(
         self,
         store: Store,
-        told: Callable[[Micros], None],
+        sync: Callable[[Micros], None],
         is_alone: Callable[[], bool],
         signal_sender: SignalSender | None = None,
     ) -> None:
         self._signal_sender = signal_sender
         self._store = store
-        self._told = told
+        self._sync = sync
         self._is_alone = is_alone
         self._limit = store.concurrent_checkpoints
         self._loop = asyncio.get_running_loop()
@@ -144,23 +144,23 @@ class Committer:
     def _flush(self) -> None:
         self._is_scheduled = False
         while not self._is_closed and self._dirty and self._is_time():
-            sources, batch = self._gathered(self._batch_limit())
+            sources, batch = self._gather(self._batch_limit())
             if not batch:
                 return
             self._busy.update(sources)
-            flush = Flush(batch, sources, self._sent(batch))
+            flush = Flush(batch, sources, self._send(batch))
             self._flushes.add(flush)
             if flush.task.done() and not self._is_answering:
                 # The store answered at once. Answers to the writes that follow go through the loop (the flag), so
                 # that one fast run cannot starve the others.
                 self._is_answering = True
                 try:
-                    self._answered(flush, flush.task)
+                    self._on_answer(flush, flush.task)
                 finally:
                     self._is_answering = False
             else:
                 # Runs are driven from plain callbacks, never from inside a task.
-                flush.task.add_done_callback(partial(self._answered, flush))
+                flush.task.add_done_callback(partial(self._on_answer, flush))
 
     def _batch_limit(self) -> int:
         """Return the maximum size of the next batch.
@@ -174,7 +174,7 @@ class Committer:
             return BATCH_LIMIT
         return min(BATCH_LIMIT, (gathered + 1) // 2)
 
-    def _gathered(self, limit: int) -> tuple[list[CheckpointSource], list[Checkpoint]]:
+    def _gather(self, limit: int) -> tuple[list[CheckpointSource], list[Checkpoint]]:
         """Return the next batch. A run whose last checkpoint is in flight stays for a later batch."""
         sources: list[CheckpointSource] = []
         batch: list[Checkpoint] = []
@@ -190,76 +190,78 @@ class Committer:
                 batch.append(checkpoint)
         return sources, batch
 
-    def _sent(self, batch: Sequence[Checkpoint]) -> asyncio.Future[Verdicts]:
+    def _send(self, batch: Sequence[Checkpoint]) -> asyncio.Future[Verdicts]:
         try:
             return asyncio.ensure_future(self._store.checkpoint(batch))
-        except Exception as error:  # noqa: BLE001 - `_answered` handles it like every failed answer
+        except Exception as error:  # noqa: BLE001 - `_on_answer` handles it like every failed answer
             refused: asyncio.Future[Verdicts] = self._loop.create_future()
             refused.set_exception(error)
             return refused
 
-    def _answered(self, flush: Flush, sent: asyncio.Future[Verdicts]) -> None:
+    def _on_answer(self, flush: Flush, sent: asyncio.Future[Verdicts]) -> None:
         if sent.cancelled():
-            self._landed(flush)
+            self._remove(flush)
         elif (error := sent.exception()) is None:
-            self._told(sent.result().now)
+            self._sync(sent.result().now)
             self._deliver(flush, sent.result().verdicts)
         elif self._is_closed:
-            self._landed(flush)
+            self._remove(flush)
         elif _is_held_up(error):
             self._scatter(flush, error)
         else:
             self._troubled.add(flush)
-            self._have_insisted(flush, error)
+            self._retry(flush, error)
 
-    def _have_insisted(self, flush: Flush, error: BaseException) -> None:
-        flush.task = self._loop.create_task(self._insist(flush.batch, error))
-        flush.task.add_done_callback(partial(self._written, flush))
+    def _retry(self, flush: Flush, error: BaseException) -> None:
+        flush.task = self._loop.create_task(self._write_until_answered(flush.batch, error))
+        flush.task.add_done_callback(partial(self._on_retried, flush))
 
     def _scatter(self, flush: Flush, error: BaseException) -> None:
         """Write each checkpoint of a batch alone, because one of them is held up and the others need not wait."""
-        self._landed(flush)
+        self._remove(flush)
         for source, checkpoint in zip(flush.sources, flush.batch, strict=True):
             alone = Flush([checkpoint], [source], flush.task)
             self._flushes.add(alone)
             self._held_up.add(alone)
             self._busy.add(source)
-            self._have_insisted(alone, error)
+            self._retry(alone, error)
         self._flush()
 
-    def _written(self, flush: Flush, task: asyncio.Future[list[Answer]]) -> None:
+    def _on_retried(self, flush: Flush, task: asyncio.Future[list[Answer]]) -> None:
         if task.cancelled():
-            self._landed(flush)
+            self._remove(flush)
         elif (error := task.exception()) is not None:
             self._scatter(flush, error)
         else:
             self._deliver(flush, task.result())
 
-    def _landed(self, flush: Flush) -> None:
+    def _remove(self, flush: Flush) -> None:
         self._flushes.discard(flush)
         self._troubled.discard(flush)
         self._held_up.discard(flush)
         self._busy.difference_update(flush.sources)
 
     def _deliver(self, flush: Flush, answers: Sequence[Answer]) -> None:
-        self._landed(flush)
+        self._remove(flush)
         if self._signal_sender is not None and self._signal_sender.signals.is_used:
-            self._signal_sender.flushed(len(flush.batch), perf_counter() - flush.began)
+            self._signal_sender.send_flushed(len(flush.batch), perf_counter() - flush.began)
         self._is_scheduled = True  # so that the next checkpoints of these runs share a commit, too
         try:
             for source, answer in zip(flush.sources, answers, strict=True):
                 try:
                     if isinstance(answer, Verdict):
-                        source.written(answer)
+                        source.on_written(answer)
                     else:
-                        source.refused(answer)
+                        source.on_refused(answer)
                 except Exception as error:  # noqa: BLE001 - the answers that follow belong to other runs
                     message = "exception while a run handled the answer to its checkpoint"
                     self._loop.call_exception_handler({"message": message, "exception": error})
         finally:
             self._flush()
 
-    async def _insist(self, batch: Sequence[Checkpoint], error: BaseException | None = None) -> list[Answer]:
+    async def _write_until_answered(
+        self, batch: Sequence[Checkpoint], error: BaseException | None = None
+    ) -> list[Answer]:
         """Write a batch and retry until the store answers.
 
         If the store refuses a batch, halve it until the refused checkpoint is found. Raises only if a batch of several
@@ -277,14 +279,17 @@ class Committer:
                     self._outage.worked()  # the store has answered, even though it refuses the checkpoint
                     return [error]
                 middle = len(batch) // 2
-                return [*await self._insist(batch[:middle]), *await self._insist(batch[middle:])]
+                return [
+                    *await self._write_until_answered(batch[:middle]),
+                    *await self._write_until_answered(batch[middle:]),
+                ]
             try:
                 answer = await self._store.checkpoint(batch)
             except Exception as again:  # noqa: BLE001 - one refused checkpoint must not stop the others
                 error = again
             else:
                 self._outage.worked()
-                self._told(answer.now)
+                self._sync(answer.now)
                 return list(answer.verdicts)
 
 
@@ -298,9 +303,9 @@ Report = Callable[[Transacted | Exception], None]
 class Transactor:
     """Executes transactions in parallel with checkpoints of other runs. A run has one transaction at a time."""
 
-    def __init__(self, database: Database, told: Callable[[Micros], None]) -> None:
+    def __init__(self, database: Database, sync: Callable[[Micros], None]) -> None:
         self._database = database
-        self._told = told
+        self._sync = sync
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Transacted]] = set()
         self._outage = Outage(_log, "cannot execute transactions; trying again", "executing transactions works again")
@@ -314,7 +319,7 @@ class Transactor:
         task = self._loop.create_task(self._outage.retry(transact))
         self._tasks.add(task)
         # Runs are driven from plain callbacks, never from inside a task.
-        task.add_done_callback(partial(self._answered, report))
+        task.add_done_callback(partial(self._on_answer, report))
         return task
 
     async def close(self) -> None:
@@ -325,13 +330,13 @@ class Transactor:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _answered(self, report: Report, task: asyncio.Task[Transacted]) -> None:
+    def _on_answer(self, report: Report, task: asyncio.Task[Transacted]) -> None:
         self._tasks.discard(task)
         if task.cancelled():
             return
         error = task.exception()
         if error is None:
-            self._told(task.result().now)
+            self._sync(task.result().now)
             report(task.result())
         else:
             assert isinstance(error, Exception)

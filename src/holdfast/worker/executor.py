@@ -92,7 +92,7 @@ class Executor:
         self._running: set[Body] = set()
         self._queue: deque[Body] = deque()
         self._ended: list[tuple[Body, Any, BaseException | None]] = []
-        self._is_to_take_in = False
+        self._is_report_scheduled = False
 
     @property
     def is_idle(self) -> bool:
@@ -119,7 +119,7 @@ class Executor:
         self._steps = self._limit
         self._start_waiting()
 
-    def hand_over(self, callback: Callable[[StepInfo], None], info: StepInfo) -> None:
+    def call_on_loop(self, callback: Callable[[StepInfo], None], info: StepInfo) -> None:
         """Schedule a callback on the loop. Safe to call from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: the report is no longer needed
             self._loop.call_soon_threadsafe(callback, info, context=self._context)
@@ -141,7 +141,7 @@ class Executor:
             else:
                 self._threads.submit(lambda: self._run_in_thread(body))
         except Exception as error:  # noqa: BLE001 - a failed start (no thread available, say) is a failed attempt
-            self._hand_in(body, None, error)
+            self._queue_outcome(body, None, error)
 
     def _set_timer(self, body: Body) -> None:
         timeout = body.call.options.timeout
@@ -157,9 +157,9 @@ class Executor:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the result is no longer needed
                 self._loop.call_soon_threadsafe(self._set_timer, body)
         outcome = body.context.run(attempt, body.call.function, body.call.arguments(body.info))
-        return lambda: self._go_on(body, *outcome)
+        return lambda: self._continue(body, *outcome)
 
-    def _go_on(self, body: Body, value: Any, error: BaseException | None) -> None:
+    def _continue(self, body: Body, value: Any, error: BaseException | None) -> None:
         """Continue after a function returned a result, or an awaitable that the loop must await."""
         if error is None and not body.is_abandoned and (type(value) is CoroutineType or inspect.isawaitable(value)):
             body.value = value
@@ -170,18 +170,18 @@ class Executor:
             self._end(body, value, error)
 
     def _spawn(self, body: Body) -> None:
-        coroutine = self._see_through(body)
+        coroutine = self._run_body(body)
         # Run it up to its first await (`_begun`). Otherwise a cancellation before the task's first step would never
         # enter the coroutine, and its `except` would not run.
         coroutine.send(None)
         # Not `loop.create_task`: this is the hot path, and bodies need no task name and no task factory.
         body.task = asyncio.Task(coroutine, loop=self._loop, context=body.context)
-        if len(self._running) == 1 and not self._is_to_take_in:
-            self._is_to_take_in = True
-            self._loop.call_soon(self._take_in_alone, context=self._context)
+        if len(self._running) == 1 and not self._is_report_scheduled:
+            self._is_report_scheduled = True
+            self._loop.call_soon(self._report_alone, context=self._context)
 
-    async def _see_through(self, body: Body) -> None:
-        """Run a body as a task and hand in the outcome. It calls the function, or awaits what a thread returned."""
+    async def _run_body(self, body: Body) -> None:
+        """Run a body as a task and queue the outcome. It calls the function, or awaits what a thread returned."""
         value: Any = None
         error: BaseException | None = None
         try:
@@ -200,28 +200,28 @@ class Executor:
                 raise  # the interpreter discards this coroutine with its task
             error = raised
         body.task = None
-        self._hand_in(body, value, error)
+        self._queue_outcome(body, value, error)
 
-    def _hand_in(self, body: Body, value: Any, error: BaseException | None) -> None:
+    def _queue_outcome(self, body: Body, value: Any, error: BaseException | None) -> None:
         """Queue an outcome. One callback handles all outcomes that are queued by then.
 
         A callback for each would cost more than the rest of a short body. Handling the outcome here is not possible:
         runs are driven from plain callbacks, never from inside a task.
         """
         self._ended.append((body, value, error))
-        if not self._is_to_take_in:
-            self._is_to_take_in = True
-            self._loop.call_soon(self._take_in, context=self._context)
+        if not self._is_report_scheduled:
+            self._is_report_scheduled = True
+            self._loop.call_soon(self._report_outcomes, context=self._context)
 
-    def _take_in_alone(self) -> None:
+    def _report_alone(self) -> None:
         """Handle outcomes now if only one body runs: no other body could share its commit, so waiting gains nothing."""
         if len(self._running) == 1:
-            self._take_in()
+            self._report_outcomes()
         else:
-            self._loop.call_soon(self._take_in)
+            self._loop.call_soon(self._report_outcomes)
 
-    def _take_in(self) -> None:
-        self._is_to_take_in = False
+    def _report_outcomes(self) -> None:
+        self._is_report_scheduled = False
         ended, self._ended = self._ended, []
         for body, value, error in ended:
             try:
@@ -329,10 +329,10 @@ class Threads:
             finished = job()
             with self._lock:
                 self._unfinished -= 1
-            self._hand_back(finished)
+            self._return(finished)
             del job, finished  # an idle thread must not keep the objects of the last body alive
 
-    def _hand_back(self, finished: Callable[[], None]) -> None:
+    def _return(self, finished: Callable[[], None]) -> None:
         # No result can be left behind: this thread appends before it reads the flag, and the loop clears the flag
         # before it drains the queue.
         self._finished.append(finished)

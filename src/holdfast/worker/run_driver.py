@@ -89,7 +89,7 @@ class DriverHost(Protocol):
         """Note that a run begins or stops to wait in memory for a near deadline. It gives up its slot if needed."""
         ...
 
-    def let_go(self, driver: RunDriver, end: Finish | None, ready_at: Micros | None) -> None:
+    def release(self, driver: RunDriver, end: Finish | None, ready_at: Micros | None) -> None:
         """Forget a run that is no longer held here.
 
         `end` is set if the run ended, `ready_at` if the time at which it can continue is known.
@@ -138,7 +138,7 @@ BEAT_EVERY: Micros = 60 * SECOND
 """Minimum interval between two recorded heartbeats of a run. The claim counts as the first one."""
 
 
-class Scribe(Protocol):
+class ReportReceiver(Protocol):
     """A receiver of reports: the turn of the run, which records them."""
 
     def publish(self, name: str, value: str) -> None: ...
@@ -155,35 +155,35 @@ class Reports:
         self._beats = 0
         self._rests: dict[StepInfo, Timer] = {}
 
-    def hear(self, info: StepInfo, scribe: Scribe, again: Callable[[StepInfo], None]) -> None:
+    def record(self, info: StepInfo, receiver: ReportReceiver, again: Callable[[StepInfo], None]) -> None:
         """Record the report that a body has signalled. The body can signal `again` only after a rest."""
         if info in self._rests:
             return  # it signalled while its last report was taken; the end of the rest takes this one
         now = self._clock.now()
-        self._rests[info] = self._clock.call_at(now + LISTEN_EVERY, lambda: self._rested(info, again))
-        self.take(info, scribe)
+        self._rests[info] = self._clock.call_at(now + LISTEN_EVERY, lambda: self._end_rest(info, again))
+        self.publish(info, receiver)
         if info.has_beaten:
             info.has_beaten = False
             if now >= self._beat_at + BEAT_EVERY:
                 self._beat_at = now
                 self._beats += 1
-                scribe.beat(self._beats)
+                receiver.beat(self._beats)
 
     @staticmethod
-    def take(info: StepInfo, scribe: Scribe) -> None:
+    def publish(info: StepInfo, receiver: ReportReceiver) -> None:
         """Record the latest value that a body has published, unless it is recorded already."""
-        if (news := info.news) is not info.heard:
-            info.heard = news
-            scribe.publish(PROGRESS, news or "null")
+        if (news := info.news) is not info.recorded:
+            info.recorded = news
+            receiver.publish(PROGRESS, news or "null")
 
     def forget(self, info: StepInfo) -> None:
         """Stop listening to a body that has ended or was abandoned."""
         if (rest := self._rests.pop(info, None)) is not None:
             rest.cancel()
 
-    def _rested(self, info: StepInfo, again: Callable[[StepInfo], None]) -> None:
+    def _end_rest(self, info: StepInfo, again: Callable[[StepInfo], None]) -> None:
         del self._rests[info]
-        if info.listen_again():
+        if info.rearm():
             again(info)
 
 
@@ -252,10 +252,10 @@ class RunDriver:
         """Start or resume the workflow."""
         standstill = self._drive(self._turn.begin)
         if self._signals.is_used:
-            self._tell_claim()
-        self._obey(standstill)
+            self._signal_claim()
+        self._act_on(standstill)
 
-    def _tell_claim(self) -> None:
+    def _signal_claim(self) -> None:
         run = self._lease.run
         # A member of a group waits for a slot, and the time when it got the slot is not recorded.
         is_first = run.token == 1 and run.group is None
@@ -263,14 +263,14 @@ class RunDriver:
         if ready_at is None and not run.crashes:
             due = (one.retry_at for one in self._lease.entries if one.retry_at and not one.is_settled)
             ready_at = min((at for at in due if at <= run.updated_at), default=None)
-        self._host.signal_sender.claimed(run, run.updated_at, ready_at)
+        self._host.signal_sender.send_claimed(run, run.updated_at, ready_at)
 
     def advance(self) -> None:
         """Feed everything that is due, and act on the new standstill."""
         if not self._is_gone and not self._is_leaving() and self._transaction is None:
-            self._obey(self._drive(self._turn.settle))
+            self._act_on(self._drive(self._turn.settle))
 
-    def _obey(self, standstill: Standstill) -> None:
+    def _act_on(self, standstill: Standstill) -> None:
         """Act on a standstill: start steps, write a checkpoint if one is needed, and set the timer."""
         if standstill.start and self._may_begin(standstill.at):
             self._start_steps(standstill)
@@ -292,8 +292,8 @@ class RunDriver:
                     self._transact(call, standstill.at)
                 else:
                     self._execute(call, standstill.at)
-        except Exception as error:  # noqa: BLE001 - see `_be_in_trouble`
-            self._be_in_trouble(error)
+        except Exception as error:  # noqa: BLE001 - see `_block_after`
+            self._block_after(error)
 
     def _may_begin(self, now: Micros) -> bool:
         """Return True if steps may start: the run continues, this worker keeps it, and the lease has not ended.
@@ -308,7 +308,7 @@ class RunDriver:
         self._is_lingering = is_lingering
         self._host.linger(self, is_lingering)
 
-    def look(self, verdict: Verdict) -> None:
+    def apply(self, verdict: Verdict) -> None:
         """Apply the verdict that a heartbeat or a lease check got about the run."""
         if self._is_gone:
             return
@@ -317,23 +317,23 @@ class RunDriver:
             if not self._is_leaving():
                 self.lose()
             return
-        self._heed(verdict)
+        self._note_stop_request(verdict)
         self._receive(verdict)
         self.advance()
 
-    def _heed(self, verdict: Verdict) -> None:
+    def _note_stop_request(self, verdict: Verdict) -> None:
         """Note how the store asks for the run. If it is to be evicted, cancel its bodies, and wait for their end."""
         self._stop_request = verdict.stop
         if verdict.stop is None or verdict.stop is StopRequest.PAUSE:
             return
         bodies = list(self._bodies.values())
         self._abandon(list(self._bodies))
-        self._ending.update(body for body in bodies if body.abandon(self._body_ended))
+        self._ending.update(body for body in bodies if body.abandon(self._on_body_end))
         if self._ending and self._patience is None:
             grace = self._host.clock.now() + micros(self._host.grace_seconds)
             self._patience = self._host.clock.call_at(grace, self.stop)
 
-    def _body_ended(self, body: Body) -> None:
+    def _on_body_end(self, body: Body) -> None:
         self._ending.discard(body)
         if not self._ending:
             self.advance()
@@ -358,21 +358,21 @@ class RunDriver:
     def _execute(self, call: StepCall, now: Micros) -> None:
         self._turn.mark_started(call, now)
         if call.location in self._bodies:
-            self._bodies[call.location].call = call  # after `_replayed`, the new turn asks for a running step
+            self._bodies[call.location].call = call  # after `_replay`, the new turn asks for a running step
         else:
             if self._host.body_of is not None:
                 call.function = self._host.body_of(call)
-            info = call.info(self.id, self._lease.run.generation, self._rung)
-            prepare = self._tell_start if self._signals.is_used else None
-            self._bodies[call.location] = self._host.executor.start(call, info, self._step_done, prepare)
+            info = call.info(self.id, self._lease.run.generation, self._schedule_report)
+            prepare = self._signal_start if self._signals.is_used else None
+            self._bodies[call.location] = self._host.executor.start(call, info, self._on_step_end, prepare)
 
-    def _tell_start(self, body: Body) -> None:
+    def _signal_start(self, body: Body) -> None:
         call = body.call
-        self._host.signal_sender.step_started(
+        self._host.signal_sender.send_step_started(
             self._lease.run, call.location, call.kind, body.info.attempt, body.context
         )
 
-    def _step_done(self, body: Body) -> None:
+    def _on_step_end(self, body: Body) -> None:
         if self._transaction is not None:
             self._ended += (body,)
             return
@@ -381,16 +381,16 @@ class RunDriver:
             return
         if self._reports is not None:
             self._reports.forget(body.info)
-        if body.info.news is not body.info.heard:
-            Reports.take(body.info, self._turn)
+        if body.info.news is not body.info.recorded:
+            Reports.publish(body.info, self._turn)
         if self._signals.is_used:
             self._seconds[call.location] = time.perf_counter() - body.began
-        self._obey(self._drive(self._turn.feed, call, self._end_of(body)))
+        self._act_on(self._drive(self._turn.feed, call, self._end_of(body)))
 
     def _end_of(self, body: Body) -> AttemptEnd:
         if body.error is None and not body.is_timed_out:
             return Returned(body.value)
-        self._journal.attempt_failed(body)
+        self._journal.log_failed_attempt(body)
         return TimedOut() if body.error is None or body.is_timed_out else Raised(body.error)
 
     def _abandon(self, locations: Sequence[str]) -> None:
@@ -401,18 +401,18 @@ class RunDriver:
                 if self._reports is not None:
                     self._reports.forget(body.info)
 
-    def _rung(self, info: StepInfo) -> None:
+    def _schedule_report(self, info: StepInfo) -> None:
         """Pass on a body's signal that it has a report. The body calls this in its own thread."""
-        self._host.executor.hand_over(self._hear, info)
+        self._host.executor.call_on_loop(self._record_report, info)
 
-    def _hear(self, info: StepInfo) -> None:
+    def _record_report(self, info: StepInfo) -> None:
         body = self._bodies.get(info.location)
         if self._is_gone or body is None or body.info is not info:
             return
         if self._reports is None:
             self._reports = Reports(self._host.clock, self._lease.run.updated_at)
-        self._reports.hear(info, self._turn, self._hear)
-        self._obey(self._turn.standstill(self._host.clock.now()))
+        self._reports.record(info, self._turn, self._record_report)
+        self._act_on(self._turn.standstill(self._host.clock.now()))
 
     # Transactions
 
@@ -433,10 +433,12 @@ class RunDriver:
         if self._signals.is_used:
             self._seconds[call.location] = -time.perf_counter()
             number = call.attempts + 1
-            self._host.signal_sender.step_started(self._lease.run, call.location, call.kind, number, attempt.context)
-        self._transaction = call, transactor.start(checkpoint, attempt.location, attempt, self._transacted)
+            self._host.signal_sender.send_step_started(
+                self._lease.run, call.location, call.kind, number, attempt.context
+            )
+        self._transaction = call, transactor.start(checkpoint, attempt.location, attempt, self._on_transacted)
 
-    def _transacted(self, answer: Transacted | Exception) -> None:
+    def _on_transacted(self, answer: Transacted | Exception) -> None:
         """Apply the answer to a transaction, then feed the step results that had to wait for it."""
         if self._is_gone or self._transaction is None:
             return
@@ -444,18 +446,18 @@ class RunDriver:
         if call.location in self._seconds:
             self._seconds[call.location] += time.perf_counter()
         if isinstance(answer, Exception):
-            self.refused(answer)
+            self.on_refused(answer)
         else:
             self._feed_transacted(call, answer)
-            self.written(answer.verdict)
+            self.on_written(answer.verdict)
         ended, self._ended = self._ended, ()
         for body in ended:
-            self._step_done(body)
+            self._on_step_end(body)
         if ended:
             self.advance()  # another transaction may have waited for these results
 
     def _feed_transacted(self, call: TxCall, answer: Transacted) -> None:
-        """Feed the result or the error of a transaction. `written` acts on the standstill afterwards."""
+        """Feed the result or the error of a transaction. `on_written` acts on the standstill afterwards."""
         if answer.entry is not None:
             assert isinstance(self._turn, Turn), "a task has no transactions"
             if self._sent is not None:  # the store has added the entry to this checkpoint
@@ -511,7 +513,7 @@ class RunDriver:
         checkpoint = self._turn.take_checkpoint(next, now)
         return self._host.signal_sender.with_trace(self._lease.run, checkpoint) if checkpoint.children else checkpoint
 
-    def written(self, verdict: Verdict) -> None:
+    def on_written(self, verdict: Verdict) -> None:
         """Apply the store's answer to the checkpoint in flight. The committer calls this."""
         if self._is_gone or self._sent is None:
             return
@@ -521,47 +523,47 @@ class RunDriver:
             self.lose()
             return
         if self._signals.is_used:
-            self._tell_written(checkpoint, verdict)
+            self._signal_written(checkpoint, verdict)
         if not verdict.is_held:
             self._leave_by(checkpoint)
             return
         if checkpoint.charged:
             self.crashes = 0  # it has made progress since the crash, so it is no longer a suspect
-        self._heed(verdict)
+        self._note_stop_request(verdict)
         standstill = self._turn.mark_committed(self._host.clock.now())
         if verdict.arrivals or verdict.seen:
             self._receive(verdict)
         if self._host.always_replay:
-            standstill = self._replayed(checkpoint, standstill)
+            standstill = self._replay(checkpoint, standstill)
         if verdict.arrivals or isinstance(checkpoint.next, Suspend) or self._turn.is_overdue:
             self.advance()
         else:
-            self._obey(standstill)
+            self._act_on(standstill)
 
-    def _tell_written(self, checkpoint: Checkpoint, verdict: Verdict) -> None:
-        self._host.signal_sender.written(self._lease.run, checkpoint, verdict, self._seconds)
+    def _signal_written(self, checkpoint: Checkpoint, verdict: Verdict) -> None:
+        self._host.signal_sender.send_written(self._lease.run, checkpoint, verdict, self._seconds)
         for entry in checkpoint.entries:
             self._seconds.pop(entry.location, None)
 
-    def refused(self, error: Exception) -> None:
+    def on_refused(self, error: Exception) -> None:
         """Block the run, because the store will never accept its checkpoint. The committer calls this."""
         sent, self._sent = self._sent, None
-        self._journal.trouble("the store refuses a checkpoint of run %s", error)
+        self._journal.error("the store refuses a checkpoint of run %s", error)
         if self._refusal is not None and (sent is None or not sent.entries):
             # The store refuses even the block. The lease ends, and the next worker that claims the run counts a crash.
             self._leave(ready_at=self._lease.run.ready_at)
         else:
             self._turn.pending.drop()
-            self._give_up(error)
-            self._obey(self._turn.standstill(self._host.clock.now()))
+            self._block(error)
+            self._act_on(self._turn.standstill(self._host.clock.now()))
 
-    def _give_up(self, error: Exception) -> None:
+    def _block(self, error: Exception) -> None:
         """Block the run with the next checkpoint. Besides the block, it contains only facts fed to the code."""
         self._abandon(list(self._bodies))
         self._turn.pending.drop_requests()
         self._refusal = Block(error=ErrorRecord.of(error))
 
-    def _replayed(self, written: Checkpoint, standstill: Standstill) -> Standstill:
+    def _replay(self, written: Checkpoint, standstill: Standstill) -> Standstill:
         """Continue from the recorded history, as another worker would. For tests."""
         old = self._turn
         old.remember(written)
@@ -591,9 +593,9 @@ class RunDriver:
         self._disarm()
         if deadline is not None:
             self._timer_at = deadline
-            self._timer = self._host.clock.call_at(deadline, self._ring)
+            self._timer = self._host.clock.call_at(deadline, self._on_timer)
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = self._timer_at = None
         self.advance()
 
@@ -609,25 +611,25 @@ class RunDriver:
         started, now = time.perf_counter(), self._host.clock.now()
         try:
             standstill = action(*facts, now)
-        except Exception as error:  # noqa: BLE001 - see `_be_in_trouble`
-            self._be_in_trouble(error)
+        except Exception as error:  # noqa: BLE001 - see `_block_after`
+            self._block_after(error)
             standstill = self._turn.standstill(now)
         if standstill.abandon:
             self._abandon(standstill.abandon)
         took = time.perf_counter() - started
         if took > SLOW_SECONDS:
-            self._journal.slow_code(took, is_flow=isinstance(self._definition, FlowType))
+            self._journal.warn_of_slow_code(took, is_flow=isinstance(self._definition, FlowType))
             standstill = self._turn.standstill(self._host.clock.now())  # time has passed: the lease may have ended
         return standstill
 
-    def _be_in_trouble(self, error: Exception) -> None:
+    def _block_after(self, error: Exception) -> None:
         """Block the run after an error that is not the workflow's. The error must not harm other runs."""
-        self._journal.trouble("run %s is blocked by an internal error", error)
-        self._give_up(error)
+        self._journal.error("run %s is blocked by an internal error", error)
+        self._block(error)
 
     def _leave_by(self, checkpoint: Checkpoint) -> None:
         """Release the run, as the store did when it wrote this checkpoint."""
-        self._journal.let_go(checkpoint.next)
+        self._journal.log_release(checkpoint.next)
         match checkpoint.next:
             case Finish() as end:
                 self._leave(end)
@@ -643,7 +645,7 @@ class RunDriver:
     def lose(self) -> None:
         """Drop the run, because another worker holds it now, or it has ended."""
         if self._signals.is_used:
-            self._host.signal_sender.lost(self._lease.run)
+            self._host.signal_sender.send_lost(self._lease.run)
         self._leave()
 
     def _leave(self, end: Finish | None = None, ready_at: Micros | None = None) -> None:
@@ -662,5 +664,5 @@ class RunDriver:
             self._journal.warning("run %s ended while %d of its tasks had not; holdfast drops them", self.id, left)
         self._turn.evict()
         if self._turn.survivors:
-            self._journal.survivors(self._definition, self._turn.survivors)
-        self._host.let_go(self, end, ready_at)
+            self._journal.warn_of_survivors(self._definition, self._turn.survivors)
+        self._host.release(self, end, ready_at)

@@ -123,7 +123,7 @@ class Scheduler(BackgroundJob[Micros | None]):
             self._has_made_runs |= bool(fired.run_ids)
             if self._signal_sender is not None:
                 for run_id in fired.run_ids:
-                    self._signal_sender.started(run_id, asked.schedule.type, now)
+                    self._signal_sender.send_started(run_id, asked.schedule.type, now)
             _log.debug("schedule %s fired: %d runs", name, len(fired.run_ids))
             for slot in fired.skipped:
                 when = moment(slot).isoformat()

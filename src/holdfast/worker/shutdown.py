@@ -27,7 +27,7 @@ class Shutdown:
     @contextmanager
     def from_person(self) -> Iterator[None]:
         """Handle SIGTERM and SIGINT alike: the first signal means stop, the second means hurry."""
-        with _heeding({signal.SIGTERM: self.give, signal.SIGINT: self.give}):
+        with _handling({signal.SIGTERM: self.give, signal.SIGINT: self.give}):
             yield
 
     @contextmanager
@@ -37,12 +37,12 @@ class Shutdown:
         A repeated SIGTERM still means stop. A service manager may send it to every process, and the supervisor, which
         also gets it, passes it on.
         """
-        with _heeding({signal.SIGTERM: self.stop.set, signal.SIGINT: self.give_both}):
+        with _handling({signal.SIGTERM: self.stop.set, signal.SIGINT: self.give_both}):
             yield
 
 
 @contextmanager
-def _heeding(handlers: Mapping[signal.Signals, Callable[[], None]]) -> Iterator[None]:
+def _handling(handlers: Mapping[signal.Signals, Callable[[], None]]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     installed = []
     for number, handler in handlers.items():

@@ -49,18 +49,18 @@ class SignalSender:
         self._worker = worker
         self._clock = clock
 
-    def worker(self, name: str) -> None:
+    def send_worker(self, name: str) -> None:
         """Report that the worker has started or stopped."""
         if self.signals.wants(name):
             self.signals.give(Signal(name=name, at=moment(self._clock.now()), worker=self._worker))
 
-    def flushed(self, count: int, seconds: float) -> None:
+    def send_flushed(self, count: int, seconds: float) -> None:
         """Report a committed batch of `count` checkpoints."""
         if self.signals.wants("worker.flushed"):
             at = moment(self._clock.now())
             self.signals.give(Signal(name="worker.flushed", at=at, worker=self._worker, count=count, seconds=seconds))
 
-    def started(
+    def send_started(
         self, run_id: str, type: str, at: Micros, *, parent_id: str | None = None, trace: str | None = None
     ) -> None:
         """Report a run that its parent or a schedule has created."""
@@ -78,34 +78,34 @@ class SignalSender:
                 )
             )
 
-    def claimed(self, run: Run, at: Micros, ready_at: Micros | None) -> None:
+    def send_claimed(self, run: Run, at: Micros, ready_at: Micros | None) -> None:
         """Report a claimed run. `ready_at` is the time from which it could be claimed, if known."""
         if self.signals.wants("run.claimed"):
             waited = None if ready_at is None else max(0, at - ready_at) / SECOND
-            self._tell("run.claimed", run, at, state=run.state, attempt=run.attempt, seconds=waited)
+            self._send("run.claimed", run, at, state=run.state, attempt=run.attempt, seconds=waited)
 
-    def lost(self, run: Run) -> None:
+    def send_lost(self, run: Run) -> None:
         """Report that the worker has lost a run to another process."""
         if self.signals.wants("run.lost"):
-            self._tell("run.lost", run, self._clock.now())
+            self._send("run.lost", run, self._clock.now())
 
-    def step_started(self, run: Run, location: str, kind: EntryKind, attempt: int, context: Context) -> None:
+    def send_step_started(self, run: Run, location: str, kind: EntryKind, attempt: int, context: Context) -> None:
         """Report the start of an attempt. Hooks run in the body's context, so the body sees the variables they set."""
         if self.signals.wants("step.started"):
-            context.run(self._tell_step, "step.started", run, location, kind, attempt)
+            context.run(self._send_step, "step.started", run, location, kind, attempt)
 
-    def written(self, run: Run, checkpoint: Checkpoint, verdict: Verdict, seconds: Mapping[str, float]) -> None:
+    def send_written(self, run: Run, checkpoint: Checkpoint, verdict: Verdict, seconds: Mapping[str, float]) -> None:
         """Report a committed checkpoint. `seconds` holds the durations of its attempts, by location."""
         now = self._clock.now()
         for entry in checkpoint.entries:
             if entry.kind in _BODIES:
-                self._tell_entry(run, entry, seconds.get(entry.location))
+                self._send_entry(run, entry, seconds.get(entry.location))
         for child in checkpoint.children:
-            self.started(child.id, child.type, now, parent_id=run.id, trace=child.options.trace)
+            self.send_started(child.id, child.type, now, parent_id=run.id, trace=child.options.trace)
         if not verdict.is_held:
-            self._tell_leave(run, checkpoint.next, verdict.state, now)
+            self._send_leave(run, checkpoint.next, verdict.state, now)
 
-    def _tell_leave(self, run: Run, next: Next, state: RunState | None, now: Micros) -> None:
+    def _send_leave(self, run: Run, next: Next, state: RunState | None, now: Micros) -> None:
         """Report the state in which the worker released a run.
 
         The store decides that state. Example: a run that was to pause is paused, even if the checkpoint suspends it.
@@ -121,18 +121,18 @@ class SignalSender:
             name = "run.released" if isinstance(next, Release) else "run.suspended"
         if self.signals.wants(name):
             took = (now - run.created_at) / SECOND if state.is_end else None
-            told = error.type if error is not None and state is asked else None
-            self._tell(name, run, now, state=state, error=told, seconds=took)
+            cause = error.type if error is not None and state is asked else None
+            self._send(name, run, now, state=state, error=cause, seconds=took)
 
-    def _tell_entry(self, run: Run, entry: Entry, seconds: float | None) -> None:
+    def _send_entry(self, run: Run, entry: Entry, seconds: float | None) -> None:
         name = _SETTLED.get(entry.state)
         # An attempt that died with its worker is charged without an error: no process has seen it fail.
         if name is None or (name == "step.retried" and entry.error is None) or not self.signals.wants(name):
             return
         error = None if entry.error is None else entry.error.type
-        self._tell_step(name, run, entry.location, entry.kind, entry.attempts, error=error, seconds=seconds)
+        self._send_step(name, run, entry.location, entry.kind, entry.attempts, error=error, seconds=seconds)
 
-    def _tell_step(
+    def _send_step(
         self,
         name: str,
         run: Run,
@@ -144,9 +144,9 @@ class SignalSender:
         seconds: float | None = None,
     ) -> None:
         now = self._clock.now()
-        self._tell(name, run, now, location=location, kind=kind, attempt=attempt, error=error, seconds=seconds)
+        self._send(name, run, now, location=location, kind=kind, attempt=attempt, error=error, seconds=seconds)
 
-    def _tell(
+    def _send(
         self,
         name: str,
         run: Run,
@@ -222,13 +222,13 @@ class Journal:
     def warning(self, text: str, *args: object) -> None:
         _log.warning(text, *args, extra=self._about())
 
-    def trouble(self, text: str, error: BaseException) -> None:
+    def error(self, text: str, error: BaseException) -> None:
         """Log an error that the workflow did not cause. The traceback appears only at level DEBUG."""
         about = self._about(error=type(error).__name__)
         _log.error(f"{text}: %s", self._run.id, about["error"], extra=about)
         _log.debug(text, self._run.id, exc_info=error, extra=about)
 
-    def slow_code(self, seconds: float, *, is_flow: bool) -> None:
+    def warn_of_slow_code(self, seconds: float, *, is_flow: bool) -> None:
         """Warn that the run's code took long, because every other run of the worker waited for it."""
         self.warning(
             "the code of run %s (%s) blocked the worker's loop for %.0f ms; %s",
@@ -238,7 +238,7 @@ class Journal:
             "call a task for large values and heavy computation" if is_flow else "move slow code into a step",
         )
 
-    def survivors(self, definition: Definition | FlowType, lines: Iterable[str]) -> None:
+    def warn_of_survivors(self, definition: Definition | FlowType, lines: Iterable[str]) -> None:
         """Warn about code that cannot leave memory.
 
         It happens at every suspension, so each line of a type is logged once.
@@ -252,7 +252,7 @@ class Journal:
                 line,
             )
 
-    def attempt_failed(self, body: Body) -> None:
+    def log_failed_attempt(self, body: Body) -> None:
         """Log a failed attempt at a step."""
         error = "StepTimeout" if body.is_timed_out else type(body.error).__name__
         location = body.call.location
@@ -261,7 +261,7 @@ class Journal:
             "attempt %d at %s of run %s failed: %s", body.info.attempt, location, self._run.id, error, extra=about
         )
 
-    def let_go(self, next: Next) -> None:
+    def log_release(self, next: Next) -> None:
         """Log the error because of which the worker released a run, if there is one."""
         if not isinstance(next, (Finish, StartRollback, Block)) or next.error is None:
             return

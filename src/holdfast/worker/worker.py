@@ -204,7 +204,7 @@ class Worker:
         self._scheduler.wake()
         if self._on_start is not None:
             self._on_start(self)
-        self.signal_sender.worker("worker.started")
+        self.signal_sender.send_worker("worker.started")
         self._log.info("worker %s started: %d types, %d runs at once", self.name, len(self.types()), self._concurrency)
 
     async def stop(self, grace_seconds: float | None = None) -> None:
@@ -236,7 +236,7 @@ class Worker:
         with contextlib.suppress(StoreUnavailable, SchemaOutOfDate, TimeoutError):
             async with asyncio.timeout(_RELEASE_SECONDS):
                 await self._store.apply(RetireWorker(worker_id=self.id))
-        self.signal_sender.worker("worker.stopped")
+        self.signal_sender.send_worker("worker.stopped")
         self._log.info("worker %s stopped", self.name)
 
     async def kill(self) -> None:
@@ -417,7 +417,7 @@ class Worker:
         self.clock.sync(claimed.now, self._claimer.asked_at)
         self.take(claimed.leases, claimed.now)
 
-    def let_go(self, driver: RunDriver, end: Finish | None, ready_at: Micros | None) -> None:
+    def release(self, driver: RunDriver, end: Finish | None, ready_at: Micros | None) -> None:
         """Forget a run that is no longer held here, and claim for the free slot."""
         if ready_at is not None:
             self._claimer.wake_by(ready_at)
@@ -481,7 +481,7 @@ class Worker:
         for holding, verdict in zip(holdings, answer.verdicts, strict=True):
             driver = self._drivers.get(holding.run_id)
             if driver is not None and driver.token == holding.token:
-                driver.look(verdict)
+                driver.apply(verdict)
         self._changed.set()
 
     async def renew_if_late(self) -> None:

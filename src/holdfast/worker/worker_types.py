@@ -89,7 +89,7 @@ class FlowLibrary(BackgroundJob[None]):
     # Finding
 
     def code_of(self, run: Run, version: str | None) -> FlowCode | None:
-        """Return the code of a run. None while it is being loaded: the host will be told about the run."""
+        """Return the code of a run. None while it is being loaded: the host is called when it is there."""
         if version is None and self._refreshed_at <= run.created_at and run.id not in self._refreshed_for:
             self._wait(run)  # a version that was registered before the run may not be known yet
             return None

@@ -182,14 +182,14 @@ def test_a_dry_run_of_a_run_that_rolls_back_ends_at_the_start_of_its_rollback() 
 
 def test_fed_operations_are_known_with_their_functions() -> None:
     found = replayed(two_steps, step("charge", 1))
-    assert list(found.told) == ["charge"]
-    call = found.told["charge"]
+    assert list(found.fed) == ["charge"]
+    call = found.fed["charge"]
     assert isinstance(call, StepCall)
     assert call.function is refused
 
 
 def test_operations_requested_but_not_fed_before_a_divergence_are_not_known() -> None:
-    assert list(replayed(swapped, step("charge", 1), step("pack", 2, since=1)).told) == []
+    assert list(replayed(swapped, step("charge", 1), step("pack", 2, since=1)).fed) == []
 
 
 def test_a_turn_can_be_inspected_before_it_leaves_memory() -> None:

@@ -69,7 +69,7 @@ class Run:
         self.taken += 1
         return Checkpoint(run_id=self.id, token=1, next=Hold(), seen=0)
 
-    def written(self, verdict: Verdict) -> None:
+    def on_written(self, verdict: Verdict) -> None:
         assert verdict.run_id == self.id
         if self.id in self._rig.broken:
             raise ValueError(f"{self.id} is broken")
@@ -78,7 +78,7 @@ class Run:
             self._rig.again.remove(self.id)
             self._rig.committer.add(self)
 
-    def refused(self, error: Exception) -> None:
+    def on_refused(self, error: Exception) -> None:
         self.answers.append(error)
 
 

@@ -35,7 +35,7 @@ class Desk:
         self.hear(info)
 
     def hear(self, info: StepInfo) -> None:
-        self.reports.hear(info, self, self.hear)
+        self.reports.record(info, self, self.hear)
 
     def let_pass(self, length: int) -> None:
         for callback in self.clock.pass_to(self.clock.now() + length):
@@ -70,7 +70,7 @@ def test_the_last_value_is_written_when_the_body_has_ended() -> None:
     ctx.progress(1)
     ctx.progress(2)
     desk.reports.forget(ctx)
-    desk.reports.take(ctx, desk)
+    desk.reports.publish(ctx, desk)
     assert desk.written == ["1", "2"]
     assert desk.clock.next_due() is None
 
@@ -118,10 +118,10 @@ def test_no_last_value_is_lost_between_two_threads() -> None:
         if not rung.wait(0.01):
             continue
         rung.clear()
-        Reports.take(ctx, Scribe())
+        Reports.publish(ctx, Scribe())
         ctx.has_beaten = False
-        while ctx.listen_again():
-            Reports.take(ctx, Scribe())
+        while ctx.rearm():
+            Reports.publish(ctx, Scribe())
             ctx.has_beaten = False
     talker.join()
     assert heard[-1] == "19999"
