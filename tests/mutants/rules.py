@@ -357,7 +357,9 @@ ARRIVALS = (
         breaks="a queue event that a run does not take goes to the next",
         edits=(
             Edit(
-                _CHECKPOINTS, "            arrivals.restore_thread(unit, run, checkpoint.waits, now)\n", "            pass\n"
+                _CHECKPOINTS,
+                "            arrivals.restore_thread(unit, run, checkpoint.waits, now)\n",
+                "            pass\n",
             ),
         ),
         caught_by=(Catch("contract", "test_an_event_that_was_given_back_returns_to_its_place"),),

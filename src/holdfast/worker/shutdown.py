@@ -16,18 +16,18 @@ class Shutdown:
         self.stop = asyncio.Event()
         self.hurry = asyncio.Event()
 
-    def give(self) -> None:
-        """Give the next order: the first order means stop, every further one means hurry."""
+    def order(self) -> None:
+        """Pass the next order on: the first order means stop, every further one means hurry."""
         (self.hurry if self.stop.is_set() else self.stop).set()
 
-    def give_both(self) -> None:
+    def order_both(self) -> None:
         self.stop.set()
         self.hurry.set()
 
     @contextmanager
     def from_person(self) -> Iterator[None]:
         """Handle SIGTERM and SIGINT alike: the first signal means stop, the second means hurry."""
-        with _handling({signal.SIGTERM: self.give, signal.SIGINT: self.give}):
+        with _handling({signal.SIGTERM: self.order, signal.SIGINT: self.order}):
             yield
 
     @contextmanager
@@ -37,7 +37,7 @@ class Shutdown:
         A repeated SIGTERM still means stop. A service manager may send it to every process, and the supervisor, which
         also gets it, passes it on.
         """
-        with _handling({signal.SIGTERM: self.stop.set, signal.SIGINT: self.give_both}):
+        with _handling({signal.SIGTERM: self.stop.set, signal.SIGINT: self.order_both}):
             yield
 
 
