@@ -14,7 +14,7 @@ from typing import Any
 from holdfast import Context, Holdfast, Registry, RunHandle
 from holdfast.core.checkpoint import Claimed, ClaimRequest
 from holdfast.core.ports import Store
-from holdfast.flows import compile_flow
+from holdfast.flows.compiler import compile_flow
 from holdfast.flows.machine import Machine
 
 WAKES = 200

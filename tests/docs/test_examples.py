@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.flows import compile_flow
+from holdfast.flows.compiler import compile_flow
 from tests.docs.page import PROJECT
 from tests.plugin.tiers import amount
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from holdfast.flows import compile_flow
 from holdfast.flows.checker import FunctionChecker
+from holdfast.flows.compiler import compile_flow
 from holdfast.flows.expression_checker import ExpressionChecker
 from holdfast.flows.faults import CATCHABLE
 from holdfast.flows.grammar import (

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from holdfast.flows import CallChild, Done, Failed, FlowLimits, Machine, Program, Raised, Returned, Sliced, compile_flow
+from holdfast.flows.compiler import compile_flow
+from holdfast.flows.limits import FlowLimits
+from holdfast.flows.machine import Machine
+from holdfast.flows.program import Program
+from holdfast.flows.requests import CallChild, FlowDone, FlowFailed, FlowRaised, FlowReturned, Sliced
 from tests.flows_oracle.reference import stubbed
 
 
@@ -28,10 +32,10 @@ class Performance:
         while True:
             progress = machine.run(budget)
             asked = [request for request in machine.take_requests() if isinstance(request, CallChild)]
-            if isinstance(progress, Returned):
+            if isinstance(progress, FlowReturned):
                 self._note(asked)
                 return "returned", json.loads(progress.result)
-            if isinstance(progress, Raised):
+            if isinstance(progress, FlowRaised):
                 self._note(asked)
                 self.message = progress.error.message
                 return "raised", progress.error.type if "line" in progress.error.message else "no line"
@@ -41,11 +45,11 @@ class Performance:
                 assert machine.settle(handle, outcome, 2) or saves
             assert isinstance(progress, Sliced) or asked, "the flow waits for nothing"
 
-    def _note(self, asked: list[CallChild]) -> list[tuple[int, Done | Failed]]:
-        answers: list[tuple[int, Done | Failed]] = []
+    def _note(self, asked: list[CallChild]) -> list[tuple[int, FlowDone | FlowFailed]]:
+        answers: list[tuple[int, FlowDone | FlowFailed]] = []
         for request in asked:
             self.calls.append((request.type, request.payload))
             is_done, value = stubbed(len(self.calls), request.type, json.loads(request.payload))
-            outcome = Done(json.dumps(value)) if is_done else Failed("ChildFailed", value)
+            outcome = FlowDone(json.dumps(value)) if is_done else FlowFailed("ChildFailed", value)
             answers.append((request.handle, outcome))
         return answers

@@ -21,7 +21,7 @@ from holdfast.core.model import Run, RunOptions
 from holdfast.core.questions import ListSchedules
 from holdfast.core.schedules import ScheduleOptions
 from holdfast.core.start_options import ATTEMPTS_LIMIT, OPTIONS, EveryRunOptions, StoredRunOptions
-from holdfast.flows.options import OPTION_NAMES
+from holdfast.flows.grammar import OPTION_NAMES
 from holdfast.isolated import DictionaryNamespace, IsolatedOptions, advance
 from holdfast.isolated.layout import STATE, ValueReader
 from holdfast.testing.harness import Harness

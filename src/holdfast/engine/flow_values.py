@@ -7,9 +7,8 @@ from typing import Any, assert_never
 
 from holdfast.flows.cursors import Cursor
 from holdfast.flows.faults import ErrorValue
-from holdfast.flows.handle import Handle
 from holdfast.flows.machine import Machine
-from holdfast.flows.operations import DONE, OPEN
+from holdfast.flows.operations import DONE, OPEN, Handle
 from holdfast.flows.requests import (
     CallChild,
     MapChildren,

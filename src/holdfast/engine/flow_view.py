@@ -23,7 +23,7 @@ from holdfast.engine.flow_snapshot import LoadedSnapshot, definition_of, loaded,
 from holdfast.engine.flow_values import ShownValues
 from holdfast.flows.machine import Machine
 from holdfast.flows.operations import OPEN, PATH
-from holdfast.flows.progress import FlowMark
+from holdfast.flows.requests import FlowMark
 
 _PLACE = re.compile(r"^  line (\d+), column (\d+), in (\w+)$", re.MULTILINE)
 _LINE_LIMIT = 200

@@ -18,7 +18,7 @@ from holdfast.engine.async_list import AsyncList
 from holdfast.engine.flaws import record
 from holdfast.engine.flow_snapshot import flow_registrations
 from holdfast.engine.session import SessionPart
-from holdfast.flows import compile_flow
+from holdfast.flows.compiler import compile_flow
 
 LONG_TEXT_CHARACTERS = 10_000
 """Length from which a text is compiled in a thread."""

@@ -1,4 +1,4 @@
-"""The builtins of flows on values: the results and errors of CPython, within the limits."""
+"""The builtins and methods of flows on values: the results and errors of CPython, within the limits."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from typing import Any
 
 from holdfast.flows.cursors import Cursor, cursor_of
 from holdfast.flows.faults import exceeded, fault
-from holdfast.flows.meter import SCALARS, WIDEST, Meter, width_of
-from holdfast.flows.operators import finite, multiply, set_key, type_name
+from holdfast.flows.grammar import METHODS, Shape
+from holdfast.flows.meter import SCALARS, WIDEST, Meter, type_name, width_of
+from holdfast.flows.operators import finite, multiply, set_key
 
 Builtin = Callable[[list[Any], dict[str, Any], Meter], Any]
+Method = Callable[[Any, list[Any], dict[str, Any], Meter], Any]
+
+_EXPANDING = ("upper", "lower", "title", "capitalize", "swapcase", "casefold")
+_CHARACTERS_GROW = 3
+"""One character becomes at most three when its case changes."""
 
 
 def items_of(value: Any, meter: Meter) -> list[Any]:
@@ -35,7 +41,7 @@ def _len(arguments: list[Any], words: dict[str, Any], meter: Meter) -> Any:
     if type(value) is Cursor:
         return value.length()
     if type(value) not in (list, dict, str):
-        raise TypeError(f"object of type '{'NoneType' if value is None else type(value).__name__}' has no len()")
+        raise TypeError(f"object of type '{type_name(value)}' has no len()")
     return len(value)
 
 
@@ -91,14 +97,8 @@ def ordered(items: list[Any], meter: Meter) -> list[Any]:
 
 def _truth(value: Any) -> bool:
     if not isinstance(value, int):
-        raise TypeError(
-            f"'{'NoneType' if value is None else type(value).__name__}' object cannot be interpreted as an integer"
-        )
+        raise TypeError(f"'{type_name(value)}' object cannot be interpreted as an integer")
     return bool(value)
-
-
-def _abs(arguments: list[Any], words: dict[str, Any], meter: Meter) -> Any:
-    return abs(arguments[0])
 
 
 def _round(arguments: list[Any], words: dict[str, Any], meter: Meter) -> Any:
@@ -163,23 +163,10 @@ def formatted(value: Any, conversion: str, specification: str, meter: Meter) -> 
     if not specification:
         return text_of(value, meter)
     if type(value) in (list, dict) or value is None:
-        kind = "NoneType" if value is None else type(value).__name__
-        raise TypeError(f"unsupported format string passed to {kind}.__format__")
+        raise TypeError(f"unsupported format string passed to {type_name(value)}.__format__")
     if type(value) is str:
         meter.characters(len(value) + 1000, width_of(value, specification))
     return format(value, specification)
-
-
-def _str(arguments: list[Any], words: dict[str, Any], meter: Meter) -> Any:
-    return text_of(arguments[0], meter) if arguments else ""
-
-
-def _bool(arguments: list[Any], words: dict[str, Any], meter: Meter) -> Any:
-    return bool(*arguments)
-
-
-def _list(arguments: list[Any], words: dict[str, Any], meter: Meter) -> Any:
-    return list(items_of(arguments[0], meter)) if arguments else []
 
 
 def _dict(arguments: list[Any], words: dict[str, Any], meter: Meter) -> Any:
@@ -204,14 +191,6 @@ def update(target: dict[str, Any], source: Any, meter: Meter) -> None:
         set_key(target, key, value, meter)
 
 
-def _any(arguments: list[Any], words: dict[str, Any], meter: Meter) -> Any:
-    return any(items_of(arguments[0], meter))
-
-
-def _all(arguments: list[Any], words: dict[str, Any], meter: Meter) -> Any:
-    return all(items_of(arguments[0], meter))
-
-
 def _length_of_time(seconds: int) -> Builtin:
     def length(arguments: list[Any], words: dict[str, Any], meter: Meter) -> Any:
         if type(arguments[0]) not in (int, float, bool):
@@ -227,18 +206,205 @@ BUILTIN_FUNCTIONS: dict[str, Builtin] = {
     "max": _extreme(max, "max"),
     "sum": _sum,
     "sorted": _sorted,
-    "abs": _abs,
+    "abs": lambda arguments, words, meter: abs(arguments[0]),
     "round": _round,
     "int": _int,
     "float": _float,
-    "str": _str,
-    "bool": _bool,
-    "list": _list,
+    "str": lambda arguments, words, meter: text_of(arguments[0], meter) if arguments else "",
+    "bool": lambda arguments, words, meter: bool(*arguments),
+    "list": lambda arguments, words, meter: list(items_of(arguments[0], meter)) if arguments else [],
     "dict": _dict,
-    "any": _any,
-    "all": _all,
+    "any": lambda arguments, words, meter: any(items_of(arguments[0], meter)),
+    "all": lambda arguments, words, meter: all(items_of(arguments[0], meter)),
     "days": _length_of_time(86_400),
     "hours": _length_of_time(3_600),
     "minutes": _length_of_time(60),
 }
 """The builtins without those that need the state of the run: now, uuid, random."""
+
+
+# Methods
+
+
+def call_method(target: Any, name: str, arguments: list[Any], words: dict[str, Any], meter: Meter) -> Any:
+    """Return the result of a method of a value."""
+    kind = type_name(target)
+    shape = check_method(target, name)
+    if not shape.least <= len(arguments) <= shape.most or not words.keys() <= set(shape.keywords):
+        raise TypeError(f"{name} of a {kind} takes {shape.least} to {shape.most} arguments, not {len(arguments)}")
+    if kind == "str":
+        return _call_text(target, name, arguments, meter)
+    return (_LIST if kind == "list" else _DICT)[name](target, arguments, words, meter)
+
+
+def check_method(target: Any, name: str) -> Shape:
+    """Return the arguments of a method. Raises the error of Python if the value does not have it."""
+    kind = type_name(target)
+    shape = METHODS.get(kind, {}).get(name)
+    if shape is None:
+        raise AttributeError(f"'{kind}' object has no attribute '{name}'")
+    return shape
+
+
+# Methods of text
+
+
+def _call_text(text: str, name: str, arguments: list[Any], meter: Meter) -> Any:
+    meter.characters(len(text) * (_CHARACTERS_GROW if name in _EXPANDING else 1), width_of(text))
+    for argument in arguments:
+        if type(argument) is str:
+            meter.characters(len(argument))
+    special = _TEXT.get(name)
+    return special(text, arguments, meter) if special is not None else _PLAIN_TEXT[name](text, *arguments)
+
+
+def _join(text: str, arguments: list[Any], meter: Meter) -> Any:
+    items = items_of(arguments[0], meter)
+    texts = [item for item in items if type(item) is str]
+    meter.characters(sum(map(len, texts)) + len(text) * len(items), width_of(text, *texts))
+    return text.join(items)
+
+
+def _replace(text: str, arguments: list[Any], meter: Meter) -> Any:
+    if type(arguments[0]) is str and type(arguments[1]) is str:
+        times = text.count(arguments[0])
+        if len(arguments) > 2 and isinstance(arguments[2], int) and 0 <= arguments[2] < times:
+            times = arguments[2]
+        count = len(text) + times * (len(arguments[1]) - len(arguments[0]))
+        meter.characters(count, width_of(text, arguments[1]))
+    return text.replace(*arguments)
+
+
+def _padded(name: str) -> Callable[[str, list[Any], Meter], Any]:
+    def padded(text: str, arguments: list[Any], meter: Meter) -> Any:
+        if isinstance(arguments[0], int):
+            filling = (one for one in arguments[1:] if type(one) is str)
+            meter.characters(max(arguments[0], 0), width_of(text, *filling))
+        return _PLAIN_TEXT[name](text, *arguments)
+
+    return padded
+
+
+def _split(name: str) -> Callable[[str, list[Any], Meter], Any]:
+    def split(text: str, arguments: list[Any], meter: Meter) -> Any:
+        found = list(_PLAIN_TEXT[name](text, *arguments))
+        meter.items(len(found))
+        return found
+
+    return split
+
+
+def _text_method(name: str) -> Callable[..., Any]:
+    return getattr(str, name)  # type: ignore[no-any-return]  # a name of the table, not of a program
+
+
+_PLAIN_TEXT: dict[str, Callable[..., Any]] = {name: _text_method(name) for name in METHODS["str"]}
+_TEXT: dict[str, Callable[[str, list[Any], Meter], Any]] = {
+    "join": _join,
+    "replace": _replace,
+    **{name: _padded(name) for name in ("zfill", "ljust", "rjust", "center")},
+    **{name: _split(name) for name in ("split", "rsplit", "splitlines", "partition", "rpartition")},
+}
+
+
+# Methods of lists
+
+
+def _append(target: list[Any], arguments: list[Any], words: dict[str, Any], meter: Meter) -> None:
+    if len(target) >= meter.limits.collection_items:
+        meter.items(len(target) + 1)
+    target.append(arguments[0])
+
+
+def _extend(target: list[Any], arguments: list[Any], words: dict[str, Any], meter: Meter) -> None:
+    items = items_of(arguments[0], meter)
+    meter.items(len(target) + len(items))
+    target.extend(items)
+
+
+def _insert(target: list[Any], arguments: list[Any], words: dict[str, Any], meter: Meter) -> None:
+    meter.items(len(target) + 1)
+    target.insert(arguments[0], arguments[1])
+
+
+def _searched(target: list[Any], item: Any, meter: Meter) -> None:
+    meter.items(len(target))
+    if type(item) not in SCALARS:
+        for part in target:
+            meter.measure(part, item)
+
+
+def _remove(target: list[Any], arguments: list[Any], words: dict[str, Any], meter: Meter) -> None:
+    _searched(target, arguments[0], meter)
+    target.remove(arguments[0])
+
+
+def _index(target: list[Any], arguments: list[Any], words: dict[str, Any], meter: Meter) -> Any:
+    _searched(target, arguments[0], meter)
+    return target.index(*arguments)
+
+
+def _count(target: list[Any], arguments: list[Any], words: dict[str, Any], meter: Meter) -> Any:
+    _searched(target, arguments[0], meter)
+    return target.count(arguments[0])
+
+
+def _pop(target: list[Any], arguments: list[Any], words: dict[str, Any], meter: Meter) -> Any:
+    meter.cost += len(target) >> 9
+    return target.pop(*arguments)
+
+
+def _sort(target: list[Any], arguments: list[Any], words: dict[str, Any], meter: Meter) -> None:
+    meter.items(len(target))
+    ordered(target, meter)
+    target.sort(reverse=_truth(words.get("reverse", False)))
+
+
+def _reverse(target: list[Any], arguments: list[Any], words: dict[str, Any], meter: Meter) -> None:
+    meter.items(len(target))
+    target.reverse()
+
+
+def _copy(target: Any, arguments: list[Any], words: dict[str, Any], meter: Meter) -> Any:
+    meter.items(len(target))
+    return target.copy()
+
+
+_LIST: dict[str, Method] = {
+    "append": _append,
+    "extend": _extend,
+    "insert": _insert,
+    "pop": _pop,
+    "remove": _remove,
+    "index": _index,
+    "count": _count,
+    "sort": _sort,
+    "reverse": _reverse,
+    "copy": _copy,
+    "clear": lambda target, arguments, words, meter: target.clear(),
+}
+
+
+# Methods of dicts
+
+
+def _setdefault(target: dict[str, Any], arguments: list[Any], words: dict[str, Any], meter: Meter) -> Any:
+    key = arguments[0]
+    if type(key) is not str or key not in target:
+        set_key(target, key, arguments[1] if len(arguments) > 1 else None, meter)
+    return target[key]
+
+
+def _view(target: dict[str, Any], arguments: list[Any], words: dict[str, Any], meter: Meter) -> Any:
+    raise fault("TypeError", "keys(), values() and items() can only be iterated")
+
+
+_DICT: dict[str, Method] = {
+    "get": lambda target, arguments, words, meter: target.get(*arguments),
+    "pop": lambda target, arguments, words, meter: target.pop(*arguments),
+    "setdefault": _setdefault,
+    "update": lambda target, arguments, words, meter: update(target, arguments[0], meter),
+    "copy": _copy,
+    "clear": lambda target, arguments, words, meter: target.clear(),
+    **dict.fromkeys(("keys", "values", "items"), _view),
+}

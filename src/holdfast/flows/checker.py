@@ -5,14 +5,12 @@ from __future__ import annotations
 import ast
 
 from holdfast.core.suggestion import nearest
-from holdfast.flows.call_checker import CallChecker
 from holdfast.flows.expression_checker import ExpressionChecker
 from holdfast.flows.faults import CATCHABLE
-from holdfast.flows.function_scope import FunctionScope
 from holdfast.flows.grammar import ANNOTATIONS, BINARY_NODES, DURABLE, REFUSED_OPERATORS, REFUSED_STATEMENTS
 from holdfast.flows.limits import BLOCK_LIMIT, CALL_ARGUMENT_LIMIT
-from holdfast.flows.mistakes import Mistakes
-from holdfast.flows.scopes import FunctionNode, ProgramNames, is_literal, pattern_names
+from holdfast.flows.scopes import FunctionNode, FunctionScope, ProgramNames, is_literal, pattern_names
+from holdfast.flows.source_text import Mistakes
 
 
 def check(tree: ast.Module, names: ProgramNames, mistakes: Mistakes) -> None:
@@ -75,7 +73,6 @@ class FunctionChecker:
         self._mistakes = mistakes
         self._scope = FunctionScope(node, names)
         self._expressions = ExpressionChecker(self._scope, mistakes)
-        self._calls: CallChecker = self._expressions.calls
         self._loops = 0
         self._handlers = 0
         self._blocks = 0

@@ -8,15 +8,13 @@ from typing import Any
 from msgspec import UNSET
 
 from holdfast.flows import instructions as ops
-from holdfast.flows.assembler import Assembler, Constants, Label
 from holdfast.flows.checker import check
-from holdfast.flows.expression_compiler import ExpressionCompiler
+from holdfast.flows.expression_compiler import Assembler, Constants, ExpressionCompiler, Label
 from holdfast.flows.grammar import BINARY_NODES
 from holdfast.flows.limits import INSTRUCTION_LIMIT
-from holdfast.flows.mistakes import Mistakes
 from holdfast.flows.program import FlowFunction, FlowParameter, Program
 from holdfast.flows.scopes import Helper, ProgramNames
-from holdfast.flows.source_text import parse, version_of
+from holdfast.flows.source_text import Mistakes, parse, version_of
 
 
 def compile_flow(source: str) -> Program:

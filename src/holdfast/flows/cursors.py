@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.flows.faults import fault
 from holdfast.flows.instructions import LAZY_ITERABLES
-from holdfast.flows.meter import SCALARS, Meter
+from holdfast.flows.meter import SCALARS, Meter, type_name
 
 END = object()
 """The answer of an exhausted cursor."""
@@ -132,8 +132,7 @@ def cursor_of(value: Any, meter: Meter) -> Cursor:
     if kind is dict:
         meter.cost += len(value) >> 4
         return Cursor(KEYS, value, names=list(value))
-    name = "NoneType" if value is None else kind.__name__
-    raise TypeError(f"'{name}' object is not iterable")
+    raise TypeError(f"'{type_name(value)}' object is not iterable")
 
 
 def lazy(number: int, arguments: list[Any], meter: Meter) -> Cursor:
@@ -151,8 +150,7 @@ def lazy(number: int, arguments: list[Any], meter: Meter) -> Cursor:
     if name == "reversed":
         return _reversed(source, meter)
     if type(source) is not dict:
-        what = "NoneType" if source is None else type(source).__name__
-        raise AttributeError(f"'{what}' object has no attribute '{name}'")
+        raise AttributeError(f"'{type_name(source)}' object has no attribute '{name}'")
     meter.cost += len(source) >> 4
     return Cursor({"keys": KEYS, "values": VALUES, "items": ITEMS}[name], source, names=list(source))
 
@@ -172,7 +170,7 @@ def _reversed(source: Any, meter: Meter) -> Cursor:
         return Cursor(source.kind, source.source, names=source.names[::-1])
     cursor = cursor_of(source, meter) if type(source) in (list, str, dict) else None
     if cursor is None:
-        raise TypeError(f"'{'NoneType' if source is None else type(source).__name__}' object is not reversible")
+        raise TypeError(f"'{type_name(source)}' object is not reversible")
     if cursor.kind == SEQUENCE:
         return Cursor(REVERSED, source, len(source) - 1)
     return Cursor(KEYS, source, names=cursor.names[::-1])

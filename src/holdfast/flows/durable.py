@@ -10,14 +10,14 @@ from holdfast.core.clock import Micros, instant, micros
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.intent import check_id, check_topic, check_type, is_count
 from holdfast.core.location import check_name
+from holdfast.core.start_options import intent_fields, refuse_parent
+from holdfast.core.suggestion import refuse_unknown
 from holdfast.flows.builtins import text_of
 from holdfast.flows.faults import exceeded, fault
-from holdfast.flows.handle import Handle
-from holdfast.flows.handles import NO_HANDLE, Handles
-from holdfast.flows.json_values import each_to_json, to_json
-from holdfast.flows.meter import Meter
-from holdfast.flows.operations import FIRST, JOIN, PRIMITIVE, RACE
-from holdfast.flows.options import check_child_options
+from holdfast.flows.grammar import DURABLE, OPTION_NAMES
+from holdfast.flows.handles import Handles
+from holdfast.flows.meter import Meter, each_to_json, to_json
+from holdfast.flows.operations import FIRST, JOIN, NO_HANDLE, PRIMITIVE, RACE, Handle
 from holdfast.flows.requests import (
     CallChild,
     ChildVerb,
@@ -95,7 +95,7 @@ class DurableCalls:
     def _options(self, options: Any) -> dict[str, Any]:
         if options is not None:
             self._json(options, "options")  # no handles, and not too large
-        return check_child_options(options)
+        return _checked_options(options)
 
     def call(self, given: Arguments) -> Handle:
         return self._child("call", given)
@@ -209,6 +209,10 @@ class DurableCalls:
 
     # Effects
 
+    def _request(self, effect: SendMessage | EmitEvent | SetValue | WriteLog) -> Handle:
+        self._handles.requests.append(effect)
+        return Handle(NO_HANDLE)
+
     def send(self, given: Arguments) -> Handle:
         target, name = given["run_id"], check_name(given["name"], "message name")
         payload = self._json(given.get("payload"), f"payload of message {name!r}")
@@ -217,10 +221,9 @@ class DurableCalls:
             child = self._child_of(target)
         else:
             run_id = check_id(target)
-        self._handles.requests.append(
+        return self._request(
             SendMessage(handle=NO_HANDLE, line=self.line, run_id=run_id, child=child, name=name, payload=payload)
         )
-        return Handle(NO_HANDLE)
 
     def _child_of(self, handle: Handle) -> int:
         operation = self._handles.table.get(handle.number)
@@ -231,19 +234,16 @@ class DurableCalls:
     def emit(self, given: Arguments) -> Handle:
         topic = check_topic(given["topic"])
         payload = self._json(given.get("payload"), f"payload of event {topic!r}")
-        self._handles.requests.append(EmitEvent(handle=NO_HANDLE, line=self.line, topic=topic, payload=payload))
-        return Handle(NO_HANDLE)
+        return self._request(EmitEvent(handle=NO_HANDLE, line=self.line, topic=topic, payload=payload))
 
     def set_value(self, given: Arguments) -> Handle:
         name = check_name(given["name"], "name of a value")
         value = self._json(given["value"], f"value {name!r}")
-        self._handles.requests.append(SetValue(handle=NO_HANDLE, line=self.line, name=name, value=value))
-        return Handle(NO_HANDLE)
+        return self._request(SetValue(handle=NO_HANDLE, line=self.line, name=name, value=value))
 
     def log(self, given: Arguments) -> Handle:
         text = text_of(given["text"], self._meter)
-        self._handles.requests.append(WriteLog(handle=NO_HANDLE, line=self.line, text=text))
-        return Handle(NO_HANDLE)
+        return self._request(WriteLog(handle=NO_HANDLE, line=self.line, text=text))
 
     def cancel(self, given: Arguments) -> Handle:
         handle = given["handle"]
@@ -257,25 +257,7 @@ class DurableCalls:
         raise Continuation(positional, {name[1:]: value for name, value in given.items() if name.startswith("=")})
 
 
-_CALLS: dict[str, Callable[[DurableCalls, Arguments], Handle]] = {
-    "call": DurableCalls.call,
-    "start": DurableCalls.start,
-    "map": DurableCalls.map,
-    "sleep": DurableCalls.sleep,
-    "sleep_until": DurableCalls.sleep_until,
-    "receive": DurableCalls.receive,
-    "receive_batch": DurableCalls.receive_batch,
-    "wait_event": DurableCalls.wait_event,
-    "send": DurableCalls.send,
-    "emit": DurableCalls.emit,
-    "join": DurableCalls.join,
-    "race": DurableCalls.race,
-    "first_settled": DurableCalls.first_settled,
-    "set_value": DurableCalls.set_value,
-    "log": DurableCalls.log,
-    "cancel": DurableCalls.cancel,
-    "continue_as_new": DurableCalls.continue_as_new,
-}
+_CALLS: dict[str, Callable[[DurableCalls, Arguments], Handle]] = {name: getattr(DurableCalls, name) for name in DURABLE}
 
 
 def _names(name: Any) -> tuple[str, ...]:
@@ -286,3 +268,18 @@ def _names(name: Any) -> tuple[str, ...]:
     if not names:
         raise InvalidRequest("receive([]) could never return; pass one name, several, or None for any message")
     return tuple(check_name(one, "message name") for one in names)
+
+
+def _checked_options(options: Any) -> dict[str, Any]:
+    """Return the options of a child if they are valid. Raises `InvalidRequest` otherwise."""
+    if options is None:
+        return {}
+    if not isinstance(options, dict):
+        raise InvalidRequest(f"options={options!r:.80}: expected a dict, such as {{'priority': 10}}")
+    if not options.keys() <= set(OPTION_NAMES):
+        refuse_parent(options)
+        refuse_unknown("option", options, OPTION_NAMES, of="a child")
+    if "name" in options:
+        check_name(options["name"], "name of a child")
+    intent_fields(options)
+    return dict(options)

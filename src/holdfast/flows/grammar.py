@@ -9,6 +9,7 @@ import ast
 
 import msgspec
 
+from holdfast.core.start_options import ChildOptions
 from holdfast.flows.instructions import LAZY_ITERABLES
 
 
@@ -142,6 +143,9 @@ DURABLE: dict[str, DurableShape] = {
     ),
 }
 """The vocabulary of the context. Each call begins at once and returns a handle."""
+
+OPTION_NAMES = tuple(ChildOptions.__annotations__)
+"""The keys of the dict `options={…}` of call, start and map: the same names as the options of a child in Python."""
 
 ANNOTATIONS = ("str", "int", "float", "bool", "list", "dict", "None")
 

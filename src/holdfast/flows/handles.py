@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from holdfast.flows.faults import CANCELLED, ErrorValue, FlowFault, exceeded, fault
-from holdfast.flows.frames import NOT_WAITING, Path
-from holdfast.flows.handle import Handle
-from holdfast.flows.heap import HeapWriter
-from holdfast.flows.json_values import from_json
 from holdfast.flows.limits import FlowLimits
+from holdfast.flows.meter import from_json, type_name
 from holdfast.flows.operations import (
     DONE,
     FAILED,
     FIRST,
+    GROUPS,
     JOIN,
     MAP,
+    NO_HANDLE,
+    NOT_WAITING,
     OPEN,
     PATH,
     PRIMITIVE,
+    Handle,
     OpenOperation,
+    Path,
+    RaisedFailures,
     copy_of,
     join_failed,
     race_failed,
     withdrawn,
 )
-from holdfast.flows.progress import FlowDone, FlowOutcome
-from holdfast.flows.reopening import GROUPS, RaisedFailures
-from holdfast.flows.requests import CallChild, MapChildren, OpenRequest, Request, Withdraw
+from holdfast.flows.requests import CallChild, FlowDone, FlowOutcome, MapChildren, OpenRequest, Request, Withdraw
 
-NO_HANDLE = 0
-"""The handle of an operation that has nothing to wait for. Awaiting it gives None at once."""
+if TYPE_CHECKING:
+    from holdfast.flows.snapshot import HeapWriter
 
 
 class Handles:
@@ -97,8 +98,7 @@ class Handles:
         values = list(branches.values()) if isinstance(branches, dict) else branches
         for value in values:
             if type(value) is not Handle:
-                name = "NoneType" if value is None else type(value).__name__
-                raise fault("TypeError", f"a branch is a handle, not {name}; do not await it before")
+                raise fault("TypeError", f"a branch is a handle, not {type_name(value)}; do not await it before")
             if value.number == NO_HANDLE:
                 raise fault("TypeError", "a branch is an operation that takes time")
         return [value.number for value in values]

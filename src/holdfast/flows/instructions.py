@@ -20,7 +20,6 @@ FOR_NEXT = 8  # a: slot of the cursor, b: target when it is exhausted
 INDEX = 9
 POP = 10
 LIST_APPEND = 11  # a: slot of the list
-LAST_INLINE = LIST_APPEND
 
 JUMP_IF_FALSE_OR_POP = 12  # a: target; keeps the value if it jumps
 JUMP_IF_TRUE_OR_POP = 13  # a: target; keeps the value if it jumps
@@ -55,7 +54,6 @@ FIND_METHOD = 41  # a: constant name; fails if the value on the stack has no suc
 
 OPCODES = {name: number for name, number in list(globals().items()) if name.isupper() and type(number) is int}
 OPCODES.pop("INSTRUCTION_SET")
-OPCODES.pop("LAST_INLINE")
 """The number of each operation by name."""
 
 BINARY_OPERATORS = ("+", "-", "*", "/", "//", "%", "**")

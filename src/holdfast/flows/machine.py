@@ -1,6 +1,6 @@
 """The machine: executes a program step by step. It is pure: it changes nothing but its own state.
 
-It runs until every path waits, returns what the program asked for, and takes in one fact after the other. Its whole
+It runs until every path waits, returns what the program asked for, and accepts one fact after the other. Its whole
 state is one JSON document, so a run continues in another process as if it had never left.
 """
 
@@ -11,23 +11,36 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from holdfast.core.clock import SECOND, Micros
+from holdfast.core.clock import SECOND, Micros, moment
 from holdfast.core.errors import ErrorRecord, InvalidRequest
 from holdfast.core.suggestion import refuse_unknown
-from holdfast.flows.arguments import bind_payload
 from holdfast.flows.durable import Continuation, DurableCalls
-from holdfast.flows.faults import LIMIT_EXCEEDED, ErrorValue, FlowFault, exceeded
-from holdfast.flows.frames import MAIN_PATH, NOT_WAITING, UNSET_SLOT, Frame, Path
-from holdfast.flows.handle import Handle
-from holdfast.flows.handles import NO_HANDLE, Handles
+from holdfast.flows.faults import ErrorValue, FlowFault, exceeded
+from holdfast.flows.handles import Handles
 from holdfast.flows.interpreter import execute
-from holdfast.flows.json_values import from_json, to_json
 from holdfast.flows.limits import DEFAULT_FLOW_LIMITS, FlowLimits
-from holdfast.flows.marks import marks_of
-from holdfast.flows.meter import Meter
-from holdfast.flows.operations import PATH
-from holdfast.flows.program import Program
-from holdfast.flows.progress import (
+from holdfast.flows.meter import Meter, from_json, to_json
+from holdfast.flows.operations import (
+    FIRST,
+    GROUPS,
+    JOIN,
+    MAIN_PATH,
+    NO_HANDLE,
+    NOT_WAITING,
+    OPEN,
+    PATH,
+    RACE,
+    UNSET_SLOT,
+    ChildPlace,
+    Frame,
+    Handle,
+    OpenOperation,
+    Path,
+    reopen,
+)
+from holdfast.flows.program import Program, bind_payload
+from holdfast.flows.requests import (
+    CallChild,
     Continued,
     FlowDone,
     FlowMark,
@@ -35,11 +48,16 @@ from holdfast.flows.progress import (
     FlowProgress,
     FlowRaised,
     FlowReturned,
+    MapChildren,
+    OpenRequest,
+    ReceiveBatch,
+    ReceiveMessage,
+    Request,
+    SleepUntil,
     Sliced,
+    WaitEvent,
     Waiting,
 )
-from holdfast.flows.reopening import ChildPlace, reopen
-from holdfast.flows.requests import OpenRequest, Request
 from holdfast.flows.snapshot import SavedState, decode_state, encode_state
 
 BYTES_PER_INSTRUCTION = 16
@@ -47,13 +65,15 @@ BYTES_PER_INSTRUCTION = 16
 BYTES_PER_FACT = 512
 """What one fact adds to the state at most, apart from its value."""
 FACT_COST = 50
-"""The work of taking in a fact, in instructions."""
+"""The work of accepting a fact, in instructions."""
 COST_PER_PART = 4
 """The work of writing a part of the state into a snapshot, in instructions."""
 BYTES_PER_PART = 32
 """What a part adds to the state at least, as the machine counts it."""
 PATH_COST = 20
 """Number of instructions that a path of its own costs."""
+SHOWN_BRANCHES = 5
+"""Number of branches of a group that a sentence names."""
 
 
 class Machine:
@@ -186,19 +206,19 @@ class Machine:
 
     def settle(self, handle: int, outcome: FlowOutcome, now: Micros) -> bool:
         """Feed the end of an operation. Returns False if nothing waits for it any more."""
-        self._tell(outcome, now)
+        self._accept(outcome, now)
         return self.handles.settle(handle, outcome)
 
     def settle_member(self, handle: int, index: int, outcome: FlowOutcome, now: Micros) -> bool:
         """Feed the end of one child of a map. Returns False if nothing waits for it any more."""
-        self._tell(outcome, now)
+        self._accept(outcome, now)
         return self.handles.settle_member(handle, index, outcome)
 
-    def _tell(self, outcome: FlowOutcome, now: Micros) -> None:
+    def _accept(self, outcome: FlowOutcome, now: Micros) -> None:
         self._snapshot = None
         self._extra_work += FACT_COST
-        told = outcome.value if isinstance(outcome, FlowDone) else outcome.message
-        self._unchecked += BYTES_PER_FACT + len(told.encode(errors="surrogatepass"))
+        text = outcome.value if isinstance(outcome, FlowDone) else outcome.message
+        self._unchecked += BYTES_PER_FACT + len(text.encode(errors="surrogatepass"))
         self.durable.now = max(self.durable.now, now)
 
     # Called by the interpreter
@@ -337,7 +357,14 @@ class Machine:
 
     def marks(self) -> list[FlowMark]:
         """Return the places where paths wait, main first."""
-        return marks_of(self)
+        marks = []
+        for path in self.handles.paths.values():
+            if path.wait == NOT_WAITING or not path.frames:
+                continue
+            function, line, column = self.place(path.frames[-1])
+            sentence = f"waits for {_subject(self, self.handles.table[path.wait])}"
+            marks.append(FlowMark(line, column, function, sentence, handle=path.wait, path=path.number))
+        return marks
 
     def frames(self) -> list[dict[str, Any]]:
         """Return the variables of each call of main's path, innermost first."""
@@ -382,4 +409,55 @@ def _cause(cause: Any) -> ErrorRecord | None:
     return ErrorRecord(type=str(cause.get("type", ""))[:200], message=str(cause.get("message", ""))[:4_000])
 
 
-__all__ = ["LIMIT_EXCEEDED", "Machine"]
+# Sentences about what paths wait for
+
+
+def _subject(machine: Machine, operation: OpenOperation) -> str:
+    if operation.kind == PATH:
+        path = machine.handles.paths.get(operation.members[0])
+        return f"{machine.program.functions[path.frames[0].function].name}()" if path and path.frames else "a helper"
+    if operation.kind in GROUPS:
+        words = {JOIN: "all of", RACE: "one of", FIRST: "the first of"}
+        return f"{words[operation.kind]} {_branches(machine, operation)}"
+    return _requested(operation)
+
+
+def _branches(machine: Machine, group: OpenOperation) -> str:
+    table = machine.handles.table
+    waiting = [place for place, number in enumerate(group.members) if table[number].state == OPEN]
+    named = []
+    for place in waiting[:SHOWN_BRANCHES]:
+        branch = table[group.members[place]]
+        is_group = branch.kind in GROUPS
+        named.append(f"{group.key(place)} ({'a group' if is_group else _subject(machine, branch)})")
+    more = f" and {len(waiting) - SHOWN_BRANCHES} more" if len(waiting) > SHOWN_BRANCHES else ""
+    return ", ".join(named) + more
+
+
+def _requested(operation: OpenOperation) -> str:
+    request = operation.request
+    match request:
+        case CallChild():
+            return f"child {request.type}"
+        case MapChildren():
+            return f"{operation.left} of {request.count} children {request.type}"
+        case SleepUntil():
+            return f"the time {_instant(request.deadline)}"
+        case ReceiveMessage() | ReceiveBatch():
+            what = f"message {' or '.join(request.names)}" if request.names else "any message"
+            return what + _until(request.deadline)
+        case WaitEvent():
+            return f"event {request.topic}{_until(request.deadline)}"
+        case None:
+            return "an operation"
+
+
+def _until(deadline: Micros | None) -> str:
+    return "" if deadline is None else f" until {_instant(deadline)}"
+
+
+def _instant(at: Micros) -> str:
+    try:
+        return moment(at).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except OverflowError:
+        return "the end of time"

@@ -1,9 +1,15 @@
-"""The meter: charges large operations on values, and refuses them before they exceed a limit."""
+"""The meter: charges large operations on values, and refuses them before they exceed a limit.
+
+Values from outside, and values that go there, are JSON text within the limits.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from holdfast.core.errors import Unreadable
 from holdfast.flows.faults import exceeded, fault
 from holdfast.flows.limits import DEPTH_LIMIT, FlowLimits
 
@@ -90,3 +96,53 @@ def _length(value: Any) -> int:
     if kind is str:
         return len(value)
     return value.bit_length() // 3 + 2 if kind is int else 25
+
+
+def type_name(value: Any) -> str:
+    """Return the name of a value's type, as Python's messages have it."""
+    return "NoneType" if value is None else type(value).__name__
+
+
+# JSON
+
+
+def _refuse(value: Any) -> Any:  # noqa: ARG001 - the hook of an encoder
+    raise TypeError("a handle has no JSON form; await it, and use the result")
+
+
+_encode = msgspec.json.Encoder(enc_hook=_refuse).encode
+_decode = msgspec.json.Decoder().decode
+
+
+def to_json(value: Any, what: str, meter: Meter) -> str:
+    """Return a value as JSON text. Raises an error of the program if it has none, or is too large."""
+    if type(value) not in SCALARS:
+        meter.measure(value)
+    text = _encode(value)
+    if type(value) is str:
+        meter.cost += len(text) >> 8
+    if len(text) > meter.limits.value_bytes:
+        raise exceeded("value_bytes", meter.limits.value_bytes, f"{what} has {len(text):,} bytes as JSON")
+    return text.decode()
+
+
+def each_to_json(values: list[Any], what: str, meter: Meter) -> tuple[str, ...]:
+    """Return the JSON text of each value. Raises an error of the program if all together are too large."""
+    meter.measure(values)
+    texts = tuple(_encode(value).decode() for value in values)
+    if (size := sum(map(len, texts))) > meter.limits.value_bytes:
+        raise exceeded("value_bytes", meter.limits.value_bytes, f"{what} have {size:,} bytes as JSON")
+    return texts
+
+
+def from_json(text: str, what: str, limits: FlowLimits) -> Any:
+    """Return the value of a JSON text from outside. Raises an error of the program if it is too large."""
+    if len(text) > limits.value_bytes:
+        raise exceeded("value_bytes", limits.value_bytes, f"{what} has {len(text):,} characters as JSON")
+    try:
+        value = _decode(text)
+    except (msgspec.MsgspecError, UnicodeError, ValueError, RecursionError) as error:
+        raise Unreadable(f"{what} cannot be read as JSON: {error}") from error
+    if text.count("[") + text.count("{") > DEPTH_LIMIT:
+        Meter(limits).measure(value)
+    return value

@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.flows.cursors import Cursor
 from holdfast.flows.faults import fault
 from holdfast.flows.instructions import BINARY_OPERATORS, COMPARISONS
-from holdfast.flows.meter import SCALARS, Meter, width_of
+from holdfast.flows.meter import SCALARS, Meter, type_name, width_of
 
 SMALL = 1 << 62
 """Integers below this size need no measuring."""
@@ -91,15 +91,8 @@ def power(left: Any, right: Any, meter: Meter) -> Any:
     return finite(left**right)
 
 
-BINARY_FUNCTIONS: tuple[Callable[[Any, Any, Meter], Any], ...] = (
-    add,
-    subtract,
-    multiply,
-    divide,
-    divide_floor,
-    modulo,
-    power,
-)
+_BinaryFunction = Callable[[Any, Any, Meter], Any]
+BINARY_FUNCTIONS: tuple[_BinaryFunction, ...] = (add, subtract, multiply, divide, divide_floor, modulo, power)
 """The operators in the order of `BINARY_OPERATORS`."""
 assert len(BINARY_FUNCTIONS) == len(BINARY_OPERATORS)
 
@@ -108,7 +101,7 @@ def change_in_place(number: int, left: Any, right: Any, meter: Meter) -> Any:
     """Return the result of an augmented assignment. A list is changed itself, as in Python."""
     if type(left) is list and BINARY_OPERATORS[number] == "+":
         if type(right) not in (list, dict, str):
-            raise TypeError(f"'{type(right).__name__}' object is not iterable")
+            raise TypeError(f"'{type_name(right)}' object is not iterable")
         meter.items(len(left) + len(right))
         left += right
         return left
@@ -119,14 +112,7 @@ def change_in_place(number: int, left: Any, right: Any, meter: Meter) -> Any:
     return BINARY_FUNCTIONS[number](left, right, meter)
 
 
-_COMPARE: tuple[Callable[[Any, Any], Any], ...] = (
-    operator.eq,
-    operator.ne,
-    operator.lt,
-    operator.le,
-    operator.gt,
-    operator.ge,
-)
+_COMPARE = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
 _IN, _NOT_IN, _IS = COMPARISONS.index("in"), COMPARISONS.index("not in"), COMPARISONS.index("is")
 
 
@@ -163,11 +149,6 @@ def index(container: Any, key: Any) -> Any:
     if type(container) not in (dict, list, str):
         raise TypeError(f"'{type_name(container)}' object is not subscriptable")
     return container[key]
-
-
-def type_name(value: Any) -> str:
-    """Return the name of a value's type, as Python's messages have it."""
-    return "NoneType" if value is None else type(value).__name__
 
 
 def store_index(container: Any, key: Any, value: Any, meter: Meter) -> None:
@@ -211,20 +192,5 @@ def take_slice(container: Any, start: Any, stop: Any, step: Any, meter: Meter) -
     return container[bounds]
 
 
-def negate(value: Any) -> Any:
-    """Return `-value`."""
-    return -value
-
-
-def plus(value: Any) -> Any:
-    """Return `+value`."""
-    return +value
-
-
-def invert(value: Any) -> bool:
-    """Return `not value`."""
-    return not value
-
-
-UNARY: tuple[Callable[[Any], Any], ...] = (negate, plus, invert)
+UNARY: tuple[Callable[[Any], Any], ...] = (operator.neg, operator.pos, operator.not_)
 """The operators in the order of `UNARY_OPERATORS`."""

@@ -12,20 +12,16 @@ from holdfast.core.errors import ErrorRecord, InvalidRequest
 from holdfast.flows.limits import DEFAULT_FLOW_LIMITS, FlowLimits
 from holdfast.flows.machine import Machine
 from holdfast.flows.program import Program
-from holdfast.flows.progress import (
+from holdfast.flows.requests import (
+    CallChild,
     Continued,
+    EmitEvent,
     FlowDone,
     FlowFailed,
     FlowOutcome,
     FlowProgress,
     FlowRaised,
     FlowReturned,
-    Sliced,
-    Waiting,
-)
-from holdfast.flows.requests import (
-    CallChild,
-    EmitEvent,
     MapChildren,
     OpenRequest,
     ReceiveBatch,
@@ -34,7 +30,9 @@ from holdfast.flows.requests import (
     SendMessage,
     SetValue,
     SleepUntil,
+    Sliced,
     WaitEvent,
+    Waiting,
     Withdraw,
     WriteLog,
 )
@@ -146,7 +144,7 @@ class _Stage:
     def _take(self) -> None:
         for request in self._machine.take_requests():
             self._requests.append(request)
-            self._note(request.line, _described(request))
+            self._note(request.line, _request_words(request))
 
     def _note(self, line: int, what: str) -> None:
         text = self._lines[line - 1].strip() if 0 < line <= len(self._lines) else ""
@@ -181,12 +179,12 @@ class _Stage:
     def _answer(self, request: CallChild | MapChildren) -> None:
         if isinstance(request, CallChild):
             outcome = self._stub(request.type)
-            self._note(request.line, f"{request.type} {_told(outcome)}")
+            self._note(request.line, f"{request.type} {_outcome_words(outcome)}")
             self._machine.settle(request.handle, outcome, self._machine.now)
             return
         for index in range(request.count):
             outcome = self._stub(request.type)
-            self._note(request.line, f"{request.type} {index} {_told(outcome)}")
+            self._note(request.line, f"{request.type} {index} {_outcome_words(outcome)}")
             self._machine.settle_member(request.handle, index, outcome, self._machine.now)
 
     def _stub(self, type: str) -> FlowOutcome:
@@ -262,7 +260,7 @@ def _fits(request: OpenRequest, arrival: PlayedArrival) -> bool:
     return False
 
 
-def _described(request: Request) -> str:
+def _request_words(request: Request) -> str:
     match request:
         case CallChild(type=kind, payload=payload):
             return f"{request.is_awaited_kind} {kind} {payload}"
@@ -296,7 +294,7 @@ def _until(deadline: Micros | None) -> str:
     return "" if deadline is None else f" until {_instant(deadline)}"
 
 
-def _told(outcome: FlowOutcome) -> str:
+def _outcome_words(outcome: FlowOutcome) -> str:
     return f"returned {outcome.value}" if isinstance(outcome, FlowDone) else f"failed: {outcome.message}"
 
 

@@ -30,11 +30,13 @@ from holdfast.core.model import (
 )
 from holdfast.core.received import Received, received_in
 from holdfast.flows.limits import FlowLimits
-from holdfast.flows.progress import FlowDone, FlowFailed, FlowOutcome
-from holdfast.flows.reopening import ChildPlace
+from holdfast.flows.operations import ChildPlace
 from holdfast.flows.requests import (
     CallChild,
     EmitEvent,
+    FlowDone,
+    FlowFailed,
+    FlowOutcome,
     MapChildren,
     OpenRequest,
     ReceiveBatch,

@@ -22,6 +22,7 @@ from holdfast.flows.grammar import (
     DURABLE,
     LAZY,
     METHODS,
+    OPTION_NAMES,
     REFUSED_EXPRESSIONS,
     REFUSED_FUNCTIONS,
     REFUSED_OPERATORS,
@@ -30,7 +31,6 @@ from holdfast.flows.grammar import (
     DurableShape,
     Shape,
 )
-from holdfast.flows.options import OPTION_NAMES
 from tests.docs.reference.declarations import declaration_of
 
 FILE = "flows-reference.md"

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.engine import flows
-from holdfast.flows import compile_flow
+from holdfast.flows.compiler import compile_flow
 
 
 @pytest.mark.parametrize("statements", [1, 2_000])

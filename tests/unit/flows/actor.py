@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from holdfast.flows import (
-    Done,
-    Failed,
-    FlowLimits,
-    Machine,
-    Progress,
-    Raised,
+from holdfast.flows.compiler import compile_flow
+from holdfast.flows.limits import FlowLimits
+from holdfast.flows.machine import Machine
+from holdfast.flows.requests import (
+    FlowDone,
+    FlowFailed,
+    FlowProgress,
+    FlowRaised,
+    FlowReturned,
     Request,
-    Returned,
     Sliced,
     Waiting,
-    compile_flow,
 )
 
 START = 1_700_000_000_000_000
@@ -42,7 +42,7 @@ class Actor:
         self.now = START
         self.asked: list[Request] = []
 
-    def run(self) -> Progress:
+    def run(self) -> FlowProgress:
         """Run until the flow waits or ends."""
         while True:
             progress = self.machine.run(self.limits.instructions_per_slice)
@@ -53,27 +53,27 @@ class Actor:
                     self.machine = Machine.resume(self.program, self.source, snapshot, limits=self.limits)
                 return progress
 
-    def done(self, handle: int, value: Any = None, *, after: int = 1) -> Progress:
+    def done(self, handle: int, value: Any = None, *, after: int = 1) -> FlowProgress:
         """Let an operation succeed, and run."""
         self.now += after
-        assert self.machine.settle(handle, Done(json.dumps(value)), self.now)
+        assert self.machine.settle(handle, FlowDone(json.dumps(value)), self.now)
         return self.run()
 
-    def failed(self, handle: int, type: str, message: str = "no", **fields: Any) -> Progress:
+    def failed(self, handle: int, type: str, message: str = "no", **fields: Any) -> FlowProgress:
         """Let an operation fail, and run."""
-        assert self.machine.settle(handle, Failed(type, message, fields), self.now)
+        assert self.machine.settle(handle, FlowFailed(type, message, fields), self.now)
         return self.run()
 
 
 def result_of(source: str, limits: FlowLimits = ROOMY, **arguments: Any) -> Any:
     """Return the result of a flow that never waits."""
     progress = Actor(source, limits, **arguments).run()
-    assert isinstance(progress, Returned), progress
+    assert isinstance(progress, FlowReturned), progress
     return json.loads(progress.result)
 
 
 def error_of(source: str, limits: FlowLimits = ROOMY, **arguments: Any) -> tuple[str, str]:
     """Return type and message of the error of a flow that never waits."""
     progress = Actor(source, limits, **arguments).run()
-    assert isinstance(progress, Raised), progress
+    assert isinstance(progress, FlowRaised), progress
     return progress.error.type, progress.error.message

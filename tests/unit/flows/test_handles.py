@@ -8,18 +8,18 @@ import json
 import pytest
 
 from holdfast.core.clock import DAY, SECOND
-from holdfast.flows import (
+from holdfast.flows.limits import FlowLimits
+from holdfast.flows.requests import (
     CallChild,
     Continued,
-    Done,
     EmitEvent,
-    Failed,
-    FlowLimits,
+    FlowDone,
+    FlowFailed,
+    FlowRaised,
+    FlowReturned,
     MapChildren,
-    Raised,
     ReceiveBatch,
     ReceiveMessage,
-    Returned,
     SendMessage,
     SetValue,
     SleepUntil,
@@ -73,14 +73,14 @@ def test_handle_may_be_awaited_long_after_its_end() -> None:
     actor.run()
     actor.done(1, {"n": 1})
 
-    assert actor.done(2) == Returned('[{"n":1},{"n":1}]')
+    assert actor.done(2) == FlowReturned('[{"n":1},{"n":1}]')
 
 
 def test_failed_child_is_caught_with_its_fields() -> None:
     actor = Actor(body("try:\n    await call('a')\nexcept ChildFailed as e:\n    return e"))
     actor.run()
 
-    assert actor.failed(1, "ChildFailed", "it broke", kind="failed", run_id="r2") == Returned(
+    assert actor.failed(1, "ChildFailed", "it broke", kind="failed", run_id="r2") == FlowReturned(
         '{"type":"ChildFailed","message":"it broke","kind":"failed","run_id":"r2"}'
     )
 
@@ -89,7 +89,7 @@ def test_step_timeout_is_a_failed_step() -> None:
     actor = Actor(body("try:\n    await call('a')\nexcept StepFailed:\n    return 'late'"))
     actor.run()
 
-    assert actor.failed(1, "StepTimeout") == Returned('"late"')
+    assert actor.failed(1, "StepTimeout") == FlowReturned('"late"')
 
 
 def test_uncaught_failure_fails_the_run_with_its_place() -> None:
@@ -98,7 +98,7 @@ def test_uncaught_failure_fails_the_run_with_its_place() -> None:
 
     progress = actor.failed(1, "WaitTimeout", "nothing came")
 
-    assert isinstance(progress, Raised)
+    assert isinstance(progress, FlowRaised)
     assert progress.error.message == "nothing came (line 3, column 5: await receive('m', timeout=1))"
 
 
@@ -108,7 +108,7 @@ def test_race_returns_the_first_success_and_withdraws_the_losers() -> None:
     actor.asked.clear()
 
     assert actor.failed(1, "ChildFailed") == Waiting()
-    assert actor.done(4, "hi") == Returned('["d","hi"]')
+    assert actor.done(4, "hi") == FlowReturned('["d","hi"]')
     assert actor.asked == [Withdraw(handle=2, line=2)]
 
 
@@ -121,7 +121,7 @@ def test_race_fails_when_all_branches_failed() -> None:
     actor.run()
     actor.failed(2, "ChildFailed")
 
-    assert actor.failed(1, "ChildFailed") == Returned('"ChildFailed"')
+    assert actor.failed(1, "ChildFailed") == FlowReturned('"ChildFailed"')
 
 
 def test_first_settled_raises_the_first_error() -> None:
@@ -129,7 +129,7 @@ def test_first_settled_raises_the_first_error() -> None:
     actor.run()
     progress = actor.failed(1, "ChildFailed", "broken")
 
-    assert isinstance(progress, Raised)
+    assert isinstance(progress, FlowRaised)
     assert progress.error.type == "ChildFailed"
     assert actor.asked[-1] == Withdraw(handle=2, line=2)
 
@@ -139,7 +139,7 @@ def test_join_returns_results_by_key_or_in_order() -> None:
     actor.run()
     actor.done(2, 2)
 
-    assert actor.done(1, 1) == Returned('[{"a":1,"b":2},[],{}]')
+    assert actor.done(1, 1) == FlowReturned('[{"a":1,"b":2},[],{}]')
 
 
 def test_join_waits_for_all_and_names_the_failed_ones() -> None:
@@ -151,7 +151,7 @@ def test_join_waits_for_all_and_names_the_failed_ones() -> None:
     actor.run()
     assert actor.failed(1, "ChildFailed") == Waiting()
 
-    assert actor.done(2, 5) == Returned('[{"b":5},["a"]]')
+    assert actor.done(2, 5) == FlowReturned('[{"b":5},["a"]]')
 
 
 def test_join_with_fail_fast_withdraws_the_others() -> None:
@@ -159,7 +159,7 @@ def test_join_with_fail_fast_withdraws_the_others() -> None:
     actor.run()
     progress = actor.failed(1, "ChildFailed")
 
-    assert isinstance(progress, Raised)
+    assert isinstance(progress, FlowRaised)
     assert progress.error.type == "JoinFailed"
     assert actor.asked[-1] == Withdraw(handle=2, line=2)
 
@@ -171,15 +171,15 @@ def test_map_settles_each_child_by_index() -> None:
         MapChildren(handle=1, line=2, type="x", payloads=('{"n":0}', '{"n":1}', '{"n":2}'), count=3, limit=2)
     ]
     machine = actor.machine
-    assert machine.settle_member(1, 2, Done('"c"'), START)
-    assert not machine.settle_member(1, 2, Done('"again"'), START)
-    assert not machine.settle_member(1, 3, Done('"none"'), START)
+    assert machine.settle_member(1, 2, FlowDone('"c"'), START)
+    assert not machine.settle_member(1, 2, FlowDone('"again"'), START)
+    assert not machine.settle_member(1, 3, FlowDone('"none"'), START)
     actor.run()
     assert actor.machine.open_requests()[0].settled == (2,)  # type: ignore[union-attr]
-    assert actor.machine.settle_member(1, 0, Done('"a"'), START)
-    assert actor.machine.settle_member(1, 1, Done('"b"'), START)
+    assert actor.machine.settle_member(1, 0, FlowDone('"a"'), START)
+    assert actor.machine.settle_member(1, 1, FlowDone('"b"'), START)
 
-    assert actor.run() == Returned('["a","b","c"]')
+    assert actor.run() == FlowReturned('["a","b","c"]')
 
 
 def test_map_fails_after_all_children_have_ended() -> None:
@@ -189,11 +189,11 @@ def test_map_fails_after_all_children_have_ended() -> None:
         )
     )
     actor.run()
-    assert actor.machine.settle_member(1, 0, Failed("ChildFailed", "no"), START)
+    assert actor.machine.settle_member(1, 0, FlowFailed("ChildFailed", "no"), START)
     assert actor.run() == Waiting()
-    assert actor.machine.settle_member(1, 1, Done("7"), START)
+    assert actor.machine.settle_member(1, 1, FlowDone("7"), START)
 
-    assert actor.run() == Returned('[{"1":7},"no"]')
+    assert actor.run() == FlowReturned('[{"1":7},"no"]')
 
 
 def test_async_helpers_run_side_by_side() -> None:
@@ -207,7 +207,7 @@ def test_async_helpers_run_side_by_side() -> None:
     actor.done(5, 20)
     actor.done(7)
 
-    assert actor.done(6) == Returned("[10,20]")
+    assert actor.done(6) == FlowReturned("[10,20]")
 
 
 def test_cancelled_helper_runs_its_finally_blocks_and_withdraws_what_it_awaits() -> None:
@@ -217,7 +217,7 @@ def test_cancelled_helper_runs_its_finally_blocks_and_withdraws_what_it_awaits()
     actor = Actor(source)
     actor.run()
 
-    assert actor.done(2) == Returned('"cancelled"')
+    assert actor.done(2) == FlowReturned('"cancelled"')
     assert [type(request).__name__ for request in actor.asked[2:]] == ["Withdraw", "EmitEvent"]
 
 
@@ -229,7 +229,7 @@ def test_child_that_nothing_can_await_is_forgotten() -> None:
         progress = actor.done(2 * turn + 2)
 
     assert len(actor.machine.open_requests()) == 1
-    assert not actor.machine.settle(1, Done("1"), START)
+    assert not actor.machine.settle(1, FlowDone("1"), START)
 
 
 def test_now_is_the_time_of_the_last_fact_and_chance_repeats() -> None:
@@ -240,7 +240,7 @@ def test_now_is_the_time_of_the_last_fact_and_chance_repeats() -> None:
 
     end = first.done(1, after=5 * SECOND)
     assert end == second.done(1, after=5 * SECOND)
-    assert isinstance(end, Returned)
+    assert isinstance(end, FlowReturned)
     (before, chance, name), after, other_chance, other_name = json.loads(end.result)
     assert (before, after) == (START / SECOND, START / SECOND + 5)
     assert 0 <= chance < 1

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.flows import FlowLimits, Raised, Returned, Waiting
+from holdfast.flows.limits import FlowLimits
+from holdfast.flows.requests import FlowRaised, FlowReturned, Waiting
 from tests.unit.flows.actor import Actor, body
 
 LIMITS = FlowLimits(max_instructions=100_000)
@@ -134,7 +135,7 @@ def test_hostile_program_ends_with_a_typed_error(name: str) -> None:
         tracemalloc.stop()
 
     if limits:
-        assert isinstance(progress, Raised)
+        assert isinstance(progress, FlowRaised)
         assert progress.error.type == "LimitExceeded", progress.error
         assert any(limit in progress.error.message for limit in limits.split("|")), progress.error
     assert peak < MOST_MEMORY
@@ -163,7 +164,7 @@ def test_hostile_program_ends_with_a_typed_error(name: str) -> None:
 def test_large_numbers_where_python_needs_no_time(text: str, expected: Any) -> None:
     progress = Actor(body(text), LIMITS).run()
 
-    assert isinstance(progress, Returned)
+    assert isinstance(progress, FlowReturned)
     assert json.loads(progress.result) == expected
 
 
@@ -175,7 +176,7 @@ def test_a_limit_cannot_be_caught_but_finally_runs() -> None:
 
     progress = actor.run()
 
-    assert isinstance(progress, Raised)
+    assert isinstance(progress, FlowRaised)
     assert [type(request).__name__ for request in actor.asked] == ["WriteLog"]
 
 
@@ -185,7 +186,7 @@ def test_a_result_from_outside_that_is_too_large_is_an_error_of_the_flow() -> No
 
     progress = actor.done(1, ["a" * 2_000])
 
-    assert isinstance(progress, Raised)
+    assert isinstance(progress, FlowRaised)
     assert "value_bytes" in progress.error.message
 
 
@@ -198,5 +199,5 @@ def test_a_deep_result_from_outside_is_an_error_of_the_flow() -> None:
 
     progress = actor.done(1, deep)
 
-    assert isinstance(progress, Raised)
+    assert isinstance(progress, FlowRaised)
     assert "nested deeper than 64" in progress.error.message

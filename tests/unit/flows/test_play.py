@@ -7,7 +7,9 @@ import pytest
 
 from holdfast.core.clock import DAY, SECOND
 from holdfast.core.errors import InvalidRequest
-from holdfast.flows import PlayedArrival, Raised, Returned, StubError, StubSequence, compile_flow, play
+from holdfast.flows.compiler import compile_flow
+from holdfast.flows.play import PlayedArrival, StubError, StubSequence, play
+from holdfast.flows.requests import FlowRaised, FlowReturned
 from tests.unit.flows.actor import body
 
 GRANT = '''"""Grant access for a while, after somebody approved it."""
@@ -31,7 +33,7 @@ STUBS = {"access.approvers.v1": ["a", "b"], "notify.email.v1": None, "access.gra
 def test_flow_without_a_decision_expires() -> None:
     played = play(compile_flow(GRANT), GRANT, '{"user":"bo"}', STUBS)
 
-    assert played.outcome == Returned('{"state":"expired"}')
+    assert played.outcome == FlowReturned('{"state":"expired"}')
     assert played.now == 2 * DAY
 
 
@@ -39,7 +41,7 @@ def test_flow_with_a_decision_ends_after_its_hours() -> None:
     decision = PlayedArrival("decision", {"approved": True}, at=60 * SECOND)
     played = play(compile_flow(GRANT), GRANT, '{"user":"bo"}', STUBS, arrivals=[decision])
 
-    assert played.outcome == Returned('{"state":"ended","why":"end"}')
+    assert played.outcome == FlowReturned('{"state":"ended","why":"end"}')
     assert played.now == (60 + 8 * 3600) * SECOND
     assert any("line 11" in line and "access.grant.v1" in line for line in played.trace)
     assert played.trace[-1].endswith('returned {"state":"ended","why":"end"}')
@@ -51,7 +53,7 @@ def test_stubs_give_errors_and_sequences() -> None:
     )
     stubs = {"x": StubSequence((StubError(message="no"), 1, 2))}
 
-    assert play(compile_flow(source), source, "{}", stubs).outcome == Returned('["no",1,2]')
+    assert play(compile_flow(source), source, "{}", stubs).outcome == FlowReturned('["no",1,2]')
 
 
 def test_missing_stub_is_named() -> None:
@@ -77,7 +79,7 @@ def test_events_batches_and_maps_are_played() -> None:
 
     played = play(compile_flow(source), source, "{}", {"x": 7}, arrivals=arrivals)
 
-    assert played.outcome == Returned('[1,[2],[7,7],["n",3]]')
+    assert played.outcome == FlowReturned('[1,[2],[7,7],["n",3]]')
 
 
 def test_error_of_a_played_flow_is_given() -> None:
@@ -85,7 +87,7 @@ def test_error_of_a_played_flow_is_given() -> None:
 
     played = play(compile_flow(source), source, "{}", {})
 
-    assert isinstance(played.outcome, Raised)
+    assert isinstance(played.outcome, FlowRaised)
     assert played.error is not None
     assert played.error.type == "ZeroDivisionError"
 
@@ -96,4 +98,4 @@ def test_the_error_of_a_child_has_its_cause(program: str) -> None:
 
     played = play(compile_flow(source), source, "{}", {"x": StubError(message="no")})
 
-    assert played.outcome == Returned("true")
+    assert played.outcome == FlowReturned("true")

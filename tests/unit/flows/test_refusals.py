@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.errors import FlowRefused, InvalidRequest
-from holdfast.flows import compile_flow
+from holdfast.flows.compiler import compile_flow
 from tests.unit.flows.actor import body
 
 REFUSED = {

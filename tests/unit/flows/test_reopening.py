@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from holdfast.flows.faults import ErrorValue
-from holdfast.flows.operations import FAILED, FIRST, PRIMITIVE, OpenOperation
-from holdfast.flows.reopening import ChildPlace, RaisedFailures
+from holdfast.flows.operations import FAILED, FIRST, PRIMITIVE, ChildPlace, OpenOperation, RaisedFailures
 from holdfast.flows.requests import CallChild
 
 

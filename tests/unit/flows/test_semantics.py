@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.flows import Raised
+from holdfast.flows.requests import FlowRaised
 from tests.unit.flows.actor import Actor, body, error_of, result_of
 
 PROGRAMS: dict[str, tuple[str, Any]] = {
@@ -183,6 +183,6 @@ def test_a_traceback_has_each_frame_once_if_an_error_passes_handlers() -> None:
     helper = "def inner():\n    try:\n        return {}['a']\n    except KeyError:\n        raise\n\n\n"
     progress = Actor(helper + body("try:\n    return inner()\nfinally:\n    x = 1")).run()
 
-    assert isinstance(progress, Raised)
+    assert isinstance(progress, FlowRaised)
     places = [line.strip() for line in progress.error.traceback.split("\n") if line.startswith("  line ")]
     assert places == ["line 10, column 16, in main", "line 3, column 16, in inner"]

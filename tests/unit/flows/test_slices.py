@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.flows import FlowLimits, compile_flow
+from holdfast.flows.compiler import compile_flow
+from holdfast.flows.limits import FlowLimits
 from holdfast.flows.machine import Machine
-from holdfast.flows.progress import FlowDone, FlowRaised, Sliced
+from holdfast.flows.requests import FlowDone, FlowRaised, Sliced
 from tests.unit.flows.actor import body
 
 SLICE = 5_000

@@ -9,7 +9,10 @@ from random import Random
 import pytest
 
 from holdfast.core.errors import FlowRefused, InvalidRequest, Unreadable
-from holdfast.flows import Machine, Program, Raised, Returned, Waiting, compile_flow
+from holdfast.flows.compiler import compile_flow
+from holdfast.flows.machine import Machine
+from holdfast.flows.program import Program
+from holdfast.flows.requests import FlowRaised, FlowReturned, Waiting
 from tests.plugin.tiers import amount
 from tests.unit.flows.actor import START, Actor, body
 
@@ -34,7 +37,7 @@ def test_aliases_cycles_odd_keys_and_cursors_survive() -> None:
 
     end = actor.failed(2, "ChildFailed")
 
-    assert isinstance(end, Returned)
+    assert isinstance(end, FlowReturned)
     keys = ["h", "", "c", "[0]", "x", "e"]
     assert json.loads(end.result) == [False, 3, 3, 10**50, 1.0, "ChildFailed", "b", keys]
 
@@ -92,7 +95,7 @@ def test_state_that_exceeds_its_limit_fails_the_run() -> None:
 
     progress = actor.run()
 
-    assert isinstance(progress, Raised)
+    assert isinstance(progress, FlowRaised)
     assert "state_bytes" in progress.error.message
 
 
@@ -115,7 +118,7 @@ def test_variables_can_be_edited() -> None:
 
     with pytest.raises(InvalidRequest, match="unknown variable y"):
         actor.machine.edit_variables({"y": "1"})
-    assert actor.done(1) == Returned("[5]")
+    assert actor.done(1) == FlowReturned("[5]")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +147,7 @@ def test_payload_that_does_not_fit_main_is_refused(payload: str, message: str) -
 def test_payload_fills_the_parameters_of_main() -> None:
     source = body("return [user, hours, rate, tags]", "user: str, hours: int = 8, rate: float = 1.5, tags: dict = None")
 
-    assert Actor(source, user="bo", rate=2, tags=None).run() == Returned('["bo",8,2.0,null]')
+    assert Actor(source, user="bo", rate=2, tags=None).run() == FlowReturned('["bo",8,2.0,null]')
 
 
 @pytest.mark.both_tiers

@@ -27,18 +27,10 @@ from holdfast.cli.view import error_lines, numbered
 from holdfast.core.clock import SECOND, Micros, SystemClock, moment
 from holdfast.core.errors import FlowRefused
 from holdfast.engine.flows import VERSION_SHOWN, FlowInfo
-from holdfast.flows import (
-    Continued,
-    Played,
-    PlayedArrival,
-    Program,
-    Raised,
-    Returned,
-    StubError,
-    StubSequence,
-    compile_flow,
-    play,
-)
+from holdfast.flows.compiler import compile_flow
+from holdfast.flows.play import Played, PlayedArrival, StubError, StubSequence, play
+from holdfast.flows.program import Program
+from holdfast.flows.requests import Continued, FlowRaised, FlowReturned
 
 _ENDINGS = (".py", ".flow")
 
@@ -236,10 +228,10 @@ def _report_trial(out: Output, played: Played, began: Micros, *, has_trace: bool
         out.lines((cleaned(line),) for line in played.trace)
     took = f"after {spoken(moment(played.now) - moment(began))}, {played.instructions:,} instructions"
     match outcome:
-        case Returned(result):
+        case FlowReturned(result):
             out.line(cleaned(result))
             out.talk(f"returned {took}")
-        case Raised(error):
+        case FlowRaised(error):
             out.talk(f"failed {took}")
             out.lines(error_lines(error, is_verbose=True))
         case Continued(payload):
@@ -257,15 +249,15 @@ def _report_trial(out: Output, played: Played, began: Micros, *, has_trace: bool
 def _exit_code(played: Played) -> ExitCode:
     if played.outcome is None:
         return ExitCode.STILL_GOING
-    return ExitCode.RUN_FAILED if isinstance(played.outcome, Raised) else ExitCode.OK
+    return ExitCode.RUN_FAILED if isinstance(played.outcome, FlowRaised) else ExitCode.OK
 
 
 def _trial_json(played: Played, began: Micros) -> dict[str, Any]:
-    words = {Returned: "returned", Raised: "failed", Continued: "continued"}
+    words = {FlowReturned: "returned", FlowRaised: "failed", Continued: "continued"}
     outcome = played.outcome
     return {
         "outcome": None if outcome is None else words[type(outcome)],
-        "result": json.loads(outcome.result) if isinstance(outcome, Returned) else None,
+        "result": json.loads(outcome.result) if isinstance(outcome, FlowReturned) else None,
         "payload": json.loads(outcome.payload) if isinstance(outcome, Continued) else None,
         "error": played.error,
         "waits": list(played.waits),
