@@ -10,10 +10,7 @@ import gc
 import locale
 import os
 import signal
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 from types import FrameType
 
 import pytest
@@ -21,7 +18,7 @@ import pytest
 from holdfast.cli import supervisor
 from holdfast.config.settings import SETTINGS
 from holdfast_demo import application
-from tests.postgres.server import MEMORY, _is_open, has_room
+from tests.folders import MEMORY, has_room
 
 _SETTINGS = {setting.variable for setting in SETTINGS.values()}
 _INTERNAL = {supervisor.VARIABLE, application.LEDGER_VARIABLE, application.PACE_VARIABLE, "_HOLDFAST_COMPLETE"}
@@ -110,13 +107,3 @@ def _use_utf8() -> None:
     os.environ["LC_ALL"] = "C.UTF-8"
     with suppress(locale.Error):  # without such a locale, Python uses UTF-8 by itself
         locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
-
-
-@contextmanager
-def reachable_directory() -> Iterator[Path]:
-    """A temporary directory that every user can reach, also where only root can reach `TMPDIR`."""
-    usual = Path(tempfile.gettempdir())
-    open_ = next((place for place in (usual, Path("/tmp"), Path("/var/tmp")) if _is_open(place)), usual)  # noqa: S108
-    with tempfile.TemporaryDirectory(dir=open_) as name:
-        Path(name).chmod(0o755)
-        yield Path(name)

@@ -11,24 +11,21 @@ from __future__ import annotations
 import os
 import pwd
 import secrets
-import shutil
 import signal
 import subprocess
-import tempfile
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Literal, Self
+from typing import Literal, Self
 
 import msgspec
 
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.testing.patience import GUARD_SECONDS
-from tests.guard import as_user, set_guard, use
-from tests.ports import HOST, free_port
+from tests.folders import folder_for
+from tests.guard import as_user
 from tests.postgres.installation import Installation, find_installation
+from tests.private_server import HOST, PrivateServer, free_port
 
 ROLE = "postgres"
 """The superuser of a private cluster. With the name of a store's schema, its tables would be created in there."""
@@ -38,11 +35,6 @@ StopMode = Literal["smart", "fast", "immediate"]
 
 _PASSING = ("Address already in use", "pre-existing shared memory block", "is still in use")
 """Temporary reasons for a failed start: the port is in use, or a child of a killed server still lives."""
-_TAIL_CHARACTERS = 2_000
-MEMORY = Path("/dev/shm")  # noqa: S108
-"""A folder in memory, on systems that have one. There a commit need not wait for a disk."""
-_ENOUGH_BYTES = 4 * 2**30
-"""Free memory that a server there needs: enough for all the databases of a test run."""
 
 
 class _Address(msgspec.Struct, frozen=True):
@@ -55,8 +47,11 @@ class _Address(msgspec.Struct, frozen=True):
     user: int | None
 
 
-class PostgresServer:
-    """A private cluster. It exists from the first `start` until `close`; `stop` and `start` keep its data."""
+class PostgresServer(PrivateServer[_Address]):
+    """A private cluster."""
+
+    product = "Postgres"
+    poll_seconds = 0.05
 
     def __init__(
         self,
@@ -66,37 +61,16 @@ class PostgresServer:
         settings: Mapping[str, object] | None = None,
         in_memory: bool = False,
     ) -> None:
+        super().__init__()
         self._wanted = (version, installation)
         self._in_memory = in_memory
         self._settings = {"max_connections": 200, **(settings or {})}
-        self._folder: Path | None = None
-        self._address: _Address | None = None
-        self._used: IO[bytes] | None = None
 
     @classmethod
-    def in_use(cls, folder: Path) -> PostgresServer | None:
-        """Return the server that another process has started in `folder`; None if it is gone."""
-        used = use(folder)
-        if used is None:
-            return None
-        server = cls()
-        server._folder = folder
-        server._address = msgspec.json.decode((folder / "address.json").read_bytes(), type=_Address)
-        server._used = used
-        return server
+    def _address_type(cls) -> type[_Address]:
+        return _Address
 
     # Location
-
-    @property
-    def folder(self) -> Path:
-        """The temporary folder with all files of this cluster."""
-        if self._folder is None:
-            raise InvalidRequest("this Postgres server has not been started, or is closed")
-        return self._folder
-
-    @property
-    def port(self) -> int:
-        return self._known.port
 
     @property
     def url(self) -> str:
@@ -114,12 +88,6 @@ class PostgresServer:
     def installation(self) -> Installation:
         """The binaries it runs from, including `psql`."""
         return Installation(Path(self._known.bin), self._known.version)
-
-    @property
-    def log(self) -> str:
-        """The log of the server."""
-        path = self.folder / "server.log"
-        return path.read_text(errors="replace") if path.exists() else ""
 
     @property
     def pid(self) -> int | None:
@@ -162,38 +130,10 @@ class PostgresServer:
         # Where no process reaps zombies, the next start would take it for alive.
         (self._data / "postmaster.pid").unlink(missing_ok=True)
 
-    def leave(self) -> None:
-        """Stop using the server; it ends with its last user."""
-        if self._used is not None:
-            self._used.close()
-        self._used = self._folder = self._address = None
-
-    def close(self) -> None:
-        """End the server regardless of its users, and remove its folder."""
-        if self._folder is not None:
-            self.stop("immediate")
-            shutil.rmtree(self._folder, ignore_errors=True)
-        self.leave()
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     # Implementation
 
-    @property
-    def _known(self) -> _Address:
-        if self._address is None:
-            raise InvalidRequest("this Postgres server has not been started, or is closed")
-        return self._address
+    def _end(self) -> None:
+        self.stop("immediate")
 
     @property
     def _data(self) -> Path:
@@ -203,15 +143,14 @@ class PostgresServer:
         version, installation = self._wanted
         found = installation or find_installation(version)
         user = _unprivileged_user()
-        folder = self._folder = _reachable_folder(user, in_memory=self._in_memory)
-        (folder / "users").touch()
-        self._used = use(folder)
+        folder = folder_for(user, "holdfast-postgres-", in_memory=self._in_memory)
+        self._settle(folder)
         usable = found.usable_by(user, folder)
         stop = [str(usable.bin / "pg_ctl"), "-D", str(folder / "data"), "-m", "immediate", "-w", "stop"]
-        set_guard(folder, stop, user=user)
+        self._set_guard(stop, user=user)
         self._address = _Address(free_port(), secrets.token_hex(16), str(usable.bin), usable.version, user)
         self._initialize()
-        (folder / "address.json").write_bytes(msgspec.json.encode(self._address))
+        self._publish()
 
     def _initialize(self) -> None:
         secret = self.folder / "password"
@@ -237,10 +176,10 @@ class PostgresServer:
             file.write(lines)
 
     def _has_started(self) -> bool:
-        said = len(self.log)
+        seen = len(self.log)
         if self._controlled("start", "-l", str(self.folder / "server.log")):
             return True
-        if not any(words in self.log[said:] for words in _PASSING):
+        if not any(words in self.log[seen:] for words in _PASSING):
             raise self._trouble("start")
         return False
 
@@ -260,17 +199,6 @@ class PostgresServer:
             **as_user(self._known.user),
         )
 
-    def _until(self, verb: str, is_done: Callable[[], bool]) -> None:
-        limit = time.monotonic() + GUARD_SECONDS
-        while not is_done():
-            if time.monotonic() > limit:
-                raise self._trouble(verb)
-            time.sleep(0.05)
-
-    def _trouble(self, verb: str) -> StoreUnavailable:
-        said = self.log[-_TAIL_CHARACTERS:].strip()
-        return StoreUnavailable(f"the private Postgres server did not {verb}; it said: {said or 'nothing'}")
-
 
 def _quoted(value: object) -> str:
     return "'" + str(value).replace("'", "''") + "'"
@@ -286,29 +214,6 @@ def _unprivileged_user() -> int | None:
         except KeyError:
             continue
     raise InvalidRequest("Postgres does not run as root, and there is no user `postgres` or `nobody` to run it as")
-
-
-def _reachable_folder(user: int | None, *, in_memory: bool) -> Path:
-    """Return a new temporary folder, owned by the user if there is one. In memory, if there is enough of it."""
-    usual = Path(tempfile.gettempdir())
-    memory = [MEMORY] if in_memory and has_room(MEMORY) else []
-    if user is None:
-        return Path(tempfile.mkdtemp(prefix="holdfast-postgres-", dir=(memory or [usual])[0]))
-    places = [place for place in (*memory, usual, Path("/tmp"), Path("/var/tmp")) if _is_open(place)]  # noqa: S108
-    if not places:
-        raise InvalidRequest(f"no temporary folder can be reached by the user {user}, as whom Postgres is to run")
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-", dir=places[0]))
-    os.chown(folder, user, -1)
-    return folder
-
-
-def has_room(folder: Path) -> bool:
-    """Return True if a folder has enough room for all files of a test run."""
-    return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free >= _ENOUGH_BYTES
-
-
-def _is_open(folder: Path) -> bool:
-    return folder.exists() and all(place.stat().st_mode & 0o001 for place in (folder, *folder.resolve().parents))
 
 
 def _children(pid: int) -> list[int]:

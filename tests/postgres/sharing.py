@@ -13,7 +13,6 @@ from pathlib import Path
 
 from holdfast.core.errors import InvalidRequest
 from tests.postgres.server import PostgresServer
-from tests.shared_server import shared
 
 VARIABLE = "HOLDFAST_TEST_POSTGRES"
 
@@ -21,13 +20,13 @@ VARIABLE = "HOLDFAST_TEST_POSTGRES"
 @contextmanager
 def shared_url(folder: Path) -> Iterator[str]:
     """Return the URL of a server on which databases may be created; the same for all that name the same `folder`."""
-    told = os.environ.get(VARIABLE, "")
-    if told and not told.isdecimal():
-        yield _checked(told)
+    wish = os.environ.get(VARIABLE, "")
+    if wish and not wish.isdecimal():
+        yield _checked(wish)
         return
     version = wanted_version()
     # In memory, because no test kills this server, so nothing has to survive.
-    server = shared(folder, "postgres", PostgresServer.in_use, lambda: PostgresServer(version, in_memory=True))
+    server = PostgresServer.shared(folder, lambda: PostgresServer(version, in_memory=True))
     try:
         yield server.url
     finally:
@@ -36,8 +35,8 @@ def shared_url(folder: Path) -> Iterator[str]:
 
 def wanted_version() -> int | None:
     """The requested version of private servers, if any."""
-    told = os.environ.get(VARIABLE, "")
-    return int(told) if told.isdecimal() else None
+    wish = os.environ.get(VARIABLE, "")
+    return int(wish) if wish.isdecimal() else None
 
 
 def _checked(url: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin.environment import reachable_directory
+from tests.folders import reachable_directory
 from tests.process.crew import ROOT
 
 TESTS = (

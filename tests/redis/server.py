@@ -10,15 +10,12 @@ certificate in front of this one: the server of the wheel is built without TLS.
 from __future__ import annotations
 
 import secrets
-import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 from urllib.parse import quote
 
 import msgspec
@@ -26,10 +23,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.testing.patience import GUARD_SECONDS
-from tests.guard import set_guard, use
-from tests.ports import HOST, free_port
+from tests.private_server import HOST, PrivateServer, free_port
 from tests.redis import process
 from tests.redis.installation import RedisInstallation, find_redis
 from tests.redis.settings import DEFAULTS, Setting, text_of, words_of
@@ -39,10 +34,8 @@ _ADMINISTRATOR = "holdfast-tests"
 _IN_USE = "Address already in use"
 _CLOSED_PORT = 1
 """A port on which nothing listens."""
-_POLL_SECONDS = 0.005
 _PROBE_SECONDS = 5.0
 _STOP_SECONDS = 0.5
-_TAIL_CHARACTERS = 2_000
 
 
 class _Address(msgspec.Struct, frozen=True):
@@ -55,11 +48,11 @@ class _Address(msgspec.Struct, frozen=True):
     version: str
 
 
-class RedisServer:
-    """A private server. It exists from the first `start` until `close`; `stop`, `kill` and `start` keep its data.
+class RedisServer(PrivateServer[_Address]):
+    """A private server. `settings` are those of `redis.conf`. A change of them takes effect at the next start."""
 
-    `settings` are those of `redis.conf`. A change of them takes effect at the next start.
-    """
+    product = "Redis"
+    poll_seconds = 0.005
 
     def __init__(
         self,
@@ -68,39 +61,18 @@ class RedisServer:
         replica_of: RedisServer | None = None,
         installation: RedisInstallation | None = None,
     ) -> None:
+        super().__init__()
         self.settings: dict[str, Setting] = {**DEFAULTS, **(settings or {})}
         self._primary = replica_of
         self._is_cut_off = False
         self._installation = installation
-        self._folder: Path | None = None
-        self._address: _Address | None = None
-        self._used: IO[bytes] | None = None
         self._has_fixed_port = False
 
     @classmethod
-    def in_use(cls, folder: Path) -> RedisServer | None:
-        """Return the server that another process has started in `folder`; None if it is gone."""
-        used = use(folder)
-        if used is None:
-            return None
-        server = cls()
-        server._folder = folder
-        server._address = msgspec.json.decode((folder / "address.json").read_bytes(), type=_Address)
-        server._used = used
-        return server
+    def _address_type(cls) -> type[_Address]:
+        return _Address
 
     # Location
-
-    @property
-    def folder(self) -> Path:
-        """The temporary folder with all files of this server."""
-        if self._folder is None:
-            raise InvalidRequest("this Redis server has not been started, or is closed")
-        return self._folder
-
-    @property
-    def port(self) -> int:
-        return self._known.port
 
     @property
     def url(self) -> str:
@@ -119,12 +91,6 @@ class RedisServer:
         return RedisInstallation(Path(known.program), known.product, known.version)
 
     @property
-    def log(self) -> str:
-        """The log of the server."""
-        path = self.folder / "server.log"
-        return path.read_text(errors="replace") if path.exists() else ""
-
-    @property
     def pid(self) -> int | None:
         """The process of the server; None if it does not run."""
         return process.pid_of(self.folder)
@@ -137,9 +103,7 @@ class RedisServer:
             self._create()
         if process.is_running(self.folder):
             return self
-        limit = time.monotonic() + GUARD_SECONDS
-        while not self._has_started(limit):
-            self._wait(limit, "start")
+        self._until("start", self._has_started)
         if self._primary is not None and not self._is_cut_off:
             self._follow(self._primary)
         return self
@@ -147,22 +111,12 @@ class RedisServer:
     def stop(self) -> None:
         """Stop the server in order, if it runs; its data stays."""
         self.resume()
-        limit = time.monotonic() + GUARD_SECONDS
-        process.send_signal(self.folder, signal.SIGTERM)
-        while not process.wait_for_end(self.folder, _STOP_SECONDS):
-            # Again: a server forgets the signal if it gets it while it begins its log.
-            process.send_signal(self.folder, signal.SIGTERM)
-            self._wait(limit, "stop")
+        self._until("stop", self._has_stopped)
 
     def kill(self) -> None:
         """Send SIGKILL to the server. Its data stays as it was at that instant."""
         if not process.end(self.folder, GUARD_SECONDS):
             raise self._trouble("end")
-
-    def restart(self) -> None:
-        """Stop the server, and start it with the same data on the same port."""
-        self.stop()
-        self.start()
 
     def pause(self) -> None:
         """Stop the server's process for a time: it keeps its connections, and answers nothing until `resume`."""
@@ -171,31 +125,6 @@ class RedisServer:
 
     def resume(self) -> None:
         process.send_signal(self.folder, signal.SIGCONT)
-
-    def leave(self) -> None:
-        """Stop using the server; it ends with its last user."""
-        if self._used is not None:
-            self._used.close()
-        self._used = self._folder = self._address = None
-
-    def close(self) -> None:
-        """End the server regardless of its users, and remove its folder."""
-        if self._folder is not None:
-            process.end(self._folder, GUARD_SECONDS)
-            shutil.rmtree(self._folder, ignore_errors=True)
-        self.leave()
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # Commands
 
@@ -215,8 +144,8 @@ class RedisServer:
 
     def info(self) -> dict[str, Any]:
         """Return what the server says about itself, such as its `run_id`."""
-        told: dict[str, Any] = self.ask("INFO")
-        return told
+        facts: dict[str, Any] = self.ask("INFO")
+        return facts
 
     # Replication
 
@@ -224,9 +153,7 @@ class RedisServer:
         """Wait until this replica has everything that its primary has now."""
         assert self._primary is not None, "this server is no replica"
         wanted = self._primary.info()["master_repl_offset"]
-        limit = time.monotonic() + GUARD_SECONDS
-        while not self._has_reached(wanted):
-            self._wait(limit, "catch up with its primary")
+        self._until("catch up with its primary", lambda: self._has_reached(wanted))
 
     def cut_off(self) -> None:
         """Separate this replica from its primary: it stays a replica, and gets no more writes until `rejoin`."""
@@ -249,42 +176,39 @@ class RedisServer:
 
     # Implementation
 
-    @property
-    def _known(self) -> _Address:
-        if self._address is None:
-            raise InvalidRequest("this Redis server has not been started, or is closed")
-        return self._address
+    def _end(self) -> None:
+        process.end(self.folder, GUARD_SECONDS)
 
     def _create(self) -> None:
         found = self._installation or find_redis()
-        folder = self._folder = Path(tempfile.mkdtemp(prefix="holdfast-redis-"))
-        (folder / "users").touch()
-        self._used = use(folder)
+        folder = Path(tempfile.mkdtemp(prefix="holdfast-redis-"))
+        self._settle(folder)
         (folder / "data").mkdir()
-        stop = [sys.executable, "-I", "-S", process.__file__, str(folder), str(GUARD_SECONDS)]
-        set_guard(folder, stop)
-        self._place(_Address(free_port(), secrets.token_hex(16), str(found.program), found.product, found.version))
+        self._set_guard([sys.executable, "-I", "-S", process.__file__, str(folder), str(GUARD_SECONDS)])
+        self._address = _Address(free_port(), secrets.token_hex(16), str(found.program), found.product, found.version)
+        self._publish()
 
-    def _place(self, address: _Address) -> None:
-        self._address = address
-        (self.folder / "address.json").write_bytes(msgspec.json.encode(address))
-
-    def _has_started(self, limit: float) -> bool:
+    def _has_started(self) -> bool:
         """Start the process once. Return False if another program has its port."""
-        said = len(self.log)
+        seen = len(self.log)
         self._write_settings()
         process.spawn(self.folder, [self._known.program, str(self.folder / "redis.conf")])
-        while not self._is_ready():
-            if not process.is_running(self.folder):
-                process.wait_for_end(self.folder, GUARD_SECONDS)
-                if _IN_USE not in self.log[said:]:
-                    raise self._trouble("start")
-                if not self._has_fixed_port:
-                    self._place(msgspec.structs.replace(self._known, port=free_port()))
-                return False
-            self._wait(limit, "start")
-        self._has_fixed_port = True  # from now on, others know it
-        return True
+        self._until("start", lambda: self._is_ready() or not process.is_running(self.folder))
+        if process.is_running(self.folder):
+            self._has_fixed_port = True  # from now on, others know it
+            return True
+        process.wait_for_end(self.folder, GUARD_SECONDS)
+        if _IN_USE not in self.log[seen:]:
+            raise self._trouble("start")
+        if not self._has_fixed_port:
+            self._address = msgspec.structs.replace(self._known, port=free_port())
+            self._publish()
+        return False
+
+    def _has_stopped(self) -> bool:
+        # Repeatedly: a server forgets the signal if it gets it while it begins its log.
+        process.send_signal(self.folder, signal.SIGTERM)
+        return process.wait_for_end(self.folder, _STOP_SECONDS)
 
     def _is_ready(self) -> bool:
         try:
@@ -294,8 +218,8 @@ class RedisServer:
             return False
 
     def _has_reached(self, offset: int) -> bool:
-        told = self.info()
-        return told["master_link_status"] == "up" and int(told["slave_repl_offset"]) >= offset
+        facts = self.info()
+        return facts["master_link_status"] == "up" and int(facts["slave_repl_offset"]) >= offset
 
     def _write_settings(self) -> None:
         settings = {"bind": HOST, "port": self.port, "dir": f'"{self.folder / "data"}"', **self.settings}
@@ -311,12 +235,3 @@ class RedisServer:
         self.ask("CONFIG", "SET", "masteruser", _ADMINISTRATOR)
         self.ask("CONFIG", "SET", "masterauth", primary._known.secret)
         self.ask("REPLICAOF", HOST, primary.port)
-
-    def _wait(self, limit: float, verb: str) -> None:
-        if time.monotonic() > limit:
-            raise self._trouble(verb)
-        time.sleep(_POLL_SECONDS)
-
-    def _trouble(self, verb: str) -> StoreUnavailable:
-        said = self.log[-_TAIL_CHARACTERS:].strip()
-        return StoreUnavailable(f"the private Redis server did not {verb}; it said: {said or 'nothing'}")

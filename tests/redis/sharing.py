@@ -14,7 +14,6 @@ from tests.redis.installation import given_url
 from tests.redis.namespaces import Namespaces
 from tests.redis.server import RedisServer
 from tests.redis.settings import DATABASES
-from tests.shared_server import shared
 
 _SETTINGS = {"appendfsync": "everysec"}
 """No test kills the shared server, so it need not wait for the disk."""
@@ -28,7 +27,7 @@ def shared_namespaces(folder: Path, worker: int = 0) -> Iterator[Namespaces]:
         with Namespaces(given, is_shared=True) as namespaces:
             yield namespaces
         return
-    server = shared(folder, "redis", RedisServer.in_use, lambda: RedisServer(_SETTINGS))
+    server = RedisServer.shared(folder, lambda: RedisServer(_SETTINGS))
     try:
         # Not database 0: in that one is every connection at its beginning, also those of other workers.
         with Namespaces(server.url_of(database=1 + worker % (DATABASES - 1))) as namespaces:

@@ -15,7 +15,7 @@ import redis
 
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.testing.patience import wait_until
-from tests.ports import free_port
+from tests.private_server import free_port
 from tests.redis import RedisServer, connect, process, server
 
 OWNER = """

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.testing.patience import wait_until
-from tests.plugin.environment import reachable_directory
+from tests.folders import reachable_directory
 from tests.postgres import (
     Installation,
     PostgresServer,

@@ -19,7 +19,7 @@ from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite import files as files_module
 from holdfast.stores.sqlite.transaction import Transaction
 from holdfast.testing.contract.arrange import an_id, an_intent, start
-from tests.plugin.environment import reachable_directory
+from tests.folders import reachable_directory
 
 NOBODY = 65_534
 

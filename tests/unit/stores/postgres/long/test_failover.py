@@ -15,8 +15,8 @@ from holdfast import Context, Holdfast, StoreUnavailable
 from holdfast.testing.patience import GUARD_SECONDS
 from tests.duration import lasting
 from tests.guard import as_user
-from tests.ports import HOST, free_port
 from tests.postgres import PostgresServer
+from tests.private_server import HOST, free_port
 
 RUNS = 30
 STEPS = 10
