@@ -23,27 +23,25 @@ from holdfast.core.schedules import ScheduleOptions
 from holdfast.core.signals import Signal, Signals, named
 from holdfast.core.start_options import StartOptions
 from holdfast.core.startable import Call, Startable
-from holdfast.engine import events
-from holdfast.engine.async_list import AsyncList
-from holdfast.engine.capabilities import database_of
+from holdfast.engine import namespaces
 from holdfast.engine.check import RunCheck, check_runs
-from holdfast.engine.dead_letters import DeadLetters
-from holdfast.engine.export import Export, ProgressCallback
-from holdfast.engine.flows import Flows
+from holdfast.engine.controls import Selection
 from holdfast.engine.handle import RunHandle, handle_on
-from holdfast.engine.importing import ImportReport, Lines
 from holdfast.engine.info import RunInfo
-from holdfast.engine.listing import list_runs
-from holdfast.engine.queries import Filter
-from holdfast.engine.schedules import Schedules
-from holdfast.engine.selection import Selection
-from holdfast.engine.session import Session, refuse_workflow_code
+from holdfast.engine.lists import AsyncList, Filter, list_runs
+from holdfast.engine.namespaces import DeadLetters, Flows, Schedules, Topics, Types, Workers
+from holdfast.engine.session import Session, database_of, refuse_workflow_code
 from holdfast.engine.starting import Starter
 from holdfast.engine.sync import Sync
-from holdfast.engine.topics import Topics
-from holdfast.engine.transfers import TIMEOUT_SECONDS, import_lines, new_export
-from holdfast.engine.types import Types
-from holdfast.engine.workers import Workers
+from holdfast.engine.transfers import (
+    TIMEOUT_SECONDS,
+    Export,
+    ImportReport,
+    Lines,
+    ProgressCallback,
+    import_lines,
+    new_export,
+)
 from holdfast.local_workers import LocalWorkers
 from holdfast.runner.pipeline import PipelineDeclaration
 from holdfast.runner.registry import Registry, StepDecorator, TaskDecorator, WorkflowDecorator
@@ -280,7 +278,7 @@ class Holdfast:
 
         Returns the number of waiting runs that it reached, at most one if the topic is a queue. Their audit keeps `by`.
         """
-        return await events.emit(self._session, topic, payload, by=by)
+        return await namespaces.emit(self._session, topic, payload, by=by)
 
     # In your own transactions
 
@@ -336,7 +334,7 @@ class Holdfast:
 
     async def emit_in(self, connection: object, topic: str, payload: Any = None, *, by: str = "") -> int:
         """Publish an event in your own transaction. Returns the number of waiting runs that a commit reaches."""
-        return await events.emit_in(self._session, connection, topic, payload, by=by)
+        return await namespaces.emit_in(self._session, connection, topic, payload, by=by)
 
     # Administration
 

@@ -11,30 +11,42 @@ from holdfast.core.errors import ErrorRecord, Mistake
 from holdfast.core.schedules import ScheduleOptions
 from holdfast.core.start_options import ChildOptions, StartOptions
 from holdfast.core.startable import Startable
-from holdfast.engine.async_list import AsyncList
 from holdfast.engine.check import RunCheck
-from holdfast.engine.dead_letters import DeadLetters
-from holdfast.engine.export import Export, LeftRun
-from holdfast.engine.flows import FlowInfo, Flows, RegisteredFlowInfo
+from holdfast.engine.controls import SelectedRun, Selection, SelectionReport, SyncSelection
 from holdfast.engine.handle import SyncRunHandle
-from holdfast.engine.importing import ImportReport, RefusedRun
-from holdfast.engine.info import AuditInfo, EntryInfo, MessageInfo, WaitInfo
-from holdfast.engine.queries import Filter
-from holdfast.engine.schedules import Schedules
-from holdfast.engine.selection import SelectedRun, Selection, SelectionReport, SyncSelection
-from holdfast.engine.store_info import DeadLetterInfo, ScheduleInfo, TopicInfo, TypeInfo, WorkerInfo
-from holdfast.engine.sync import Sync, SyncExport
-from holdfast.engine.sync_namespaces import (
+from holdfast.engine.info import (
+    AuditInfo,
+    DeadLetterInfo,
+    EntryInfo,
+    MessageInfo,
+    ScheduleInfo,
+    TopicInfo,
+    TypeInfo,
+    WaitInfo,
+    WorkerInfo,
+)
+from holdfast.engine.lists import AsyncList, Filter
+from holdfast.engine.namespaces import (
+    DeadLetters,
+    FlowInfo,
+    Flows,
+    RegisteredFlowInfo,
+    Schedules,
+    Topics,
+    Types,
+    Workers,
+)
+from holdfast.engine.sync import (
+    Sync,
     SyncDeadLetters,
+    SyncExport,
     SyncFlows,
     SyncSchedules,
     SyncTopics,
     SyncTypes,
     SyncWorkers,
 )
-from holdfast.engine.topics import Topics
-from holdfast.engine.types import Types
-from holdfast.engine.workers import Workers
+from holdfast.engine.transfers import Export, ImportReport, LeftRun, RefusedRun
 from holdfast.runner.children import Child
 from holdfast.runner.context import RunView, StepKeywords
 from holdfast.runner.definition import AsyncTask, Step, SyncWorkflow, Task, Workflow

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import holdfast
 from holdfast import Context, Holdfast
+from holdfast.engine.controls import Selection
 from holdfast.engine.handle import RunHandle
-from holdfast.engine.selection import Selection
 
 VERBS = """start start_many start_in send_in emit_in execute run runs list emit connection worker include check export
 import_ on sync close"""

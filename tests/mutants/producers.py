@@ -17,7 +17,7 @@ UNREADABLE = (
         breaks="a row that cannot be read hides no other",
         edits=(
             Edit(
-                "engine/flaws.py",
+                "engine/info.py",
                 "(ValueError, TypeError, OverflowError, RecursionError)",
                 "(ValueError, TypeError, RecursionError)",
             ),
@@ -47,7 +47,7 @@ UNREADABLE = (
         breaks="a payload that cannot be decoded hides no other run",
         edits=(
             Edit(
-                "engine/flaws.py",
+                "engine/info.py",
                 "(ValueError, TypeError, OverflowError, RecursionError)",
                 "(TypeError, OverflowError, RecursionError)",
             ),

@@ -28,15 +28,10 @@ from holdfast import (
     StoreUnavailable,
     SyncContext,
 )
-from holdfast.engine.dead_letters import DeadLetters
-from holdfast.engine.facade import PAGE
-from holdfast.engine.schedules import Schedules
-from holdfast.engine.selection import Selection, SyncSelection
-from holdfast.engine.sync import Sync
-from holdfast.engine.sync_namespaces import SyncDeadLetters, SyncSchedules, SyncTopics, SyncTypes, SyncWorkers
-from holdfast.engine.topics import Topics
-from holdfast.engine.types import Types
-from holdfast.engine.workers import Workers
+from holdfast.engine.controls import Selection, SyncSelection
+from holdfast.engine.namespaces import DeadLetters, Schedules, Topics, Types, Workers
+from holdfast.engine.private_loop import PAGE
+from holdfast.engine.sync import Sync, SyncDeadLetters, SyncSchedules, SyncTopics, SyncTypes, SyncWorkers
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.harness import Harness
 from holdfast.testing.patience import GUARD_SECONDS

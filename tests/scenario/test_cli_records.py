@@ -12,9 +12,17 @@ from holdfast import Holdfast
 from holdfast.cli.view import Snapshot
 from holdfast.core.ports import Finding
 from holdfast.core.wire import as_json
-from holdfast.engine.flows import FlowInfo
-from holdfast.engine.info import AuditInfo, EntryInfo, MessageInfo, RunInfo
-from holdfast.engine.store_info import DeadLetterInfo, ScheduleInfo, TopicInfo, TypeInfo
+from holdfast.engine.info import (
+    AuditInfo,
+    DeadLetterInfo,
+    EntryInfo,
+    MessageInfo,
+    RunInfo,
+    ScheduleInfo,
+    TopicInfo,
+    TypeInfo,
+)
+from holdfast.engine.namespaces import FlowInfo
 from tests.unit.cli.rig import Shop
 
 FLOW = "async def main(n):\n    return n"

@@ -12,7 +12,7 @@ from holdfast import Context, Registry, Retry, RunState
 from holdfast.app import session_of
 from holdfast.core.clock import SECOND
 from holdfast.core.model import Backlog
-from holdfast.engine.liveness import unhandled
+from holdfast.engine.explain import unhandled
 from tests.stage import Stage
 
 app = Registry()

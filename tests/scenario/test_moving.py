@@ -35,7 +35,7 @@ from holdfast.core.ports import Store
 from holdfast.core.questions import ListFlows, ListSchedules, ListTypes
 from holdfast.core.states import ENDS
 from holdfast.core.transfer import Dump
-from holdfast.engine import importing
+from holdfast.engine import transfers
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import Harness
 from holdfast.testing.contract.arrange import transfer_of
@@ -537,7 +537,7 @@ async def test_an_export_can_be_limited_to_ended_runs(few_stages: tuple[Stage, S
 
 
 async def test_an_import_can_be_repeated(few_stages: tuple[Stage, Stage], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importing, "RUNS_AT_ONCE", 3)
+    monkeypatch.setattr(transfers, "RUNS_AT_ONCE", 3)
     async with both(few_stages, a_shop()) as (h, there):
         runs = await open_shop(h)
         lines = await exported(h)

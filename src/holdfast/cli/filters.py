@@ -14,7 +14,7 @@ from holdfast.cli.payloads import parse_pair
 from holdfast.cli.times import parse_moment, parse_since
 from holdfast.core.states import RunState
 from holdfast.core.suggestion import nearest
-from holdfast.engine.queries import Filter
+from holdfast.engine.lists import Filter
 
 WORDS = "state: type: key: tag.NAME: parent: since: until: deleted:"
 

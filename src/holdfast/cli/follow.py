@@ -27,10 +27,9 @@ from holdfast.core.questions import Details, ListFlows
 from holdfast.core.states import RunState
 from holdfast.core.unreadable import joined
 from holdfast.core.wire import as_json
-from holdfast.engine.explain import explanation
+from holdfast.engine.explain import explanation, plan_progress
 from holdfast.engine.flow_view import FlowView, flow_view
 from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo, entry_infos
-from holdfast.engine.plan import plan_progress
 
 _POLL_SECONDS = 0.5
 _REST_SECONDS = 0.05

@@ -11,8 +11,8 @@ from holdfast.cli.times import ago, spoken
 from holdfast.core.model import WaitKind
 from holdfast.core.rules import LIMIT_LOCATION
 from holdfast.core.states import RunState
+from holdfast.engine.controls import SelectedRun
 from holdfast.engine.info import RunInfo, WaitInfo
-from holdfast.engine.selection import SelectedRun
 
 STATE_STYLES: dict[RunState, str] = {
     RunState.PENDING: "",

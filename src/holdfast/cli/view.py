@@ -19,8 +19,8 @@ from holdfast.core.model import EntryKind, EntryState
 from holdfast.core.plan import PlannedState, PlanProgress
 from holdfast.core.states import RunState
 from holdfast.engine.flow_view import FlowView
-from holdfast.engine.flows import VERSION_SHOWN
 from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo
+from holdfast.engine.namespaces import VERSION_SHOWN
 
 _ROWS = 200
 _INTERVENTIONS = 5

@@ -11,8 +11,8 @@ from holdfast.core.model import Entry, Run
 from holdfast.core.ports import Reader
 from holdfast.core.questions import PAGE_LIMIT, Details, ListFlows, Query
 from holdfast.core.states import LIVE, RunState
-from holdfast.engine.flow_snapshot import flow_registrations
-from holdfast.engine.paging import run_pages
+from holdfast.engine.flow_view import flow_registrations
+from holdfast.engine.lists import run_pages
 from holdfast.engine.session import Session
 from holdfast.runner.dry_run import DryRun, Fit, dry_run
 from holdfast.runner.registry import Registry

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
 from holdfast.core import audit, limits
@@ -10,17 +10,15 @@ from holdfast.core.clock import FIRST_INSTANT, LAST_INSTANT, SECOND, Micros, mom
 from holdfast.core.entries import UNDO_PREFIX
 from holdfast.core.errors import Unreadable
 from holdfast.core.flow_definitions import FLOW_RUNTIME
-from holdfast.core.model import AuditFact, Run, TypeRule, Wait, WaitKind, WorkerRecord
-from holdfast.core.plan import PlanProgress
+from holdfast.core.model import AuditFact, Backlog, Run, TypeRule, Wait, WaitKind, WorkerRecord
+from holdfast.core.plan import PlanProgress, progress
 from holdfast.core.ports import Reader
-from holdfast.core.questions import CountSlots, Details, ListMessages, ListTypes, SlotUse
+from holdfast.core.questions import CountReady, CountSlots, Details, ListMessages, ListTypes, SlotUse
 from holdfast.core.rules import MAX_RUN_LOCATION, MAX_SUSPEND_LOCATION
 from holdfast.core.states import RunState
 from holdfast.core.suggestion import nearest
 from holdfast.engine.flow_view import FlowView, flow_view
 from holdfast.engine.info import RunInfo
-from holdfast.engine.liveness import alive, is_handled
-from holdfast.engine.plan import progress_of
 
 _LIMITS = {
     MAX_RUN_LOCATION: "it is cancelled (max_run)",
@@ -272,3 +270,46 @@ def _at(when: Micros | None) -> str:
     if when is None or not FIRST_INSTANT <= when <= LAST_INSTANT:
         return "an unknown time"
     return moment(when).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+DEAD_AFTER: Micros = 60 * SECOND
+"""Age of the last heartbeat after which a worker counts as dead. Heartbeats are much more frequent."""
+
+
+def is_alive(worker: WorkerRecord, now: Micros) -> bool:
+    """True if a worker had a recent heartbeat and is not known to be dead."""
+    return not worker.is_dead and worker.heartbeat_at > now - DEAD_AFTER
+
+
+def alive(workers: Iterable[WorkerRecord], now: Micros) -> list[WorkerRecord]:
+    """Return the workers that are alive."""
+    return [worker for worker in workers if is_alive(worker, now)]
+
+
+def is_handled(type: str, workers: Iterable[WorkerRecord]) -> bool:
+    """True if one of the workers executes runs of a type."""
+    return any(type in worker.types for worker in workers)
+
+
+async def unhandled(store: Reader, now: Micros) -> Sequence[Backlog]:
+    """Return the types with due runs that no living worker executes. The cost does not grow with other runs."""
+    living = alive(await store.workers(), now)
+    return [due for due in await store.stats(CountReady()) if not is_handled(due.type, living)]
+
+
+async def plan_progress(store: Reader, details: Details) -> PlanProgress | None:
+    """Return how far a run has got in the plan of its type. None if its type is not a pipeline."""
+    rules = await store.catalog(ListTypes())
+    plan = next((rule.plan for rule in rules if rule.name == details.run.type), ())
+    return await progress_of(store, details, plan)
+
+
+async def progress_of(store: Reader, details: Details, plan: Sequence[str]) -> PlanProgress | None:
+    """Return how far a run has got in a plan. None if the plan is empty or the history cannot be read."""
+    if not plan:
+        return None
+    try:
+        entries = await store.history(details.run.id)
+    except Unreadable:
+        return None
+    return progress(plan, details.run, entries, details.waits)

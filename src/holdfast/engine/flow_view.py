@@ -5,25 +5,40 @@ A snapshot or a program that cannot be read is a sentence in the view, and never
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple, assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.clock import FIRST_INSTANT, LAST_INSTANT, Micros, moment
-from holdfast.core.errors import ErrorRecord, Unreadable
-from holdfast.core.flow_definitions import FlowDefinition
-from holdfast.core.flow_revision import flow_in
+from holdfast.core.entries import FLOW_LOCATION, TURN_PREFIX
+from holdfast.core.errors import ErrorRecord, InvalidRequest, RunNotFound, Unreadable
+from holdfast.core.flow_definitions import FlowDefinition, definition_at
+from holdfast.core.flow_revision import FlowPoint, flow_in, is_flow, point_at
 from holdfast.core.model import Entry, Run
 from holdfast.core.ports import Reader
+from holdfast.core.questions import PAGE_LIMIT, ListFlows
 from holdfast.core.states import RunState
-from holdfast.engine.flow_snapshot import LoadedSnapshot, definition_of, loaded, move_deadlines
-from holdfast.engine.flow_values import ShownValues
+from holdfast.flows.cursors import Cursor
+from holdfast.flows.faults import ErrorValue
 from holdfast.flows.machine import Machine
-from holdfast.flows.operations import OPEN, PATH
-from holdfast.flows.requests import FlowMark
+from holdfast.flows.operations import DONE, OPEN, PATH, Handle
+from holdfast.flows.program import Program
+from holdfast.flows.requests import (
+    CallChild,
+    FlowMark,
+    MapChildren,
+    OpenRequest,
+    ReceiveBatch,
+    ReceiveMessage,
+    SleepUntil,
+    WaitEvent,
+)
+from holdfast.flows.run_state import FlowState, decode_flow_state
 
 _PLACE = re.compile(r"^  line (\d+), column (\d+), in (\w+)$", re.MULTILINE)
 _LINE_LIMIT = 200
@@ -171,3 +186,173 @@ def _asked_at(found: LoadedSnapshot, handle: int) -> Micros | None:
 
 def _moment(at: Micros | None) -> datetime | None:
     return None if at is None or not FIRST_INSTANT <= at <= LAST_INSTANT else moment(at)
+
+
+class LoadedSnapshot(NamedTuple):
+    """A snapshot that was read: what it stores, and the machine that continues from it."""
+
+    state: FlowState
+    machine: Machine
+
+    def encoded(self) -> str:
+        """Return the text of the snapshot with the machine as it is now."""
+        return replace(self.state, machine=msgspec.Raw(self.machine.snapshot().encode())).encode()
+
+
+async def definition_of(store: Reader, run: Run, version: str | None) -> FlowDefinition:
+    """Return the definition that a run executes: its version once it has begun, else the one for its creation.
+
+    Raises `Unreadable` if the store does not have it.
+    """
+    if version is None:
+        question = ListFlows(type=run.type, limit=PAGE_LIMIT)
+        found = definition_at(run.created_at, [one async for one in flow_registrations(store, question)])
+        if found is None:
+            raise Unreadable(f"the store has no definition of the flow {run.type!r}")
+        version = found.version
+    known = await store.catalog(ListFlows(type=run.type, version=version, with_texts=True, limit=1))
+    if not known:
+        raise Unreadable(f"the store has no version {version[:12]} of the flow {run.type!r}")
+    return known[0]
+
+
+async def flow_registrations(store: Reader, question: ListFlows) -> AsyncIterator[FlowDefinition]:
+    """Yield the registrations that a question asks for, page by page."""
+    while True:
+        page = await store.catalog(question)
+        for one in page:
+            yield one
+        if len(page) < question.limit:
+            return
+        question = replace(question, after=(page[-1].type, page[-1].registered_at))
+
+
+def loaded(definition: FlowDefinition, snapshot: Entry) -> LoadedSnapshot:
+    """Return a snapshot with its machine. Raises `Unreadable` if the snapshot or the program cannot be read."""
+    program = Program.decode(definition.program)
+    state = decode_flow_state(snapshot.result or "")
+    return LoadedSnapshot(state, Machine.resume(program, definition.source, bytes(state.machine).decode()))
+
+
+def move_deadlines(found: LoadedSnapshot, snapshot: Entry) -> None:
+    """Set the deadlines of a machine to those that count for the run: a rewind moves them."""
+    put_off = 0
+    if snapshot.retry_at is not None:
+        put_off = max(0, snapshot.retry_at - (snapshot.finished_at or 0))
+    for handle, asked in found.state.asked.items():
+        operation = found.machine.handles.table.get(handle)
+        request = None if operation is None else operation.request
+        if operation is None or operation.state != OPEN or asked.deadline is None:
+            continue
+        if request is not None and not isinstance(request, CallChild | MapChildren):
+            deadline: Micros = asked.deadline + (0 if asked.is_fixed else put_off)
+            operation.request = replace(request, deadline=deadline)
+
+
+DEPTH_LIMIT = 20
+ITEM_LIMIT = 2_000
+"""Maximum number of items of all values together."""
+TEXT_LIMIT = 2_000
+CUT = "…"
+
+
+class ShownValues:
+    """Turns the values of one machine into JSON. What exceeds a limit is cut, and `…` stands in its place."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._table = machine.handles.table
+        self._left = ITEM_LIMIT
+
+    def shown(self, variables: dict[str, Any]) -> dict[str, Any]:
+        """Return the variables of a call as JSON values."""
+        return {name: self._value(value, 0) for name, value in variables.items()}
+
+    def _value(self, value: Any, depth: int) -> Any:
+        self._left -= 1
+        if self._left < 0 or depth > DEPTH_LIMIT:
+            return CUT
+        match value:
+            case str():
+                return value if len(value) <= TEXT_LIMIT else value[:TEXT_LIMIT] + CUT
+            case list():
+                items = [self._value(one, depth + 1) for one in value[: self._left + 1]]
+                return items if len(items) == len(value) else [*items, CUT]
+            case dict():
+                shown = list(value.items())[: self._left + 1]
+                more = {} if len(shown) == len(value) else {CUT: CUT}
+                return {key: self._value(one, depth + 1) for key, one in shown} | more
+            case Handle():
+                return self._handle(value)
+            case ErrorValue():
+                return self._value(value.as_dict(), depth)
+            case Cursor():
+                return CUT
+            case float() if not math.isfinite(value):
+                return str(value)  # JSON has no such number
+            case _:
+                return value
+
+    def _handle(self, handle: Handle) -> str:
+        operation = self._table.get(handle.number)
+        if operation is None:
+            return "<handle>"
+        state = "" if operation.state == OPEN else ", done" if operation.state == DONE else ", failed"
+        return f"<{_subject(operation.request)}{state}>"
+
+
+def _subject(request: OpenRequest | None) -> str:
+    match request:
+        case None:
+            return "handle"
+        case CallChild():
+            return f"child {request.type}"
+        case MapChildren():
+            return f"children {request.type}"
+        case SleepUntil():
+            return "sleep"
+        case ReceiveMessage() | ReceiveBatch():
+            return f"receive {' or '.join(request.names)}".rstrip()
+        case WaitEvent():
+            return f"event {request.topic}"
+        case _:
+            assert_never(request)
+
+
+class ForkPoint(NamedTuple):
+    """Where a fork begins, and what it changes there: JSON texts by location, or by variable of a flow."""
+
+    location: str
+    patch: Mapping[str, str]
+
+
+async def fork_point(store: Reader, run_id: str, wanted: ForkPoint) -> ForkPoint:
+    """Return the point as a store understands it. Only that of a flow changes: it gets a patched snapshot."""
+    details = await store.get(run_id)
+    if details is None:
+        raise RunNotFound(f"there is no run {run_id}")
+    return await patched_point(store, details.run, await store.history(run_id), wanted)
+
+
+async def patched_point(store: Reader, run: Run, entries: Sequence[Entry], wanted: ForkPoint) -> ForkPoint:
+    """Return the point as a store understands it, given the run and its history."""
+    if not wanted.patch or not is_flow(entries):
+        return wanted
+    point = point_at(entries, wanted.location)
+    if point.snapshot is None:
+        names = ", ".join(sorted(wanted.patch))
+        raise InvalidRequest(
+            f"at {wanted.location!r} the flow is at its beginning, so there is no variable {names} to set; "
+            "start a new run with another payload instead"
+        )
+    definition = await definition_of(store, run, point.snapshot.ref)
+    snapshot = loaded(definition, point.snapshot)
+    snapshot.machine.edit_variables(dict(wanted.patch))
+    return ForkPoint(_kept_at(entries, point, wanted.location), {FLOW_LOCATION: snapshot.encoded()})
+
+
+def _kept_at(entries: Sequence[Entry], point: FlowPoint, location: str) -> str:
+    """Return the location of the kept snapshot, which means the same point even if the run moves on meanwhile."""
+    assert point.snapshot is not None
+    kept = f"{TURN_PREFIX}{point.snapshot.attempts}"
+    is_kept = any(entry.location == kept and entry.since == point.since for entry in entries)
+    return kept if is_kept else location

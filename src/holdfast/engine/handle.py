@@ -28,14 +28,12 @@ from holdfast.core.location import check_name
 from holdfast.core.model import MessageToRun, Run
 from holdfast.core.questions import Details, ListMessages, RepliesTo
 from holdfast.core.states import RunState
-from holdfast.engine.capabilities import database_of
+from holdfast.engine.answers import End
 from holdfast.engine.controls import Controls
 from holdfast.engine.explain import explanation
-from holdfast.engine.facade import Facade, blocking
 from holdfast.engine.info import AuditInfo, EntryInfo, MessageInfo, RunInfo, entry_infos
-from holdfast.engine.private_loop import PrivateLoop
-from holdfast.engine.results import End
-from holdfast.engine.session import Session
+from holdfast.engine.private_loop import Facade, PrivateLoop, blocking
+from holdfast.engine.session import Session, database_of
 
 R = TypeVar("R")
 

@@ -1,19 +1,17 @@
-"""A private loop: an event loop in its own thread, which runs coroutines for threads that block.
-
-It knows nothing of runs or stores. The thread starts at the first call. It is a daemon thread, so it does not keep the
-process from ending.
-"""
+"""Blocking facades: call the methods of an asynchronous object on a private event loop in a thread of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
+from holdfast.engine.lists import AsyncList
 from holdfast.engine.session import INSTEAD, opened_elsewhere
 from holdfast.runner.asyncio_private import get_running_loop_or_none
 from holdfast.runner.loop import RunLoop
@@ -175,3 +173,74 @@ class _Life:
                 task.cancel()
             await asyncio.wait(calls)
         await self._on_end()
+
+
+PAGE = 100
+"""Number of items of a list that are fetched at once."""
+
+P = ParamSpec("P")
+
+
+class Facade:
+    """A blocking version of `target`, which runs on `loop`. Error messages call it `word`."""
+
+    def __init__(self, word: str, target: Any, loop: PrivateLoop) -> None:
+        self._word = word
+        self._target = target
+        self._loop = loop
+
+    def _call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the method `name` of the target and return its result."""
+        self._loop.check(f"{self._word}.{name}")
+        return self._loop.run(getattr(self._target, name)(*args, **kwargs))
+
+    def _each(self, name: str, /, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """Call the method `name` of the target and iterate over its items."""
+        self._loop.check(f"{self._word}.{name}")
+        source = getattr(self._target, name)(*args, **kwargs)
+
+        def each() -> Iterator[Any]:
+            while page := self._loop.run(_page(source)):
+                yield from page
+
+        return each()
+
+
+async def _page(source: AsyncIterator[T]) -> list[T]:
+    page: list[T] = []
+    async for one in source:
+        page.append(one)
+        if len(page) == PAGE:
+            break
+    return page
+
+
+def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """Make a method of a facade from a coroutine method of its target."""
+
+    @wraps(method)
+    def call(self: Facade, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        answer: T = self._call(method.__name__, *args, **kwargs)
+        return answer
+
+    return call
+
+
+def iterating(method: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> Callable[Concatenate[Any, P], Iterator[T]]:
+    """Make a method of a facade that returns an iterator, from a method that returns an async iterator."""
+
+    @wraps(method)
+    def call(self: Facade, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return self._each(method.__name__, *args, **kwargs)
+
+    return call
+
+
+def listing(method: Callable[Concatenate[Any, P], AsyncList[T]]) -> Callable[Concatenate[Any, P], list[T]]:
+    """Make a method of a facade that returns a list, from a method that returns a short `AsyncList`."""
+
+    @wraps(method)
+    def call(self: Facade, /, *args: P.args, **kwargs: P.kwargs) -> list[T]:
+        return list(self._each(method.__name__, *args, **kwargs))
+
+    return call

@@ -11,14 +11,14 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from holdfast.config.secret import scrubbed
 from holdfast.core.checkpoint import LeaseRequest
 from holdfast.core.clock import Micros
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.model import Lease
-from holdfast.core.ports import Store
+from holdfast.core.ports import Database, Store, Transfer
 from holdfast.core.signals import Signals
-from holdfast.engine.replies import Replies
-from holdfast.engine.results import Results
+from holdfast.engine.answers import Replies, Results
 from holdfast.runner.asyncio_private import get_running_loop_or_none
 from holdfast.runner.loop import RunLoop
 from holdfast.runner.registry import Registry
@@ -194,3 +194,31 @@ def opened_elsewhere(what: str, pid: int) -> StoreUnavailable:
         f"{what} was opened in another process (pid {pid}), and a fork does not inherit its threads; "
         "close it before the fork, or create a new one after the fork"
     )
+
+
+_INSTEAD = {
+    "connection": "use your own connection to another database, in a step that passes on its idempotency key",
+    "start_in": "commit your rows first, then call hf.start with a key, which is safe to repeat",
+    "send_in": "commit your rows first, then call run.send with an id, which is safe to repeat",
+    "emit_in": "commit your rows first, then call hf.emit",
+}
+"""What to do on a store without a database, by call."""
+
+
+def database_of(session: Session, what: str) -> Database:
+    """Return the database of a store. Raises `InvalidRequest` with the call `what` if the store has none."""
+    if (database := session.store.database) is None:
+        raise InvalidRequest(
+            f"hf.{what}: {scrubbed(session.url)} cannot hold your tables, so it cannot commit your rows and runs "
+            f"together; use sqlite:///file.db or postgresql://…, or {_INSTEAD[what]}"
+        )
+    return database
+
+
+def transfer_of(store: Store, what: str) -> Transfer:
+    """Return the transfer capability of a store. Raises `InvalidRequest` with the call `what` if it has none."""
+    if (transfer := store.transfer) is None:
+        raise InvalidRequest(
+            f"hf.{what}: {type(store).__name__} cannot export or import runs; it offers no `transfer` capability"
+        )
+    return transfer

@@ -20,9 +20,8 @@ from holdfast.core.signals import Signal
 from holdfast.core.start_options import StartOptions, check_names, intent_fields
 from holdfast.core.startable import Call
 from holdfast.core.states import RunState
-from holdfast.engine.capabilities import database_of
 from holdfast.engine.handle import RunHandle
-from holdfast.engine.session import LocalWorker, SessionPart
+from holdfast.engine.session import LocalWorker, SessionPart, database_of
 
 
 class Starter(SessionPart):

@@ -15,23 +15,13 @@ from typing import Any, Self, TypeVar, TypeVarTuple, Unpack, overload
 from holdfast.core.start_options import StartOptions
 from holdfast.core.startable import Call, Startable
 from holdfast.engine.check import RunCheck
-from holdfast.engine.export import Export, ProgressCallback
-from holdfast.engine.facade import Facade
+from holdfast.engine.controls import SyncSelection
 from holdfast.engine.handle import SyncRunHandle
-from holdfast.engine.importing import ImportReport, Lines
 from holdfast.engine.info import RunInfo
-from holdfast.engine.private_loop import PrivateLoop
-from holdfast.engine.queries import Filter
-from holdfast.engine.selection import SyncSelection
-from holdfast.engine.sync_namespaces import (
-    SyncDeadLetters,
-    SyncFlows,
-    SyncSchedules,
-    SyncTopics,
-    SyncTypes,
-    SyncWorkers,
-)
-from holdfast.engine.transfers import TIMEOUT_SECONDS
+from holdfast.engine.lists import Filter
+from holdfast.engine.namespaces import DeadLetters, Flows, Schedules, Topics, Types, Workers
+from holdfast.engine.private_loop import Facade, PrivateLoop, blocking, iterating, listing
+from holdfast.engine.transfers import TIMEOUT_SECONDS, Export, ImportReport, Lines, ProgressCallback
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
@@ -296,3 +286,57 @@ class SyncExport(Facade):
 
 def _read(many: Any) -> Any:
     return list(many) if isinstance(many, Iterator) else many
+
+
+class SyncSchedules(Facade):
+    """`hf.sync.schedules`: create, change, list and control the schedules that start runs over time."""
+
+    put = blocking(Schedules.put)
+    get = blocking(Schedules.get)
+    next = blocking(Schedules.next)
+    pause = blocking(Schedules.pause)
+    resume = blocking(Schedules.resume)
+    remove = blocking(Schedules.remove)
+    list = iterating(Schedules.list)
+
+    def trigger(self, name: str) -> SyncRunHandle[Any]:
+        """Start a run of a schedule now, even if it is paused. Its next times do not change."""
+        return SyncRunHandle(self._call("trigger", name), self._loop)
+
+
+class SyncFlows(Facade):
+    """`hf.sync.flows`: register, list and read flows."""
+
+    register = blocking(Flows.register)
+    list = listing(Flows.list)
+    get = blocking(Flows.get)
+
+
+class SyncTopics(Facade):
+    """`hf.sync.topics`: set and list how events are delivered and kept."""
+
+    set = blocking(Topics.set)
+    list = listing(Topics.list)
+
+
+class SyncTypes(Facade):
+    """`hf.sync.types`: limit, enable, disable and list types of runs."""
+
+    set = blocking(Types.set)
+    enable = blocking(Types.enable)
+    disable = blocking(Types.disable)
+    list = listing(Types.list)
+
+
+class SyncDeadLetters(Facade):
+    """`hf.sync.dead_letters`: list, replay and purge events and messages that could not be delivered."""
+
+    replay = blocking(DeadLetters.replay)
+    purge = blocking(DeadLetters.purge)
+    list = iterating(DeadLetters.list)
+
+
+class SyncWorkers(Facade):
+    """`hf.sync.workers`: list the workers of all processes."""
+
+    list = listing(Workers.list)

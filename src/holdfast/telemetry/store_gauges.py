@@ -15,7 +15,7 @@ from holdfast.core.clock import SECOND
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ports import Store
 from holdfast.core.questions import CountReady, CountRuns
-from holdfast.engine.liveness import alive, is_handled
+from holdfast.engine.explain import alive, is_handled
 from holdfast.telemetry.definitions import QUEUE_AGE, QUEUE_DEPTH, RUNS, STORE_UP, UNHANDLED
 from holdfast.telemetry.prometheus import Sample
 

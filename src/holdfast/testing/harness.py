@@ -22,9 +22,8 @@ from holdfast.core.clock import instant, micros, moment
 from holdfast.core.errors import HoldfastError, InvalidRequest
 from holdfast.core.ports import Pruned, Store
 from holdfast.core.states import RunState
-from holdfast.engine.flows import Flows, RegisteredFlowInfo
-from holdfast.engine.replies import Replies
-from holdfast.engine.results import End, Results
+from holdfast.engine.answers import End, Replies, Results
+from holdfast.engine.namespaces import Flows, RegisteredFlowInfo
 from holdfast.runner.operation import StepCall
 from holdfast.runner.registry import Registry
 from holdfast.stores.memory import MemoryStore

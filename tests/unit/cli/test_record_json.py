@@ -11,8 +11,7 @@ from holdfast.core.model import Arrival, Rate, Schedule, Topic, TypeRule, WaitKi
 from holdfast.core.ports import Finding, Pruned, SchemaStatus
 from holdfast.core.states import RunState
 from holdfast.core.wire import as_json
-from holdfast.engine.info import MessageInfo, WaitInfo
-from holdfast.engine.store_info import ScheduleInfo, TopicInfo, TypeInfo, WorkerInfo
+from holdfast.engine.info import MessageInfo, ScheduleInfo, TopicInfo, TypeInfo, WaitInfo, WorkerInfo
 from holdfast.typing import AuditInfo
 from tests.unit.cli.test_timeline import ZERO, entry, run, snapshot
 

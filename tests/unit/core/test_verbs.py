@@ -14,8 +14,8 @@ from holdfast.core.commands import AnyCommand, Control, DropMessage, Fork
 from holdfast.core.signals import SIGNALS
 from holdfast.core.states import ENDS, RunState
 from holdfast.core.verbs import VERBS, Verb
+from holdfast.engine.controls import BulkVerbs, Selection, SyncSelection
 from holdfast.engine.handle import RunHandle, SyncRunHandle
-from holdfast.engine.selection import BulkVerbs, Selection, SyncSelection
 
 ONE_RUN_ONLY = {Fork, DropMessage}
 """Controls that have no verb: they make something new of one run, or change something inside it."""

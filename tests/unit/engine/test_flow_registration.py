@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.engine import flows
+from holdfast.engine import namespaces
 from holdfast.flows.compiler import compile_flow
 
 
@@ -20,7 +20,7 @@ async def test_only_a_long_text_is_compiled_in_a_thread(monkeypatch: pytest.Monk
         threads.append(threading.current_thread())
         return compile_flow(source)
 
-    monkeypatch.setattr(flows, "compile_flow", compiled)
+    monkeypatch.setattr(namespaces, "compile_flow", compiled)
     async with Holdfast("memory://") as hf:
         await hf.flows.register("async def main(n=0):\n" + "    n += 1\n" * statements, type="flow.v1")
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 from holdfast.core.model import Reply
 from holdfast.core.ports import Store
 from holdfast.core.questions import Awaited, RepliesTo
-from holdfast.engine.replies import Replies
+from holdfast.engine.answers import Replies
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.contract.arrange import an_id, checkpoint_for, held, succeed, write

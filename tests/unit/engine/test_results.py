@@ -16,7 +16,7 @@ from holdfast.core.hint import Hint
 from holdfast.core.model import Intent
 from holdfast.core.questions import Awaited, EndsOf
 from holdfast.core.states import RunState
-from holdfast.engine.results import Results
+from holdfast.engine.answers import Results
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import transitions
 from holdfast.testing.patience import guarded

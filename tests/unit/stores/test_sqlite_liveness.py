@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.core.clock import SECOND
 from holdfast.core.commands import RetireWorker
-from holdfast.engine.liveness import is_alive
+from holdfast.engine.explain import is_alive
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite.liveness import PROBE_SECONDS, WorkerLocks, is_free, lock_path
 from holdfast.testing.contract import SettableClock

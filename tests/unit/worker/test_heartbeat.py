@@ -15,7 +15,7 @@ from holdfast.core.checkpoint import Verdicts
 from holdfast.core.clock import SECOND, Micros, SystemClock
 from holdfast.core.model import Holding, WorkerRecord
 from holdfast.core.ports import Store
-from holdfast.engine.liveness import DEAD_AFTER
+from holdfast.engine.explain import DEAD_AFTER
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.contract.arrange import OTHER_WORKER, claim
 from holdfast.testing.contract.clock import SettableClock

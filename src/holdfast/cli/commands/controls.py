@@ -30,10 +30,9 @@ from holdfast.core.flow_revision import is_flow
 from holdfast.core.model import Entry
 from holdfast.core.states import RunState
 from holdfast.core.verbs import VERBS, Verb
-from holdfast.engine.flow_patch import ForkPoint, patched_point
-from holdfast.engine.planned_rewind import planned_rewind, read_run
-from holdfast.engine.queries import Filter
-from holdfast.engine.selection import Selection, SelectionReport
+from holdfast.engine.controls import Selection, SelectionReport, planned_rewind, read_run
+from holdfast.engine.flow_view import ForkPoint, patched_point
+from holdfast.engine.lists import Filter
 
 _SHOWN = 10
 _REWIND = VERBS["rewind"]

@@ -26,7 +26,7 @@ from holdfast.cli.times import ago, spoken, stamp
 from holdfast.cli.view import error_lines, numbered
 from holdfast.core.clock import SECOND, Micros, SystemClock, moment
 from holdfast.core.errors import FlowRefused
-from holdfast.engine.flows import VERSION_SHOWN, FlowInfo
+from holdfast.engine.namespaces import VERSION_SHOWN, FlowInfo
 from holdfast.flows.compiler import compile_flow
 from holdfast.flows.play import Played, PlayedArrival, StubError, StubSequence, play
 from holdfast.flows.program import Program

@@ -26,8 +26,8 @@ from holdfast.core.ids import new_id
 from holdfast.core.questions import ListTypes
 from holdfast.core.start_options import StartOptions
 from holdfast.core.suggestion import nearest
+from holdfast.engine.explain import alive, is_handled
 from holdfast.engine.handle import RunHandle
-from holdfast.engine.liveness import alive, is_handled
 
 _payload_argument = click.argument("payload", nargs=-1)
 

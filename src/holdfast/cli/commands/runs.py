@@ -27,7 +27,7 @@ from holdfast.core.audit import BY
 from holdfast.core.model import EntryKind
 from holdfast.core.states import RunState
 from holdfast.engine.info import AuditInfo, EntryInfo, MessageInfo, RunInfo
-from holdfast.engine.queries import Filter
+from holdfast.engine.lists import Filter
 
 _WATCH_SECONDS = 1.0
 _KEY_LIMIT = 24

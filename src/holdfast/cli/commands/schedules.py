@@ -20,7 +20,7 @@ from holdfast.cli.times import ago, spoken, stamp
 from holdfast.core.model import DEFAULT_PRIORITY
 from holdfast.core.schedules import ScheduleOptions
 from holdfast.core.wire import plain_form
-from holdfast.engine.store_info import ScheduleInfo
+from holdfast.engine.info import ScheduleInfo
 
 _name_argument = click.argument("name")
 

@@ -25,10 +25,10 @@ from holdfast.core.ports import Finding, Pruned, SchemaStatus, Store
 from holdfast.core.questions import CountRuns, FindOrphans, ListDueSchedules, ListTypes, Query
 from holdfast.core.states import LIVE, RunState
 from holdfast.core.wire import plain_form
+from holdfast.engine.explain import alive as alive_among
+from holdfast.engine.explain import is_handled, unhandled
 from holdfast.engine.info import RunInfo
-from holdfast.engine.liveness import alive as alive_among
-from holdfast.engine.liveness import is_handled, unhandled
-from holdfast.engine.paging import run_pages
+from holdfast.engine.lists import run_pages
 from holdfast.stores import migrations
 from holdfast.worker.pruner import bites
 

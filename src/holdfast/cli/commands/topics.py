@@ -16,7 +16,7 @@ from holdfast.cli.option import LENGTH, combined, yes_option
 from holdfast.cli.output import Cell, Output, Table, cleaned, preview
 from holdfast.cli.session import actor, in_session, store_now
 from holdfast.cli.times import ago, spoken
-from holdfast.engine.store_info import DeadLetterInfo
+from holdfast.engine.info import DeadLetterInfo
 
 
 @group("topics")

@@ -23,9 +23,8 @@ from holdfast.cli.option import LENGTH
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.session import actor, find_run, in_session
 from holdfast.config.secret import scrubbed
-from holdfast.engine.export import Export
-from holdfast.engine.importing import FileSummary, ImportReport, summary_of
-from holdfast.engine.queries import Filter
+from holdfast.engine.lists import Filter
+from holdfast.engine.transfers import Export, FileSummary, ImportReport, summary_of
 
 _SHOWN = 10
 _REFRESH_SECONDS = 0.2

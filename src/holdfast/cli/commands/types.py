@@ -18,7 +18,7 @@ from holdfast.cli.view import step_lines
 from holdfast.core.intent import matches_type
 from holdfast.core.length import parse_length
 from holdfast.core.wire import plain_form
-from holdfast.engine.store_info import TypeInfo, WorkerInfo
+from holdfast.engine.info import TypeInfo, WorkerInfo
 
 NONE = "none"
 """The word that removes a limit."""

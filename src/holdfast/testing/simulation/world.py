@@ -17,7 +17,7 @@ from typing import Any
 from holdfast.app import Holdfast, session_of
 from holdfast.core import ids
 from holdfast.core.clock import SECOND
-from holdfast.engine.results import Results
+from holdfast.engine.answers import Results
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.simulation.adversity import Adversity, Blow
 from holdfast.testing.simulation.clock import StoreClock

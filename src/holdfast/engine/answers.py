@@ -1,6 +1,6 @@
-"""Polling: waits for many callers until the store has an answer.
+"""Answers: waits of many callers for the ends of runs and for replies.
 
-Hints make it fast, and a slow poll makes it reliable. After a hint, the poller reads only the keys that the hint names.
+Hints make it fast, and a slow poll makes it reliable. After a hint, a poller reads only the keys that the hint names.
 With thousands of waiters, a read of all keys for each hint would cost more than the work they wait for.
 """
 
@@ -10,14 +10,21 @@ import asyncio
 import logging
 import math
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Generic, TypeVar
 
-from holdfast.core.errors import StoreUnavailable
+import msgspec
+
+from holdfast.core.checkpoint import Finish
+from holdfast.core.errors import ErrorRecord, StoreUnavailable
 from holdfast.core.hint import Hint
+from holdfast.core.model import Run
 from holdfast.core.outage import Outage
 from holdfast.core.ports import Store
+from holdfast.core.questions import EndsOf, RepliesTo
+from holdfast.core.states import RunState
 
 POLL_SECONDS = 1.0
 
@@ -150,3 +157,88 @@ class Poller(Generic[K, V]):
                     waiter.set_exception(error)
         self._poll_at = min(self._poll_at, self._loop.time() + self._poll_seconds)
         self._set_timer()
+
+
+_SOON_SECONDS = 0.005
+_REMEMBERED = 1_000
+_REMEMBERED_BYTES = 64 * 1024
+
+
+class End(msgspec.Struct, frozen=True):
+    """The end of a run: its state, and its result or error."""
+
+    state: RunState
+    result: str | None
+    error: ErrorRecord | None
+
+    @classmethod
+    def of(cls, ended: Run | Finish) -> End:
+        return cls(RunState(ended.state), ended.result, ended.error)
+
+
+class Results(Poller[str, End]):
+    """All waiters of this process for ends of runs."""
+
+    awaited = "results"
+
+    def __init__(self, store: Store, *, poll_seconds: float = POLL_SECONDS) -> None:
+        self._recent: OrderedDict[str, End] = OrderedDict()
+        super().__init__(store, poll_seconds=poll_seconds)
+
+    def note(self, run_id: str, finish: Finish) -> None:
+        """Note that a run has ended in this process and that its end is committed."""
+        end = End.of(finish)
+        self._resolve(run_id, end)
+        if len(end.result or "") <= _REMEMBERED_BYTES:
+            self._recent[run_id] = end
+            if len(self._recent) > _REMEMBERED:
+                self._recent.popitem(last=False)
+
+    async def wait(self, run_id: str, *, is_fresh: bool = False) -> End:
+        """Wait for the end of a run. `is_fresh` means that it was just started here, so `note` likely comes soon."""
+        if (known := self._recent.get(run_id)) is not None:
+            return known
+        return await self._await(run_id, _SOON_SECONDS if is_fresh else 0)
+
+    def forget(self, run_id: str) -> None:
+        """Forget the end of a run that was reopened."""
+        self._recent.pop(run_id, None)
+
+    def _hear(self, hint: Hint) -> None:
+        if hint.is_elsewhere or hint.is_foreign:
+            self._recent.clear()  # another process may have reopened runs that ended here
+        if hint.is_elsewhere:
+            self._look_for_all()
+        elif ended := [run_id for run_id in hint.ended if run_id in self._waiters]:
+            # `note` has most likely resolved a run of this process by then, without a read.
+            self._look_for(ended, 0 if hint.is_foreign else _SOON_SECONDS)
+
+    async def _look(self, keys: Sequence[str]) -> None:
+        for run in await self._store.changes(EndsOf(run_ids=keys)):
+            self._resolve(run.id, End.of(run))
+
+
+class Replies(Poller[tuple[str, str], str | None]):
+    """All waiters of this process for replies, by run and message."""
+
+    awaited = "replies"
+
+    async def wait(self, run_id: str, message_id: str) -> str | None:
+        """Wait for the reply and return it. None if the run ends without one."""
+        return await self._await((run_id, message_id), 0)
+
+    def _hear(self, hint: Hint) -> None:
+        if hint.is_elsewhere:
+            self._look_for_all()
+        elif pairs := [pair for pair in self._waiters if pair[0] in hint.replied or pair[0] in hint.ended]:
+            self._look_for(pairs, 0)
+
+    async def _look(self, keys: Sequence[tuple[str, str]]) -> None:
+        # Read the ends first: the second read then finds every reply of a run that had ended by the first.
+        ended = {run.id for run in await self._store.changes(EndsOf(run_ids=list({run_id for run_id, _ in keys})))}
+        replies = await self._store.changes(RepliesTo(messages=keys))
+        for pair in keys:
+            run_id, message_id = pair
+            reply = replies.get(run_id, {}).get(message_id)
+            if reply is not None or run_id in ended:
+                self._resolve(pair, reply)
