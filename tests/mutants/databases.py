@@ -14,20 +14,6 @@ _LOAD_SQL = "stores/postgres/functions/load.sql"
 
 SQLITE = (
     Mutant(
-        name="sqlite-checkpoint-without-fence",
-        breaks="a worker that lost its lease records nothing",
-        edits=(
-            Edit(
-                "stores/sqlite/checkpoints.py",
-                '    if run is None or verdict != "apply":\n'
-                "        return refused(transaction, checkpoint, verdict)\n"
-                "    for entry in",
-                '    if run is None:\n        return refused(transaction, checkpoint, "lost")\n    for entry in',
-            ),
-        ),
-        caught_by=(Catch("model on SQLite"),),
-    ),
-    Mutant(
         name="sqlite-entry-overwritten",
         breaks="one result for each location, which never changes",
         edits=(

@@ -7,7 +7,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 
@@ -19,9 +18,8 @@ from holdfast.core.commands import Sent
 from holdfast.core.errors import Fatal, InvalidRequest
 from holdfast.core.model import Entry, Event, Intent, MessageToRun
 from holdfast.core.ports import Transacted, Transaction
-from holdfast.stores.operations import arrivals, starts
-from holdfast.stores.operations.checkpoints import record
-from holdfast.stores.sqlite import checkpoints, schema
+from holdfast.stores.operations import arrivals, checkpoints, starts
+from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.connections import (
     TransactionEnded,
     is_of_file,
@@ -32,7 +30,7 @@ from holdfast.stores.sqlite.connections import (
 from holdfast.stores.sqlite.files import Files
 from holdfast.stores.sqlite.hints import mark
 from holdfast.stores.sqlite.transaction import Transaction as Unit
-from holdfast.stores.sqlite.writer import WriteLock, Writer
+from holdfast.stores.sqlite.writer import WriteLock, Writer, check_not_writing, writing_here
 
 
 class SqliteDatabase:
@@ -53,7 +51,7 @@ class SqliteDatabase:
             # The rollback also undid the checkpoint, which is valid: write it again, without the transaction.
             error = Fatal(str(ended))
             error.__cause__ = ended
-        answer = await writer.run(lambda unit: checkpoints.write(unit, [checkpoint]))
+        answer = await writer.run(lambda unit: checkpoints.write(unit, [checkpoint], unit.now()))
         return Transacted(verdict=answer.verdicts[0], now=answer.now, error=error)
 
     # Outside of runs
@@ -95,7 +93,7 @@ class SqliteDatabase:
     def _transaction(self, connection: apsw.Connection) -> Iterator[apsw.Connection]:
         with self._translating():
             connection.execute("begin immediate")
-        with _writing_here(self._files.database):
+        with writing_here(self._files.database):
             try:
                 with guard_of(connection, InvalidRequest, may_read=True).on():
                     yield connection
@@ -173,30 +171,6 @@ class SqliteDatabase:
             raise unavailable(self._files.database, error) from error
 
 
-# The file whose write lock this task or thread holds, so that it never waits for itself.
-_WRITING: ContextVar[list[Path]] = ContextVar("holdfast_writing")
-
-
-@contextmanager
-def _writing_here(path: Path) -> Iterator[None]:
-    mine = [path]
-    token = _WRITING.set(mine)
-    try:
-        yield
-    finally:
-        mine.clear()  # tasks started in the block have a copy of the variable, which refers to the same list
-        _WRITING.reset(token)
-
-
-def check_not_writing(path: Path) -> None:
-    """Raise if the caller itself holds the write lock, because waiting for it would never end."""
-    if path in _WRITING.get([]):
-        raise InvalidRequest(
-            f"inside `with hf.connection()` no other connection can write to {path}, not even holdfast's: leave the "
-            "block first, or use hf.start_in, hf.send_in or hf.emit_in(connection, …)"
-        )
-
-
 # Inside of runs
 
 
@@ -211,7 +185,7 @@ def _transact(unit: Unit, checkpoint: Checkpoint, location: str, transaction: Tr
     The checkpoint's fence covers the transaction too: no other process can write before this commit.
     """
     now = unit.now()
-    (verdict,) = checkpoints.write(unit, [checkpoint]).verdicts
+    (verdict,) = checkpoints.write(unit, [checkpoint], now).verdicts
     if verdict.is_lost or not verdict.is_held:
         return Transacted(verdict=verdict, now=now)
     recorded = unit.histories.entry(checkpoint.run_id, location)
@@ -219,7 +193,7 @@ def _transact(unit: Unit, checkpoint: Checkpoint, location: str, transaction: Tr
         return Transacted(verdict=verdict, now=now, entry=recorded)
     entry, error = _carried_out(unit.connection, transaction, now)
     if entry is not None:
-        record(unit, checkpoint.run_id, checkpoint.token, entry, now)
+        checkpoints.record(unit, checkpoint.run_id, checkpoint.token, entry, now)
     return Transacted(verdict=verdict, now=now, entry=entry, error=error)
 
 

@@ -133,21 +133,18 @@ class FileHints:
         """Post a hint about committed changes to other processes. The caller must hold the write lock."""
         self._file.post(hint)
 
-    def seconds_to_poll(self) -> float | None:
-        """Return the seconds until the next poll, or None if there are no listeners."""
+    def seconds_to_poll(self, *, is_requested: bool = False) -> float | None:
+        """Return the seconds until the next poll, or None if there are no listeners.
+
+        After a request it is soon, but not at once after the last one: a burst of requests leads to few polls.
+        """
         if not self.listeners:
             return None
+        self._is_poll_requested |= is_requested
         apart = _SLOW_POLL_SECONDS if self._is_watching else self._delay
         if self._is_poll_requested:
             apart = _POLLS_APART_SECONDS
         return max(0.0, self._polled_at + apart - time.monotonic())
-
-    def is_poll_due(self, *, is_requested: bool) -> bool:
-        """Return True if the writer should poll now. A burst of requests leads to few polls."""
-        if not self.listeners:
-            return False
-        self._is_poll_requested |= is_requested
-        return self.seconds_to_poll() == 0.0
 
     def start_from(self, connection: apsw.Connection) -> None:
         """Start from the `data_version` of a new connection: the number has meaning only within one connection."""

@@ -67,7 +67,7 @@ class WorkerLocks:
             os.close(file)
 
     def release_all(self) -> None:
-        self._let_go_of_dead()
+        self._release_dead()
         for worker_id in self._retiring & self._own.keys():
             os.close(self._own.pop(worker_id))
         for worker_id in list(self._own):
@@ -95,7 +95,7 @@ class WorkerLocks:
         if now - self._probed_at < PROBE_SECONDS:
             return []
         self._probed_at = now
-        self._let_go_of_dead()
+        self._release_dead()
         for worker_id in suspects():
             if worker_id in self._own:
                 continue
@@ -109,7 +109,7 @@ class WorkerLocks:
         self._path(worker_id).unlink(missing_ok=True)
         os.close(self._dead.pop(worker_id))
 
-    def _let_go_of_dead(self) -> None:
+    def _release_dead(self) -> None:
         for file in self._dead.values():
             os.close(file)
         self._dead.clear()

@@ -92,7 +92,7 @@ def reader(kind: type[V], fields: Sequence[str] | None = None, *, what: str = ""
 
 def writer(kind: type[msgspec.Struct], fields: Iterable[str] | None = None, given: str = "") -> Callable[..., Row]:
     """Return a function that encodes the fields of a value. The row begins with the `given` arguments before it."""
-    known: dict[str, Any] = {"json_of": json_of}
+    known: dict[str, Any] = {"encode": _encode}
     columns = columns_of(kind)
     values = [_encoded(columns[field], known) for field in (columns if fields is None else fields)]
     text = f"""
@@ -130,11 +130,11 @@ def _encoded(column: StoredColumn, known: dict[str, Any]) -> str:
     if not column.is_json:
         return value
     if column.is_required or column.field in NEVER_NULL:
-        return f"json_of({value})"
+        return f"encode({value}).decode()"
     if isinstance(column.default, dict | tuple):
-        return f"json_of({value}) if {value} else None"
+        return f"encode({value}).decode() if {value} else None"
     known[f"no_{column.field}"] = column.default
-    return f"None if {value} is no_{column.field} else json_of({value})"
+    return f"None if {value} is no_{column.field} else encode({value}).decode()"
 
 
 # Runs

@@ -25,10 +25,10 @@ from holdfast.core.questions import AnyQuestion, Awaited, Details, Listing, Quer
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.stores.migrations import Migrations
 from holdfast.stores.operations import commands, leases, pruning, starts, types
+from holdfast.stores.operations.checkpoints import write as write_checkpoints
 from holdfast.stores.sqlite import catalogue, checkup, claims, events, inboxes, limits, reads, schema
-from holdfast.stores.sqlite.checkpoints import write as write_checkpoints
 from holdfast.stores.sqlite.connections import unavailable
-from holdfast.stores.sqlite.database import SqliteDatabase, check_not_writing
+from holdfast.stores.sqlite.database import SqliteDatabase
 from holdfast.stores.sqlite.files import PRIVATE_MODE, Files
 from holdfast.stores.sqlite.hints import FileHints
 from holdfast.stores.sqlite.histories import facts, history
@@ -125,7 +125,7 @@ class SqliteStore:
             return await self._writer.run(lambda unit: claims.claim(unit, self._locks, request))
 
     def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> asyncio.Future[Verdicts]:
-        return self._writer.run(lambda unit: write_checkpoints(unit, checkpoints))
+        return self._writer.run(lambda unit: write_checkpoints(unit, checkpoints, unit.now()))
 
     def renew(self, worker: WorkerRecord, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
         def operation(unit: Transaction) -> Verdicts:
@@ -192,7 +192,7 @@ class SqliteStore:
 
     @property
     def database(self) -> SqliteDatabase:
-        return SqliteDatabase(self._files, self._clock, lambda: self._running()[0])
+        return SqliteDatabase(self._files, self._clock, lambda: self._writer)
 
     @property
     def transfer(self) -> SqliteTransfer:
@@ -210,7 +210,6 @@ class SqliteStore:
 
     @property
     def _writer(self) -> Writer:
-        check_not_writing(self._files.database)
         return self._running()[0]
 
     @property

@@ -15,8 +15,9 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from enum import Enum
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -25,7 +26,7 @@ from typing import Any, Generic, TypeVar
 import apsw
 
 from holdfast.core.clock import Clock
-from holdfast.core.errors import HoldfastError, StoreUnavailable
+from holdfast.core.errors import HoldfastError, InvalidRequest, StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.ports import Report
 from holdfast.stores.loops import call_on
@@ -82,6 +83,7 @@ class Writer:
         """The version of the data after the last commit here. If it has changed, another process has committed."""
         self._wal = Wal(files.wal)
         self._thread: threading.Thread | None = None
+        self._wait_seconds: float | None = 0.0
         self._is_stopped = False
         self._is_exiting = False
 
@@ -152,6 +154,7 @@ class Writer:
     def _check_running(self) -> None:
         if self._is_stopped:
             raise StoreUnavailable(f"the store {self._files.database} is closed; open it first")
+        check_not_writing(self._files.database)
 
     # In the thread
 
@@ -184,8 +187,10 @@ class Writer:
         self._care_for_wal()
         if _Signal.STOP in signals:
             return False
-        if self._hints.is_poll_due(is_requested=_Signal.POLL in signals):
+        self._wait_seconds = self._hints.seconds_to_poll(is_requested=_Signal.POLL in signals)
+        if self._wait_seconds == 0.0:
             self._poll()
+            self._wait_seconds = self._hints.seconds_to_poll()
         return True
 
     def _next_batch(self) -> tuple[list[Job[Transaction]], list[_Signal]]:
@@ -193,7 +198,7 @@ class Writer:
         jobs: list[Job[Transaction]] = []
         signals: list[_Signal] = []
         with suppress(Empty):
-            one = self._jobs.get(timeout=self._hints.seconds_to_poll())
+            one = self._jobs.get(timeout=self._wait_seconds)
             while True:
                 if isinstance(one, _Signal):
                     signals.append(one)
@@ -455,6 +460,30 @@ def _unanswered() -> StoreUnavailable:
 
 
 # The lock and the log
+
+
+# The file whose write lock this task or thread holds, so that it never waits for itself.
+_WRITING: ContextVar[list[Path]] = ContextVar("holdfast_writing")
+
+
+@contextmanager
+def writing_here(path: Path) -> Iterator[None]:
+    mine = [path]
+    token = _WRITING.set(mine)
+    try:
+        yield
+    finally:
+        mine.clear()  # tasks started in the block have a copy of the variable, which refers to the same list
+        _WRITING.reset(token)
+
+
+def check_not_writing(path: Path) -> None:
+    """Raise if the caller itself holds the write lock, because waiting for it would never end."""
+    if path in _WRITING.get([]):
+        raise InvalidRequest(
+            f"inside `with hf.connection()` no other connection can write to {path}, not even holdfast's: leave the "
+            "block first, or use hf.start_in, hf.send_in or hf.emit_in(connection, …)"
+        )
 
 
 class WriteLock:

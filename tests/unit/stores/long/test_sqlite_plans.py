@@ -13,7 +13,6 @@ from holdfast.core.questions import Query
 from holdfast.core.states import RunState
 from holdfast.stores.sqlite import (
     catalogue,
-    checkpoints,
     claims,
     events,
     histories,
@@ -21,15 +20,14 @@ from holdfast.stores.sqlite import (
     limits,
     pruning,
     reads,
-    runs,
     schema,
+    transaction,
     transfers,
 )
 from holdfast.stores.sqlite.connections import open_for_writing
 
 MODULES = (
     catalogue,
-    checkpoints,
     claims,
     events,
     histories,
@@ -37,7 +35,7 @@ MODULES = (
     limits,
     pruning,
     reads,
-    runs,
+    transaction,
     transfers,
 )
 
@@ -110,10 +108,10 @@ def test_a_claim_seeks_and_never_sorts(connection: apsw.Connection, name: str) -
 
 
 QUEUE_PLANS = {
-    "runs.IN_LINE": "wait_turn (topic=?)",
+    "transaction.IN_LINE": "wait_turn (topic=?)",
     "inboxes._EXCLUSIVE": "inbox_exclusive (run_id=?)",
-    "runs.FIRST_WAIT": "wait_slot (topic=?)",
-    "runs.FIRST_WAIT_AT_LEVEL": "wait_slot (topic=? AND after=?)",
+    "transaction.FIRST_WAIT": "wait_slot (topic=?)",
+    "transaction.FIRST_WAIT_AT_LEVEL": "wait_slot (topic=? AND after=?)",
     "events.PENDING": "event_pending (topic=?)",
     "pruning._NEW_EVENTS": "event_expiry (expires_at=?)",
     "pruning._EXPIRED": "event_expiry (expires_at<?)",
