@@ -3,24 +3,36 @@
 Expired rows are found by their age. Topics with too many events are searched among those that got an event since the
 last pruning; a number in `meta` marks how far that one came. A queue event becomes a dead letter only under the lock of
 its topic, so that no other transaction hands it to a run. Rows that others have locked are left for the next pruning.
+
+The shared operations decide which ended runs are removed. A run is removed in one transaction with all its rows. A run
+with more rows than one batch may remove is hidden first, so that it cannot be reopened, and then removed batch by
+batch. Only one pruner of a store removes runs at a time.
 """
+
+# ruff: noqa: S608 - statements are built from constants; values of users are always bound
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext, suppress
+from typing import Any, Self, cast
 
+import msgspec
 import psycopg
 from msgspec.structs import replace
 
+from holdfast.core import kinship
 from holdfast.core.clock import Micros
-from holdfast.core.model import EVENT_RETENTION, RECEIPT_RETENTION, DeadReason
+from holdfast.core.model import EVENT_RETENTION, RECEIPT_RETENTION, DeadReason, Entry, Run
 from holdfast.core.ports import Pruned
-from holdfast.core.retention import RUN_RETENTION
+from holdfast.core.retention import RUN_RETENTION, verdict
 from holdfast.core.topics import REPLY_RETENTION, TAKEN_RETENTION, topic_of
-from holdfast.stores.postgres import flows, purging, topics
+from holdfast.stores.operations import pruning as operations
+from holdfast.stores.operations.unit_of_work import OldRun, UnitOfWork
+from holdfast.stores.postgres import flows, topics
 from holdfast.stores.postgres.sql import qualified
+from holdfast.stores.postgres.unreadable import FAILURES
 
 LOOK_AHEAD = 100_000
 """Maximum number of events whose topics one pruning checks."""
@@ -40,22 +52,7 @@ _EXPIRED = """
             from {schema}.events
             where state in ('open', 'pending')
               and at <= %(now)s - %(shortest)s
-              and at <= %(now)s - coalesce(
-                  (
-                      select rules.retention
-                      from {schema}.topics as rules
-                      where rules.name = events.topic
-                  ),
-                  (
-                      select rules.retention
-                      from {schema}.topics as rules
-                      where right(rules.name, 1) = '*'
-                        and starts_with(events.topic, left(rules.name, -1))
-                      order by length(rules.name) desc
-                      limit 1
-                  ),
-                  %(usual)s
-              )
+              and at <= %(now)s - {schema}.retention_v1(events.topic)
             order by at, number
             limit %(limit)s
         )
@@ -211,6 +208,147 @@ _DROP_REPLIES = """
     ))
 """  # replies_age
 
+# Ended runs
+
+_MANY = ("entries", "audits", "receipts", "replies", "run_values")
+"""Tables in which a run may have many rows."""
+_PARTS = (*_MANY, "inbox", "waits")
+"""All tables with rows of runs."""
+
+# A batch touches a hundred scattered rows. Postgres would read a table of a few thousand rows from end to end for it.
+_PLANNING = """
+    select set_config('enable_seqscan', 'off', true),
+        set_config('enable_hashjoin', 'off', true),
+        set_config('enable_mergejoin', 'off', true)
+"""
+
+# The number of rows of a run. Counting stops once the room is exceeded.
+_SIZE = " + ".join(
+    f"(select count(*) from (select from {{schema}}.{table} where run_id = run.id limit %(room)s + 1) as few)"
+    for table in _MANY
+)  # by the primary keys, and audits_run
+
+# The entry of the parent that started the run says whether the parent awaits it.
+_ABOUT = f"""
+    select row_to_json(run)::text, row_to_json(entry)::text, {_SIZE}
+    from {{schema}}.runs_read as run
+    left join {{schema}}.entries_read as entry
+        on entry.run_id = run.parent_id and entry.location = run.parent_location
+    where run.id = any(%(ids)s::text[])
+"""  # by the primary keys
+
+_TYPES = """
+    with recursive ended (type) as (
+        (
+            select type
+            from {schema}.runs
+            where finished_at is not null
+              and purge_at is null
+            order by type
+            limit 1
+        )
+        union all
+        select (
+            select runs.type
+            from {schema}.runs
+            where runs.finished_at is not null
+              and runs.purge_at is null
+              and runs.type > ended.type
+            order by runs.type
+            limit 1
+        )
+        from ended
+        where ended.type is not null
+    )
+    select type
+    from ended
+    where type is not null
+"""  # runs_ended, from one type to the next
+
+_RETENTIONS = """
+    select name, retention
+    from {schema}.types
+    where retention is not null
+"""  # all of them: there are few types
+
+# First the runs with a purge time of their own, then the others by their end. So runs that were made together are
+# removed together, and their rows are on the same pages.
+_DUE = """
+    select id
+    from (
+        (
+            select 0 as turn, purge_at as at, id
+            from {schema}.runs
+            where purge_at <= %(now)s
+            order by purge_at, id
+            limit %(limit)s
+        )
+        union all
+        (
+            select 1, due.finished_at, due.id
+            from unnest(%(types)s::text[], %(until)s::bigint[]) as ended (type, until)
+            cross join lateral (
+                select runs.finished_at, runs.id
+                from {schema}.runs
+                where runs.type = ended.type
+                  and runs.finished_at <= ended.until
+                  and runs.finished_at is not null
+                  and runs.purge_at is null
+                order by runs.finished_at, runs.id
+                limit %(limit)s
+            ) as due
+            order by due.finished_at, due.id
+            limit %(limit)s
+        )
+    ) as due
+    order by turn, at, id
+    limit %(limit)s
+"""  # runs_purge, runs_ended
+
+# A run that was reopened meanwhile has another token.
+_LOCK = """
+    select run.id
+    from unnest(%(ids)s::text[], %(tokens)s::bigint[]) as chosen (id, token)
+    join {schema}.runs as run on run.id = chosen.id and run.token = chosen.token
+    where run.finished_at is not null
+    for update of run skip locked
+"""  # by the primary key
+
+_DEFER = """
+    update {schema}.runs
+    set purge_at = %s
+    where id = any(%s::text[])
+"""  # by the primary key
+
+_HIDE = """
+    update {schema}.runs
+    set deleted_at = coalesce(deleted_at, %(now)s),
+        purge_at = %(now)s,
+        key = null
+    where id = %(id)s
+"""  # by the primary key
+
+# The runs and all their rows: by the primary keys, and audits_run.
+_OF_RUNS = "of_{table} as (delete from {{schema}}.{table} where run_id = any(%(ids)s::text[]))"
+_DROP = f"""
+    with {", ".join(_OF_RUNS.format(table=table) for table in _PARTS)}
+    delete from {{schema}}.runs
+    where id = any(%(ids)s::text[])
+"""
+
+# Some rows of a run that has many.
+_DROPS_SOME = tuple(
+    f"delete from {{schema}}.{table} where ctid = any(array("
+    f"select ctid from {{schema}}.{table} where run_id = %s limit %s))"
+    for table in _MANY
+)
+
+_COUNTED_AT_ONCE = 1_000
+"""Number of runs that a dry run reads at once."""
+
+_run = msgspec.json.Decoder(Run)
+_entry = msgspec.json.Decoder(Entry)
+
 _Found = Sequence[tuple[int, str, str]]
 """Events: number, topic, state."""
 
@@ -233,8 +371,8 @@ def prune(
     if is_dry_run:
         with connection.transaction(force_rollback=True):
             removed = flows.prune(connection, schema, limit, retention, now)
-        return replace(pruned, runs=purging.count(connection, schema, retention, now), flows=removed)
-    runs, has_more = purging.purge(connection, schema, limit, retention, now)
+        return replace(pruned, runs=_Runs(connection, schema).count(retention, now), flows=removed)
+    runs, has_more = _purge(connection, schema, limit, retention, now)
     with connection.transaction():
         removed = flows.prune(connection, schema, limit, retention, now)
     return replace(pruned, runs=runs, flows=removed, has_more=pruned.has_more or has_more or removed == limit)
@@ -279,7 +417,6 @@ class _Pruning:
         values = {
             "now": self._now,
             "shortest": min([EVENT_RETENTION, *(topic.retention for topic in known)]),
-            "usual": EVENT_RETENTION,
             "taken_until": self._now - TAKEN_RETENTION,
             "limit": self._left,
         }
@@ -331,3 +468,103 @@ class _Pruning:
 
     def _all(self, statement: str, values: Any = None) -> list[Any]:
         return self._connection.execute(qualified(statement, self._schema), values).fetchall()
+
+
+def _purge(
+    connection: psycopg.Connection[Any], schema: str, limit: int, usual: Micros, now: Micros
+) -> tuple[dict[str, int], bool]:
+    """Remove the first ended runs that are due. Return their number by type, and True if more are due.
+
+    `usual` is the retention of runs whose type has none.
+    """
+    with connection.transaction():
+        if not topics.try_turn(connection, schema, topics.PURGING):
+            return {}, False  # the pruner that has the turn goes on until nothing is left
+        connection.execute(_PLANNING)
+        runs = _Runs(connection, schema)
+        gone, has_more = operations.purge(cast("UnitOfWork", runs), limit, usual, now)
+        runs.write_deferred()
+    return gone, has_more or runs.has_more
+
+
+class _Runs:
+    """Ended runs. To the shared operation it is the part of a unit of work that it needs."""
+
+    def __init__(self, connection: psycopg.Connection[Any], schema: str) -> None:
+        self._connection = connection
+        self._schema = schema
+        self._deferred: defaultdict[Micros | None, list[str]] = defaultdict(list)
+        self.has_more = False
+
+    @property
+    def housekeeping(self) -> Self:
+        return self
+
+    def ended_runs(self, limit: int, usual: Micros, room: int, now: Micros) -> list[OldRun]:
+        """Return those of the first due runs that are unchanged and that no other transaction has locked."""
+        ids, kept = self._due(limit, usual, now)
+        found = list(self._about(ids, room, kept)) if ids else []
+        locked = self._locked([one.run for one in found])
+        # If others have locked all of them, the pruner should come back later and not at once.
+        self.has_more = bool(locked) and len(ids) == limit
+        return [one for one in found if one.run.id in locked]
+
+    def count(self, usual: Micros, now: Micros) -> dict[str, int]:
+        """Return the number of all runs that are due, by type."""
+        ids, kept = self._due(None, usual, now)
+        due: Counter[str] = Counter()
+        for start in range(0, len(ids), _COUNTED_AT_ONCE):
+            for one in self._about(ids[start : start + _COUNTED_AT_ONCE], 0, kept):
+                run, is_kept = one.run, one.is_kept_for_parent
+                due[run.type] += verdict(run, retention=one.retention, is_kept_for_parent=is_kept, now=now) == "purge"
+        return {type: count for type, count in sorted(due.items()) if count}
+
+    def defer(self, run: Run) -> None:
+        self._deferred[run.purge_at].append(run.id)
+
+    def write_deferred(self) -> None:
+        """Write the times at which runs are checked again, those with one time together."""
+        for purge_at, ids in self._deferred.items():
+            self._do(_DEFER, (purge_at, ids))
+
+    def remove(self, runs: Sequence[Run]) -> None:
+        if runs:
+            self._do(_DROP, {"ids": sorted(run.id for run in runs)})
+
+    def remove_part(self, run: Run, room: int, now: Micros) -> None:
+        self._do(_HIDE, {"now": now, "id": run.id})
+        for statement in _DROPS_SOME:
+            if room > 0:
+                room -= self._do(statement, (run.id, room))
+
+    def _due(self, limit: int | None, usual: Micros, now: Micros) -> tuple[list[str], dict[str, Micros]]:
+        """Return the ids of the first runs that may be due, and the retention of each type."""
+        kept = defaultdict(lambda: usual, self._all(_RETENTIONS))
+        types = [type for (type,) in self._all(_TYPES)]
+        values = {"types": types, "until": [now - kept[type] for type in types], "now": now, "limit": limit}
+        return [id for (id,) in self._all(_DUE, values)], kept
+
+    def _about(self, ids: Sequence[str], room: int, kept: dict[str, Micros]) -> Iterator[OldRun]:
+        found = {}
+        for text, recorded, size in self._all(_ABOUT, {"ids": ids, "room": room}):
+            with suppress(*FAILURES):  # a run that cannot be decoded stays
+                run = _run.decode(text)
+                found[run.id] = OldRun(run, kept[run.type], _is_kept_for_parent(recorded, run), size)
+        return (found[id] for id in ids if id in found)
+
+    def _locked(self, runs: Sequence[Run]) -> set[str]:
+        values = {"ids": [run.id for run in runs], "tokens": [run.token for run in runs]}
+        return {id for (id,) in self._all(_LOCK, values)}
+
+    def _all(self, statement: str, values: Any = None) -> list[Any]:
+        return self._connection.execute(qualified(statement, self._schema), values).fetchall()
+
+    def _do(self, statement: str, values: Any) -> int:
+        return self._connection.execute(qualified(statement, self._schema), values).rowcount
+
+
+def _is_kept_for_parent(recorded: str | None, run: Run) -> bool:
+    try:
+        return recorded is not None and kinship.is_kept_for_parent(_entry.decode(recorded), run)
+    except FAILURES:  # it is checked again later
+        return True

@@ -10,7 +10,7 @@ from holdfast.core.clock import SECOND, Micros
 from holdfast.core.model import Run
 from holdfast.core.ports import Pruned
 from holdfast.core.retention import ROWS_PER_RUN, RUN_RETENTION
-from holdfast.stores.postgres import pruning, purging, topics
+from holdfast.stores.postgres import pruning, topics
 from tests.unit.stores.postgres.database import Place
 
 NOW = 100 * RUN_RETENTION
@@ -112,14 +112,14 @@ def test_runs_locked_by_others_are_left_for_the_next_time(place: Place) -> None:
 
 def test_a_run_that_was_reopened_since_it_was_found_is_kept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     a_run(place, "a")
-    done = purging._Purging._locked
+    lock = pruning._Runs._locked
 
-    def reopened(self: purging._Purging, runs: Sequence[Run]) -> list[str]:
+    def reopened(self: pruning._Runs, runs: Sequence[Run]) -> set[str]:
         with place.again() as other:
             other.execute("update {schema}.runs set token = token + 1, finished_at = null, state = 'pending'")
-        return done(self, runs)
+        return lock(self, runs)
 
-    monkeypatch.setattr(purging._Purging, "_locked", reopened)
+    monkeypatch.setattr(pruning._Runs, "_locked", reopened)
 
     assert prune(place).runs == {}
     assert ids(place) == ["a"]

@@ -13,7 +13,7 @@ from holdfast.core.clock import SECOND
 from holdfast.core.questions import Query
 from holdfast.core.states import RunState
 from holdfast.stores.held import Held
-from holdfast.stores.postgres import backlogs, claims, flows, listing, pruning, purging, reads, sql_requests
+from holdfast.stores.postgres import backlogs, claims, flows, listing, pruning, reads, sql_requests
 from holdfast.stores.postgres.checkpoints import Writing
 from holdfast.stores.postgres.scripts import run_script
 from holdfast.stores.postgres.sql import Calls, qualified
@@ -157,7 +157,7 @@ def rows_sorted(node: dict[str, Any]) -> Iterator[int]:
         yield from rows_sorted(part)
 
 
-AGES = {"now": 100, "shortest": 10, "usual": 10, "taken_until": 50, "limit": 20}
+AGES = {"now": 100, "shortest": 10, "taken_until": 50, "limit": 20}
 LOOKED_AT = {"topics": ["topic.1"], "kept": [10], "limit": 20}
 OF_TOPIC = {"topic": "topic.1", "after": 5, "limit": 10}
 
@@ -208,14 +208,16 @@ IDS = [f"{number:012x}" for number in range(1, 201)]
 
 DROPPED = ("runs_pkey", "entries_pkey", "audits_run", "receipts_pkey", "replies_pkey", "inbox_pkey", "waits_pkey")
 
+ENDED = {"types": ["type.1", "type.2"], "until": [2_000_990, 2_000_990]}
+
 PURGES: dict[str, tuple[str, Any, str]] = {
-    "runs at their instant": (purging._DUE, {"now": 3_001_000, "usual": 10, "limit": 20}, "runs_purge"),
-    "runs of types": (purging._DUE, {"now": 2_001_000, "usual": 10, "limit": 20}, "runs_ended"),
-    "about runs": (purging._ABOUT, {"ids": IDS, "room": 2_000, "usual": 10}, "runs_pkey"),
-    "runs to lock": (purging._LOCK, {"ids": IDS, "tokens": [1] * len(IDS)}, "runs_pkey"),
-    "runs for later": (purging._DEFER, (1, IDS), "runs_pkey"),
-    **{f"drop from {index}": (purging._DROP, {"ids": IDS}, index) for index in DROPPED},
-    **{drop: (drop, (IDS[0], 9), "audits_run" if "audits" in drop else "_pkey") for drop in purging._DROPS_SOME},
+    "runs at their instant": (pruning._DUE, {**ENDED, "now": 3_001_000, "limit": 20}, "runs_purge"),
+    "runs of types": (pruning._DUE, {**ENDED, "now": 2_001_000, "limit": 20}, "runs_ended"),
+    "about runs": (pruning._ABOUT, {"ids": IDS, "room": 2_000}, "runs_pkey"),
+    "runs to lock": (pruning._LOCK, {"ids": IDS, "tokens": [1] * len(IDS)}, "runs_pkey"),
+    "runs for later": (pruning._DEFER, (1, IDS), "runs_pkey"),
+    **{f"drop from {index}": (pruning._DROP, {"ids": IDS}, index) for index in DROPPED},
+    **{drop: (drop, (IDS[0], 9), "audits_run" if "audits" in drop else "_pkey") for drop in pruning._DROPS_SOME},
 }
 
 
@@ -224,7 +226,7 @@ def test_a_batch_of_runs_is_pruned_by_indexes(full: Place, name: str) -> None:
     text, values, index = PURGES[name]
 
     with full.connection.transaction(force_rollback=True):
-        full.execute(purging._PLANNING)
+        full.execute(pruning._PLANNING)
         found = plan(full, text, values)
 
     assert any(one.endswith(index) for one in indexes(found)), found
