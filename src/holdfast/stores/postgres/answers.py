@@ -6,7 +6,7 @@ from typing import TypeVar, assert_never, cast
 
 from holdfast.core import questions
 from holdfast.core.clock import Micros
-from holdfast.stores.postgres import backlogs, flows, leases, reads, schedules, topics
+from holdfast.stores.postgres import flows, leases, reads, schedules, topics
 from holdfast.stores.postgres.scripts import Connection, Script
 
 A = TypeVar("A")
@@ -34,9 +34,9 @@ def _answer(connection: Connection, schema: str, question: questions.AnyQuestion
         case questions.CountRuns():
             return reads.counts(connection, schema)
         case questions.CountReady():
-            return backlogs.backlog(connection, schema, at)
+            return reads.backlog(connection, schema, at)
         case questions.CountLeases():
-            return backlogs.held(connection, schema)
+            return reads.held(connection, schema)
         case questions.CountSlots():
             return reads.slots(connection, schema, question.type)
         case questions.FindOrphans():

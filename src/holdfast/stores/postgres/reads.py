@@ -1,7 +1,10 @@
 """Reads of runs, for the engine and for people. Nothing here writes, and each answer shows one instant.
 
-The views `…_read` return rows as the JSON of the values in `core.model`, which this module decodes.
+The views `…_read` return rows as the JSON of the values in `core.model`, which this module decodes. Lists of runs are
+read page by page, the newest first, each from an index in its own order. Values of users are always bound.
 """
+
+# ruff: noqa: S608 - statements are built from constants; values of users are always bound
 
 from __future__ import annotations
 
@@ -14,8 +17,9 @@ import psycopg
 
 from holdfast.core import limits
 from holdfast.core.audit import KEPT, ROUTINE
-from holdfast.core.model import Arrival, AuditFact, DeadLetter, Entry, Run, TypeRule, WorkerRecord
-from holdfast.core.questions import Details, ListDeadLetters, SlotUse, replies_by_run
+from holdfast.core.clock import Micros
+from holdfast.core.model import Arrival, AuditFact, Backlog, DeadLetter, Entry, Run, TypeRule, WorkerRecord
+from holdfast.core.questions import Details, ListDeadLetters, Query, SlotUse, replies_by_run
 from holdfast.core.rules import LIMIT_LOCATION
 from holdfast.core.states import RunState
 from holdfast.core.topics import FAMILY
@@ -23,7 +27,7 @@ from holdfast.core.unreadable import reason_of
 from holdfast.stores.postgres import unreadable
 from holdfast.stores.postgres.json_parts import items, members
 from holdfast.stores.postgres.scripts import Script
-from holdfast.stores.postgres.sql import qualified
+from holdfast.stores.postgres.sql import RANK, qualified
 
 _IDS_AT_ONCE = 5_000
 _STATES = frozenset(state.value for state in RunState)
@@ -58,7 +62,7 @@ _GET = f"""
     from {{schema}}.runs_read as run
     where run.id = %s
       and run.deleted_at is null
-"""  # noqa: S608 - built from constants; by the primary key
+"""  # by the primary key
 
 _FIND = """
     select id
@@ -209,6 +213,63 @@ _ORPHANS = """
     limit %s
 """  # reads every run
 
+# Runs that no worker holds are in lanes, one per type, priority and rank. Like a claim, the query skips through them.
+_BACKLOG = f"""
+    with recursive lanes (type, priority, rank) as (
+        (
+            select first.type, first.priority, {RANK} as rank
+            from {{schema}}.runs as first
+            where first.worker is null
+              and first.ready_at is not null
+            order by first.type, first.priority, {RANK}
+            limit 1
+        )
+        union all
+        select next.type, next.priority, next.rank
+        from lanes
+        cross join lateral (
+            select run.type, run.priority, {RANK} as rank
+            from {{schema}}.runs as run
+            where (run.type, run.priority, {RANK}) > (lanes.type, lanes.priority, lanes.rank)
+              and run.worker is null
+              and run.ready_at is not null
+            order by run.type, run.priority, {RANK}
+            limit 1
+        ) as next
+    ),
+    due (type, count, since) as (
+        select lanes.type, lane.count, lane.since
+        from lanes
+        cross join lateral (
+            select count(*), min(run.ready_at) as since
+            from {{schema}}.runs as run
+            where run.type = lanes.type
+              and run.priority = lanes.priority
+              and {RANK} = lanes.rank
+              and run.worker is null
+              and run.ready_at <= (select {{schema}}.instant({{schema}}.time_v1(%(at)s)))
+        ) as lane
+        union all
+        select run.type, count(*), min(run.ready_at)
+        from {{schema}}.runs as run
+        where run.worker is not null
+          and run.ready_at <= (select {{schema}}.instant({{schema}}.time_v1(%(at)s)))
+        group by run.type
+    )
+    select type, sum(count)::bigint, {{schema}}.micros(min(since))
+    from due
+    where count > 0
+    group by type
+    order by type
+"""  # runs_queue, runs_held
+
+_HELD = """
+    select worker, count(*)
+    from {schema}.runs
+    where worker is not null
+    group by worker
+"""  # runs_held
+
 _details = msgspec.json.Decoder(Details)
 _run = msgspec.json.Decoder(Run)
 _runs = msgspec.json.Decoder(list[Run])
@@ -345,6 +406,17 @@ def orphans(connection: psycopg.Connection[Any], schema: str, limit: int) -> lis
     return [run_id for (run_id,) in connection.execute(qualified(_ORPHANS, schema), (limit,))]
 
 
+def backlog(connection: psycopg.Connection[Any], schema: str, at: Micros | None) -> list[Backlog]:
+    """Count the runs that can be claimed now, by type. Without a time, the server's clock counts."""
+    found = connection.execute(qualified(_BACKLOG, schema), {"at": at})
+    return [Backlog(type=type, count=count, since=since) for type, count, since in found]
+
+
+def held(connection: psycopg.Connection[Any], schema: str) -> dict[str, int]:
+    """Return the number of runs that each worker holds."""
+    return dict(connection.execute(qualified(_HELD, schema)).fetchall())
+
+
 def _text_of(run_ids: Sequence[str]) -> str:
     """Return ids as JSON, because the driver is slow with an array of thousands."""
     return msgspec.json.encode(run_ids).decode()
@@ -353,3 +425,142 @@ def _text_of(run_ids: Sequence[str]) -> str:
 def _in_parts(values: Sequence[_T]) -> Iterator[list[_T]]:
     for start in range(0, len(values), _IDS_AT_ONCE):
         yield list(values[start : start + _IDS_AT_ONCE])
+
+
+# Lists of runs
+
+# States that few runs are in, each with the condition of a partial index: `runs_rare`, or `runs_held` for running runs.
+# Postgres uses such an index only if the statement itself implies the condition, so the states are part of the text.
+_RARE = (RunState.FAILED, RunState.CANCELLED, RunState.BLOCKED, RunState.PAUSED, RunState.ROLLING_BACK)
+_FEW = {state: f"run.state = '{state.value}'" for state in _RARE}
+_FEW[RunState.RUNNING] = "run.state = 'running' and run.worker is not null"
+
+_LAST_CHARACTER = "\U0010ffff"
+
+_OF_FAMILY = "run.type >= %(family)s and run.type < %(family_end)s"
+
+
+def list_runs(connection: psycopg.Connection[Any], schema: str, query: Query) -> list[Details]:
+    """Return one page of the runs that match a query."""
+    text, values = list_statement(query)
+    # Not prepared: the best plan depends on the values, above all on the limit.
+    return details(connection.execute(qualified(text, schema), values, prepare=False))
+
+
+def list_statement(query: Query) -> tuple[str, dict[str, object]]:
+    """Return the statement for a list, and its values."""
+    types, listed = _source(query)
+    text = f"""
+        with recursive {types} page as (
+            select listed.created_at, listed.id
+            from {listed}
+            order by listed.created_at desc, listed.id desc
+            limit %(limit)s
+        )
+        select {DETAILS}
+        from page
+        join {{schema}}.runs_read as run on run.id = page.id
+        order by page.created_at desc, page.id desc
+    """
+    return text, _values(query)
+
+
+def _source(query: Query) -> tuple[str, str]:
+    """Return the clause that lists the types (empty if not needed), and the source of the runs."""
+    conditions = list(_conditions(query))
+    if query.tags or query.key is not None or query.parent_id is not None or query.id_prefix is not None:
+        return "", f"({_newest(conditions)}) as listed"
+    if query.is_deleted:
+        return "", f"({_newest(conditions)}) as listed"
+    if query.states and query.states.issubset(_FEW):
+        each = [f"({_newest([_FEW[state], *conditions])})" for state in sorted(query.states)]
+        return "", f"({' union all '.join(each)}) as listed"
+    if query.type is not None and not query.type.endswith(".*"):
+        return "", f"({_newest(conditions)}) as listed"
+    of_type = _newest(["run.type = types.type", *conditions])
+    return f"{_all_types(query)},", f"types cross join lateral ({of_type}) as listed"
+
+
+def _newest(conditions: Sequence[str]) -> str:
+    """Return the query for the newest runs, in order: from `runs_listed` for one type, `runs_rare` for one state."""
+    return f"""
+        select run.created_at, run.id
+        from {{schema}}.runs as run
+        where {" and ".join(conditions)}
+        order by run.created_at desc, run.id desc
+        limit %(limit)s
+    """
+
+
+def _all_types(query: Query) -> str:
+    """Return the clause for all types, or those of a family. It skips from type to type in `runs_listed`.
+
+    An index of all runs by creation time would cost every start more than it saves here.
+    """
+    family = "true" if query.type is None else _OF_FAMILY
+    return f"""
+        types as (
+            (
+                select run.type
+                from {{schema}}.runs as run
+                where {family}
+                order by run.type
+                limit 1
+            )
+            union all
+            select (
+                select run.type
+                from {{schema}}.runs as run
+                where run.type > types.type
+                  and {family}
+                order by run.type
+                limit 1
+            )
+            from types
+            where types.type is not null
+        )
+    """
+
+
+def _conditions(query: Query) -> Iterator[str]:
+    """Yield the conditions of a query, in the order of the fields of `Query`."""
+    if query.states:
+        yield "run.state = any(%(states)s::text[])"
+    if query.type is not None:
+        yield _OF_FAMILY if query.type.endswith(".*") else "run.type = %(type)s"
+    if query.key is not None:
+        yield "run.key = %(key)s"
+    if query.tags:
+        yield "run.tags @> %(tags)s::jsonb"
+    if query.parent_id is not None:
+        yield "run.parent_id = %(parent_id)s"
+    if query.id_prefix is not None:
+        yield "run.id >= %(id_prefix)s and run.id < %(id_end)s"
+    if query.created_from is not None:
+        yield "run.created_at >= %(created_from)s"
+    if query.created_until is not None:
+        yield "run.created_at < %(created_until)s"
+    yield f"run.deleted_at is {'not ' if query.is_deleted else ''}null"
+    if query.before is not None:
+        yield "(run.created_at, run.id) < (%(before_created_at)s, %(before_id)s)"
+
+
+def _values(query: Query) -> dict[str, object]:
+    type = query.type or ""
+    before = query.before or (0, "")
+    return {
+        "states": sorted(query.states),
+        "type": type,
+        "family": type[:-1],
+        "family_end": type[:-2] + "/",  # the character after the dot
+        "key": query.key,
+        "tags": msgspec.json.encode(query.tags).decode(),
+        "parent_id": query.parent_id,
+        "id_prefix": query.id_prefix,
+        "id_end": f"{query.id_prefix}{_LAST_CHARACTER}",
+        "created_from": query.created_from,
+        "created_until": query.created_until,
+        "before_created_at": before[0],
+        "before_id": before[1],
+        "limit": query.limit,
+    }

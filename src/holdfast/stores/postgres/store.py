@@ -29,7 +29,6 @@ from holdfast.stores.postgres import (
     claims,
     commands,
     leases,
-    listing,
     pruning,
     reads,
     schema,
@@ -287,7 +286,7 @@ class PostgresStore:
         return await self._read(reads.get, run_id, key)
 
     async def list(self, query: Query) -> Sequence[Details]:
-        return await self._read(listing.list_runs, query)
+        return await self._read(reads.list_runs, query)
 
     async def history(self, run_id: str) -> Sequence[Entry]:
         return await self._read(reads.history, run_id)

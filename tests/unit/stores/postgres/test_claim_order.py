@@ -15,7 +15,7 @@ from holdfast.core.claim_order import SHARE, Shares, rank_of
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.model import Run
 from holdfast.stores.operations.leases import choose, queue_of
-from holdfast.stores.postgres import backlogs, claims
+from holdfast.stores.postgres import claims, reads
 from holdfast.stores.postgres.scripts import run_script
 from holdfast.stores.postgres.sql import Calls
 from holdfast.testing.contract.clock import START
@@ -140,7 +140,7 @@ def test_the_backlog_counts_every_lane(place: Place) -> None:
     rows = [a_row(chance, TYPES, (0, 100, 255)) for _ in range(300)]
     place.execute(INSERT, msgspec.json.encode(rows).decode())
 
-    found = {one.type: (one.count, one.since) for one in backlogs.backlog(place.connection, place.schema, NOW)}
+    found = {one.type: (one.count, one.since) for one in reads.backlog(place.connection, place.schema, NOW)}
 
     due = [run for run in runs_of(place) if rules.is_due(run, NOW)]
     counted = {type: [run.ready_at or 0 for run in due if run.type == type] for type in TYPES}

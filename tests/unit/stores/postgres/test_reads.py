@@ -23,7 +23,7 @@ from holdfast.core.model import (
 )
 from holdfast.core.questions import Details, ListDeadLetters, Query
 from holdfast.core.states import RunState
-from holdfast.stores.postgres import listing, reads
+from holdfast.stores.postgres import reads
 from tests.unit.stores.postgres.database import Place
 
 TYPES = ("shop", "shop.order", "shop.order.v1", "shop.orders", "Shop.order", "sho%", "ä")
@@ -132,7 +132,7 @@ def test_a_list_has_the_runs_a_query_admits_newest_first(place: Place, runs: lis
     for query in QUERIES:
         expected = [Details(run=run) for run in newest_first if query.admits(run)]
 
-        assert listing.list_runs(place.connection, place.schema, query) == expected[: query.limit], query
+        assert reads.list_runs(place.connection, place.schema, query) == expected[: query.limit], query
 
 
 PAGED = [Query(), Query(type="shop.*"), Query(states=frozenset({RunState.FAILED})), Query(tags={"a": "x"})]
@@ -140,10 +140,10 @@ PAGED = [Query(), Query(type="shop.*"), Query(states=frozenset({RunState.FAILED}
 
 def test_pages_are_the_list_in_parts(place: Place, runs: list[Run]) -> None:
     for query in PAGED:
-        whole = listing.list_runs(place.connection, place.schema, replace(query, limit=COUNT))
+        whole = reads.list_runs(place.connection, place.schema, replace(query, limit=COUNT))
         pages: list[Details] = []
         next_page = replace(query, limit=4)
-        while page := listing.list_runs(place.connection, place.schema, next_page):
+        while page := reads.list_runs(place.connection, place.schema, next_page):
             assert len(page) <= 4
             pages += page
             next_page = replace(next_page, before=(page[-1].run.created_at, page[-1].run.id))

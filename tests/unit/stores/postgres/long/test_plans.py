@@ -13,7 +13,7 @@ from holdfast.core.clock import SECOND
 from holdfast.core.questions import Query
 from holdfast.core.states import RunState
 from holdfast.stores.held import Held
-from holdfast.stores.postgres import backlogs, claims, flows, listing, pruning, reads, sql_requests
+from holdfast.stores.postgres import claims, flows, pruning, reads, sql_requests
 from holdfast.stores.postgres.checkpoints import Writing
 from holdfast.stores.postgres.scripts import run_script
 from holdfast.stores.postgres.sql import Calls, qualified
@@ -129,7 +129,7 @@ LISTS = {
 def test_a_list_is_read_from_its_index(full: Place, name: str) -> None:
     query, index = LISTS[name]
 
-    found = plan(full, *listing.statement(query))
+    found = plan(full, *reads.list_statement(query))
 
     assert index in indexes(found), found
     assert scans(found) == [], found
@@ -140,7 +140,7 @@ IN_ORDER = ["everything", "the next page", "a rare state", "a type", "a page of 
 
 @pytest.mark.parametrize("name", IN_ORDER)
 def test_a_list_sorts_only_the_rows_it_shows(full: Place, name: str) -> None:
-    text, values = listing.statement(LISTS[name][0])
+    text, values = reads.list_statement(LISTS[name][0])
 
     done = full.connection.execute(b"explain (analyze, costs off, format json) " + qualified(text, full.schema), values)
     (((told,),),) = done.fetchall()
@@ -333,8 +333,8 @@ def test_the_function_for_instants_is_inlined(full: Place) -> None:
 
 def test_a_query_of_the_backlog_reads_only_due_or_held_rows(full: Place) -> None:
     def look() -> None:
-        assert sum(one.count for one in backlogs.backlog(full.connection, full.schema, None)) == 10
-        assert backlogs.held(full.connection, full.schema) == {"w": 10}
+        assert sum(one.count for one in reads.backlog(full.connection, full.schema, None)) == 10
+        assert reads.held(full.connection, full.schema) == {"w": 10}
 
     scanned, rows = touched(full, look)
 
