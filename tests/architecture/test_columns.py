@@ -14,14 +14,14 @@ TABLES = ("schema.sql", "views.sql")
 # What a claim, a start, a suspension or a layout decides. A list by hand would add a file.
 DECIDING = {
     "first_claimed_at": {
-        "stores/kv/run_fields.py",
+        "stores/kv/names.py",
         "stores/postgres/functions/claims.sql",
         "stores/postgres/functions/starts.sql",
         "stores/redis/lua/claim.lua",
     },
     "suspended_at": {
         "stores/held.py",
-        "stores/kv/run_fields.py",
+        "stores/kv/names.py",
         "stores/postgres/checkpoints.py",
         "stores/postgres/functions/checkpoints.sql",
     },

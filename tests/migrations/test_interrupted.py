@@ -22,7 +22,7 @@ from holdfast.stores.kv import KeyValueStore, names
 from holdfast.stores.kv.dictionary import Dictionary, DictionaryDriver
 from holdfast.stores.kv.driver import Committed, Gain, Part
 from holdfast.stores.kv.migrations import BASELINE, MIGRATIONS
-from holdfast.stores.kv.run_fields import MOVING
+from holdfast.stores.kv.names import MOVING_FIELDS
 from holdfast.stores.migrations import Migrations
 from holdfast.stores.postgres import schema as postgres_schema
 from holdfast.stores.postgres import sql_files
@@ -350,7 +350,7 @@ async def test_a_step_does_not_overwrite_what_another_process_wrote_meanwhile() 
 
 async def test_a_run_that_cannot_be_read_does_not_stop_a_migration() -> None:
     data = await a_dictionary()
-    place = MOVING.index("stop")
+    place = MOVING_FIELDS.index("stop")
     heads = heads_in(data)
     before = msgspec.json.decode(heads[1][names.MOVING])
     heads[0][names.MOVING] = b'{"no": "array'

@@ -73,7 +73,7 @@ STORE = (
         breaks="an import replaces no event of the store",
         edits=(
             Edit(
-                "stores/kv/transfers.py",
+                "stores/kv/store.py",
                 "            high = (await self._numbers(lead)).start - 1\n",
                 "            await self._numbers(lead)\n",
             ),
@@ -105,7 +105,7 @@ STORE = (
         breaks="messages arrive in the order in which they were sent",
         edits=(
             Edit(
-                "stores/kv/inboxes.py",
+                "stores/kv/histories.py",
                 "tuple(sorted(map(decode_arrival, fields.values()), key=lambda arrival: arrival.number))",
                 "tuple(sorted(map(decode_arrival, fields.values()), key=lambda arrival: str(arrival.number)))",
             ),
@@ -117,7 +117,7 @@ STORE = (
         breaks="a list of runs shows each run in the state that it has",
         edits=(
             Edit(
-                "stores/kv/run_fields.py",
+                "stores/kv/names.py",
                 "(now is None or was[0] != now[0] or was[1] != now[1])",
                 "was[0][:3] != 'by:' and (now is None or was[0] != now[0] or was[1] != now[1])",
             ),

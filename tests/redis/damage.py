@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from holdfast.stores.kv import names
-from holdfast.stores.kv.run_fields import Moving
+from holdfast.stores.kv.names import Moving
 from tests.redis.cleaning import connect, namespace_of
 
 _FIELDS = {"payload": names.PAYLOAD, "ready_at": names.READY, "waits": names.WAITS, "body": names.BODY}

@@ -11,7 +11,7 @@ from holdfast.core.model import Run
 from holdfast.core.states import RunState
 from holdfast.stores.kv import names
 from holdfast.stores.kv.driver import AllFields, Fields, Log, Part, Partition
-from holdfast.stores.kv.run_fields import entries_of, fields_of, is_catalogue, run_of
+from holdfast.stores.kv.names import entries_of, fields_of, is_catalogue, run_of
 from holdfast.stores.redis import RedisDriver
 from holdfast.testing.contract import START
 from tests.redis.cleaning import connect, namespace_of

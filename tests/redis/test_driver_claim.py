@@ -13,7 +13,7 @@ from holdfast.core.model import Run
 from holdfast.core.states import RunState
 from holdfast.stores.kv import names
 from holdfast.stores.kv.driver import MARK_MICROS, Part
-from holdfast.stores.kv.run_fields import run_of
+from holdfast.stores.kv.names import run_of
 from holdfast.stores.redis import RedisDriver
 from holdfast.stores.redis.scripts import OWN_RUNS
 from holdfast.testing.contract import START, SettableClock

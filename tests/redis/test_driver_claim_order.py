@@ -16,9 +16,9 @@ from holdfast.core.model import Run
 from holdfast.core.states import RunState
 from holdfast.core.verbs import StopRequest
 from holdfast.stores.kv import names
-from holdfast.stores.kv.audits import fact_line
 from holdfast.stores.kv.driver import Part
-from holdfast.stores.kv.run_fields import run_of
+from holdfast.stores.kv.histories import fact_line
+from holdfast.stores.kv.names import run_of
 from holdfast.stores.operations import leases
 from holdfast.stores.redis import RedisDriver
 from holdfast.stores.redis.scripts import OWN_RUNS

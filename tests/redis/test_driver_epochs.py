@@ -17,9 +17,9 @@ from holdfast.core.model import Holding, Run
 from holdfast.core.states import RunState
 from holdfast.core.verbs import StopRequest
 from holdfast.stores.kv import names
-from holdfast.stores.kv.audits import fact_line, facts_of
 from holdfast.stores.kv.driver import Part, Reserve
-from holdfast.stores.kv.run_fields import run_of
+from holdfast.stores.kv.histories import fact_line, facts_of
+from holdfast.stores.kv.names import run_of
 from holdfast.stores.redis import RedisDriver, epochs
 from holdfast.stores.redis.scripts import NUMBER_LEAP, TOKEN_LEAP, VERSION_LEAP
 from holdfast.testing.contract import START, SettableClock

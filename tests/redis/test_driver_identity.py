@@ -14,7 +14,7 @@ from holdfast.core.clock import SECOND
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.model import Holding
 from holdfast.stores.kv.driver import Part
-from holdfast.stores.kv.run_fields import run_of
+from holdfast.stores.kv.names import run_of
 from holdfast.stores.redis import RedisDriver, epochs
 from holdfast.stores.redis.scripts import TOKEN_LEAP
 from holdfast.testing.contract import START, SettableClock

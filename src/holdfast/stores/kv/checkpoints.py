@@ -10,27 +10,72 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
-from holdfast.core import audit
+from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Checkpoint, Finish, Verdict, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.hint import News
-from holdfast.core.model import Run, Wait, WaitKind
-from holdfast.stores.held import Plain, plain, reached_by
+from holdfast.core.model import Arrival, Entry, Lease, Run, Wait, WaitKind
+from holdfast.stores.held import Held, Plain, plain, reached_by
 from holdfast.stores.kv import foresight, names
-from holdfast.stores.kv.audits import fact_line
 from holdfast.stores.kv.decision import Decisions
 from holdfast.stores.kv.driver import AllFields, Fields, Gain, Part, Read, Reserve
-from holdfast.stores.kv.held import HeldRuns, HeldVersions
-from holdfast.stores.kv.histories import entry_value
-from holdfast.stores.kv.inboxes import aged_member
-from holdfast.stores.kv.run_fields import changed_fields, entry_changes
-from holdfast.stores.kv.runs import head_of, reads_to_close
+from holdfast.stores.kv.histories import aged_member, entry_value, fact_line
+from holdfast.stores.kv.names import changed_fields, entry_changes
+from holdfast.stores.kv.runs import head_of, places_of, reads_to_close
 from holdfast.stores.kv.unit_of_work import KvUnit
-from holdfast.stores.kv.waits import places_of
 from holdfast.stores.operations import checkpoints as model
 
 encode = msgspec.json.encode
+
+
+class HeldVersions(msgspec.Struct):
+    """The memory of a held run, besides the run: the versions of its head and history, its inbox and its entries."""
+
+    head: int
+    history: int
+    inbox: dict[int, Arrival]
+    entries: dict[str, Entry]
+
+    def supersedes(self, entries: Iterable[Entry]) -> bool:
+        """Return True if all of these entries may be written, by `rules.supersedes`."""
+        known = self.entries
+        for entry in entries:
+            recorded = known.get(entry.location)
+            if recorded is not None and not rules.supersedes(entry, recorded):
+                return False
+        return True
+
+
+class HeldRuns:
+    """The runs that this store has leased. Forgetting one costs only a trip."""
+
+    def __init__(self) -> None:
+        self.runs = Held()
+        self._versions: dict[str, HeldVersions] = {}
+
+    def lease(self, lease: Lease, waits: tuple[Wait, ...], head: int, history: int) -> None:
+        self.runs.keep(replace(lease.run, payload=""), waits)
+        inbox = {arrival.number: arrival for arrival in lease.arrivals}
+        entries = {entry.location: entry for entry in lease.entries}
+        self._versions[lease.run.id] = HeldVersions(head, history, inbox, entries)
+
+    def versions(self, run_id: str) -> HeldVersions | None:
+        return self._versions.get(run_id)
+
+    def keep(self, run: Run, waits: Sequence[Wait], versions: HeldVersions) -> None:
+        """Remember a run that a checkpoint left held."""
+        self.runs.keep(replace(run, payload="") if run.payload else run, tuple(waits))
+        self._versions[run.id] = versions
+
+    def forget(self, run_id: str) -> None:
+        self.runs.forget(run_id)
+        self._versions.pop(run_id, None)
+
+    def clear(self) -> None:
+        self.runs = Held()
+        self._versions = {}
 
 
 class PlainPart(msgspec.Struct, frozen=True, gc=False):
@@ -187,8 +232,8 @@ class BatchWriter:
                 return Verdicts(verdicts=tuple(verdicts.values()), now=self._now)
         left = [place for place in range(len(batch)) if place not in verdicts]
         if left:
-            told = await self._decide([batch[place] for place in left])
-            verdicts.update(zip(left, told.verdicts, strict=True))
+            decided = await self._decide([batch[place] for place in left])
+            verdicts.update(zip(left, decided.verdicts, strict=True))
         return Verdicts(verdicts=tuple(verdicts[place] for place in range(len(batch))), now=self._now)
 
     def _plains(self, batch: Sequence[Checkpoint]) -> dict[int, PlainPart]:
@@ -231,7 +276,7 @@ class BatchWriter:
         version = committed.version
         for (place, one), refused in zip(plains.items(), committed.refused, strict=True):
             if refused is not None:
-                continue  # the operations tell what happened
+                continue  # the operations find out what happened
             self._verdicts[place] = one.verdict()
             plain = one.one
             if plain.is_held:
@@ -240,13 +285,13 @@ class BatchWriter:
                     self._held.runs.keep(plain.before, plain.waits)
             else:
                 self._held.forget(plain.before.id)
-                _tell(self.news, plain, self._now)
+                _note_news(self.news, plain, self._now)
 
     def _news_of(self, parts: Sequence[PlainPart]) -> News:
         news = News()
         for one in parts:
             if not one.one.is_held:
-                _tell(news, one.one, self._now)
+                _note_news(news, one.one, self._now)
         return news
 
     async def _decide(self, batch: Sequence[Checkpoint]) -> Verdicts:
@@ -254,30 +299,30 @@ class BatchWriter:
         kept: list[tuple[Run, tuple[Wait, ...], HeldVersions]] = []
 
         def operation(unit: KvUnit, now: Micros) -> Verdicts:
-            told = model.write(unit, batch, now)
+            written = model.write(unit, batch, now)
             kept.clear()
-            for checkpoint, verdict in zip(batch, told.verdicts, strict=True):
+            for checkpoint, verdict in zip(batch, written.verdicts, strict=True):
                 if verdict.is_held and not verdict.is_lost:
                     unit.space.guard(names.history(verdict.run_id))
                     run = unit.runs.get(verdict.run_id)
                     assert run is not None
                     kept.append((run, tuple(unit.waits.of(run.id)), self._versions_after(unit, run, checkpoint)))
-            return told
+            return written
 
         reads = [read for checkpoint in batch for read in self._reads(checkpoint)]
         decided = await self._decisions.decide(operation, reads)
-        told = decided.answer
+        verdicts = decided.answer
         self.news.add(decided.news)
-        self._now = told.now
+        self._now = verdicts.now
         for run, waits, versions in kept:
             versions.head = decided.version(names.head(run.id))
             versions.history = decided.version(names.history(run.id))
             self._held.keep(run, waits, versions)
         still_held = {run.id for run, _, _ in kept}
-        for verdict in told.verdicts:
+        for verdict in verdicts.verdicts:
             if verdict.run_id not in still_held:
                 self._held.forget(verdict.run_id)
-        return told
+        return verdicts
 
     def _versions_after(self, unit: KvUnit, run: Run, checkpoint: Checkpoint) -> HeldVersions:
         """Return what is remembered of a held run. Its versions are known only after the commit."""
@@ -317,8 +362,8 @@ class BatchWriter:
         return reads
 
 
-def _tell(news: News, one: Plain, now: Micros) -> None:
-    """Note the news of a run that was let go."""
+def _note_news(news: News, one: Plain, now: Micros) -> None:
+    """Note the news of a run that was released."""
     if one.ends:
         news.ended.add(one.after.id)
     elif one.after.ready_at is not None and one.after.ready_at <= now:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import NamedTuple, cast
+
+import msgspec
 
 from holdfast.core import rules
 from holdfast.core.checkpoint import Claimed, ClaimRequest
 from holdfast.core.clock import Micros
+from holdfast.core.errors import ErrorRecord, Unreadable
 from holdfast.core.limits import PARKED_AT_ONCE, parked_at
 from holdfast.core.location import PEOPLE_PREFIX
-from holdfast.core.model import Lease, Run, Wait
+from holdfast.core.model import AuditFact, Lease, Run, Wait
+from holdfast.core.states import RunState
+from holdfast.core.unreadable import reason_of
 from holdfast.stores.kv import names
 from holdfast.stores.kv.decision import Decisions
-from holdfast.stores.kv.driver import AllFields, ClaimedRun, Fields, Lowest, Range, Read
-from holdfast.stores.kv.histories import leased_of
-from holdfast.stores.kv.inboxes import arrivals_of
+from holdfast.stores.kv.driver import AllFields, ClaimedRun, Driver, Fields, Lowest, Part, Partition, Range, Read
+from holdfast.stores.kv.histories import arrivals_of, fact_line, leased_of
 from holdfast.stores.kv.limits import OFF
-from holdfast.stores.kv.run_fields import run_of
-from holdfast.stores.kv.runs import head_of
+from holdfast.stores.kv.names import entries_of, fields_of, is_catalogue, run_of
+from holdfast.stores.kv.reads import salvage
+from holdfast.stores.kv.runs import FAILURES, OddRun, head_of, waits_of
 from holdfast.stores.kv.unit_of_work import KvUnit
-from holdfast.stores.kv.waits import waits_of
 from holdfast.stores.operations import leases
 
 SUSPECTS = 16
@@ -61,7 +66,7 @@ async def claim(decisions: Decisions, request: ClaimRequest) -> tuple[Claimed, l
             more[0] = True
             continue
         claimed, all_waits = decided.answer
-        told = [
+        runs = [
             LeasedRun(
                 lease,
                 waits,
@@ -70,7 +75,7 @@ async def claim(decisions: Decisions, request: ClaimRequest) -> tuple[Claimed, l
             )
             for lease, waits in zip(claimed.leases, all_waits, strict=True)
         ]
-        return claimed, told
+        return claimed, runs
 
 
 class _NeedsMore(Exception):
@@ -140,7 +145,7 @@ class _ClaimOperation:
 
     def _next_ready_at(self, lanes: Sequence[str]) -> Micros | None:
         held = (f"Q:{names.HELD_LANE}:", f"Q:{names.SUSPECT_LANE}:")
-        # Runs that this claim leases are in front of their lanes, so look at one more than those.
+        # Runs that this claim leases are in front of their lanes, so read one more than those.
         reads = [Lowest(lane, OWN_RUNS + self._depth if lane.startswith(held) else self._depth + 1) for lane in lanes]
         self._space.expect(reads)
         members = [one for read in reads for one in cast("list[tuple[str, int]]", self._space.ask(read))]
@@ -168,3 +173,58 @@ class _ClaimOperation:
         whole = [self._unit.runs.whole(run.id) or run for run in runs]
         leased = tuple(leases.lease_of(self._unit, run) for run in whole)
         return Claimed(leases=leased, next_ready_at=next_ready_at, now=self._now, has_more=has_more)
+
+
+_log = logging.getLogger("holdfast.store")
+
+
+# Runs that cannot be decoded: a claim blocks them, and the worker gets the others
+
+
+def leased_runs(found: Sequence[ClaimedRun]) -> tuple[list[LeasedRun], list[OddRun]]:
+    """Decode the runs that an engine has leased. Return those that can be read, and the others."""
+    read: list[LeasedRun] = []
+    odd: list[OddRun] = []
+    for run in found:
+        try:
+            read.append(leased(run))
+        except FAILURES as error:
+            odd.append(OddRun(run.id, "run", reason_of(error)))
+    return read, odd
+
+
+async def block(driver: Driver, odd: OddRun) -> None:
+    """Block a run that no worker can read. Its unreadable fields stay as they are, except its state."""
+    key = names.head(odd.run_id)
+    loaded = await driver.load([AllFields(key)])
+    (head,) = cast("list[Partition]", loaded.answers)
+    if not head.fields:
+        return
+    run, why = salvage(odd.run_id, head.fields)
+    error = ErrorRecord(type=Unreadable.__name__, message=why or str(odd))
+    _log.warning("run %s cannot be read and is blocked: %s", run.id, error.message)
+    blocked = msgspec.structs.replace(
+        run,
+        state=RunState.BLOCKED,
+        token=run.token + 1,
+        worker=None,
+        claim_id=None,
+        ready_at=None,
+        error=error,
+        updated_at=loaded.now,
+    )
+    fields = fields_of(blocked)
+    fields.pop(names.PAYLOAD)
+    adds: dict[str, dict[str, int]] = {}
+    for index, member, score in entries_of(blocked):
+        adds.setdefault(index, {})[member] = score
+    fact = AuditFact(run_id=run.id, event="blocked", at=loaded.now, data={"error": str(error)[:500]})
+    part = Part(
+        checks={key: head.version},
+        puts={key: fields},
+        drops={key: [names.READY]},
+        removes={index: [member] for index, member, _ in entries_of(run) if not is_catalogue(index)},
+        adds=adds,
+        appends={names.audit(run.id): [fact_line(fact)]},
+    )
+    await driver.commit([part])

@@ -13,7 +13,7 @@ from holdfast.core.states import RunState
 from holdfast.stores.kv import names
 from holdfast.stores.kv.driver import AllFields, Fields, Log, Range, Read
 from holdfast.stores.kv.histories import entry_of
-from holdfast.stores.kv.run_fields import run_of
+from holdfast.stores.kv.names import run_of
 from holdfast.stores.kv.runs import FAILURES, HEAD, head_of, payload_of, reads_to_close
 from holdfast.stores.kv.workspace import KnownPartitions
 
@@ -30,7 +30,7 @@ _HISTORY = names.history("")
 def closing(known: KnownPartitions, loaded: Sequence[Read]) -> list[Read]:
     """Return what a cancel of whole families reads next.
 
-    The head of a child tells if it ends with its parent. If so, its own children are read, and then their heads.
+    The head of a child shows if it ends with its parent. If so, its own children are read, and then their heads.
     """
     more: list[Read] = []
     for read in loaded:
@@ -71,7 +71,7 @@ def _children_in(known: KnownPartitions, history: str) -> list[Read]:
             try:
                 entry = entry_of(location, value)
             except FAILURES:
-                continue  # the operation itself tells that it cannot be read
+                continue  # the operation itself reports that it cannot be read
             if entry.kind is EntryKind.CHILD and entry.ref is not None:
                 refs.append(entry.ref)
     return [head for head in map(head_of, refs) if not known.has(head)]

@@ -33,7 +33,7 @@ from holdfast.stores.kv.driver import (
     Reserve,
     Size,
 )
-from holdfast.stores.kv.run_fields import run_of
+from holdfast.stores.kv.names import run_of
 from holdfast.stores.loops import Listeners
 
 

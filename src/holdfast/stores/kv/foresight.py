@@ -10,7 +10,7 @@ from holdfast.core.model import Event, Intent, MessageToRun
 from holdfast.stores.kv import names
 from holdfast.stores.kv.catalogue import VALUE
 from holdfast.stores.kv.driver import AllFields, Fields, Log, Range, Read, Reserve
-from holdfast.stores.kv.inboxes import known_fields
+from holdfast.stores.kv.histories import known_fields
 from holdfast.stores.kv.runs import head_of, payload_of, reads_to_close
 
 

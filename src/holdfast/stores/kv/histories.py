@@ -1,4 +1,4 @@
-"""The entries of runs: one field of the history for each location."""
+"""What belongs to one run: the entries of its history, its inbox with receipts and replies, and its audit."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from holdfast.core import rules
+from holdfast.core import audit, rules
+from holdfast.core.clock import Micros
 from holdfast.core.location import PEOPLE_PREFIX, is_for_people, is_within
-from holdfast.core.model import Entry
+from holdfast.core.model import RECEIPT_RETENTION, Arrival, AuditFact, Entry, Fence, Run, WaitKind
 from holdfast.stores.kv import names
-from holdfast.stores.kv.runs import decoding
+from holdfast.stores.kv.driver import Fields
+from holdfast.stores.kv.runs import KvRuns, decoding
 from holdfast.stores.kv.workspace import Workspace
+from holdfast.stores.operations.unit_of_work import Taken
 
 encode = msgspec.json.encode
 _decode = msgspec.json.Decoder(Entry).decode
@@ -125,3 +128,190 @@ class KvHistories:
 
     def last_position(self, run_id: str) -> int:
         return max((entry.position for entry in self.all(run_id)), default=0)
+
+
+decode_arrival = msgspec.json.Decoder(Arrival).decode
+decode_reply = msgspec.json.Decoder(tuple[str, Micros]).decode
+
+FEW = 64
+"""Number of arrivals up to which they are read one by one, instead of the whole inbox."""
+
+
+def arrivals_of(fields: Mapping[str, bytes]) -> tuple[Arrival, ...]:
+    """Return the arrivals of an inbox in their order."""
+    return tuple(sorted(map(decode_arrival, fields.values()), key=lambda arrival: arrival.number))
+
+
+def _message_ids(arrivals: Iterable[Arrival]) -> list[str]:
+    return [one.ref for one in arrivals if one.kind is WaitKind.MESSAGE and one.ref is not None]
+
+
+def known_fields(message_id: str) -> tuple[str, str]:
+    """Return the fields that show if a message has arrived at a run before."""
+    return names.unread_field(message_id), names.receipt_field(message_id)
+
+
+def aged_member(at: Micros, run_id: str, message_id: str) -> str:
+    """Return the member of a receipt or reply in the index of their ages."""
+    return names.time_text(at) + encode((run_id, message_id)).decode()
+
+
+def parsed_member(member: str) -> tuple[str, str]:
+    """Return the run and the message of a member that `aged_member` made."""
+    return msgspec.json.decode(member[names.TIME_DIGITS :], type=tuple[str, str])
+
+
+class KvInboxes:
+    """Unread arrivals of runs, receipts of received messages, and replies."""
+
+    def __init__(self, space: Workspace, runs: KvRuns) -> None:
+        self._space = space
+        self._runs = runs
+
+    def add(self, run_id: str, arrival: Arrival) -> None:
+        self.put(run_id, [arrival])
+
+    def put(self, run_id: str, arrivals: Sequence[Arrival]) -> None:
+        if arrivals:
+            self._space.put(names.inbox(run_id), {str(one.number): encode(one) for one in arrivals})
+        unread = {names.unread_field(id): b"" for id in _message_ids(arrivals)}
+        if unread:
+            self._space.put(names.message_ids(run_id), unread)
+
+    def newer(self, run: Run | Fence, seen: int) -> tuple[Arrival, ...]:
+        if run.arrivals - seen > FEW:
+            return tuple(one for one in self._all(run.id) if one.number > seen)
+        inbox = names.inbox(run.id)
+        numbers = [str(number) for number in range(seen + 1, run.arrivals + 1)]
+        if not self._runs.is_new(run.id):
+            self._space.expect([Fields(inbox, tuple(numbers))] if numbers else [])
+        found = [self._space.field(inbox, number) for number in numbers]
+        with decoding(run.id, "the inbox of run"):
+            return tuple(decode_arrival(value) for value in found if value is not None)
+
+    def _all(self, run_id: str) -> tuple[Arrival, ...]:
+        fields = self._space.whole(names.inbox(run_id))
+        with decoding(run_id, "the inbox of run"):
+            return arrivals_of(fields)
+
+    def take(self, run_id: str, number: int) -> Taken | None:
+        value = self._space.field(names.inbox(run_id), str(number))
+        if value is None:
+            return None
+        with decoding(run_id, "the inbox of run"):
+            arrival = decode_arrival(value)
+        self._space.drop(names.inbox(run_id), [str(number)])
+        self._forget_messages(run_id, [arrival])
+        return arrival.kind, arrival.name, arrival.ref, arrival.is_exclusive
+
+    def _forget_messages(self, run_id: str, arrivals: Iterable[Arrival]) -> None:
+        unread = [names.unread_field(id) for id in _message_ids(arrivals)]
+        if unread:
+            self._space.drop(names.message_ids(run_id), unread)
+
+    def clear(self, run: Run) -> None:
+        if not run.arrivals:
+            return
+        arrivals = self._all(run.id)
+        if arrivals:
+            self._space.drop(names.inbox(run.id), [str(one.number) for one in arrivals])
+            self._forget_messages(run.id, arrivals)
+
+    def keep_messages(self, run: Run) -> None:
+        others = [one for one in self._all(run.id) if one.kind is not WaitKind.MESSAGE] if run.arrivals else []
+        if others:
+            self._space.drop(names.inbox(run.id), [str(one.number) for one in others])
+
+    def messages(self, run: Run) -> Sequence[Arrival]:
+        return [one for one in self._all(run.id) if one.kind is WaitKind.MESSAGE] if run.arrivals else []
+
+    def events(self, run: Run, topic: str) -> Sequence[Arrival]:
+        return [one for one in self._all(run.id) if one.kind is WaitKind.EVENT and one.name == topic]
+
+    def exclusive(self, run: Run) -> Sequence[Arrival]:
+        return [one for one in self._all(run.id) if one.is_exclusive]
+
+    def has_end_of(self, run: Run, child_id: str) -> bool:
+        return any(one.kind is WaitKind.CHILD and one.name == child_id for one in self._all(run.id))
+
+    def knows_message(self, run: Run, message_id: str, now: Micros) -> bool:
+        partition = names.message_ids(run.id)
+        if self._space.field(partition, names.unread_field(message_id)) is not None:
+            return True
+        received = self._space.field(partition, names.receipt_field(message_id))
+        return received is not None and int(received) > now - RECEIPT_RETENTION
+
+    def keep_receipts(self, run_id: str, received: Mapping[str, Micros]) -> None:
+        if not received:
+            return
+        times = {names.receipt_field(id): b"%d" % at for id, at in received.items()}
+        self._space.put(names.message_ids(run_id), times)
+        for message_id, at in received.items():
+            self._space.add(names.RECEIPTS, aged_member(at, run_id, message_id))
+
+    def keep_replies(self, run_id: str, replies: Mapping[str, tuple[str, Micros]]) -> None:
+        if not replies:
+            return
+        name = names.replies(run_id)
+        if not self._runs.is_new(run_id):
+            self._space.expect([Fields(name, tuple(replies))])
+        for message_id, (payload, at) in replies.items():
+            if self._runs.is_new(run_id) or self._space.field(name, message_id) is None:
+                self._space.put(name, {message_id: encode((payload, at))})
+                self._space.add(names.REPLIES, aged_member(at, run_id, message_id))
+
+
+_decode_fact = msgspec.json.Decoder(AuditFact).decode
+
+
+def fact_line(fact: AuditFact) -> bytes:
+    """Return a fact as a line of the log of its run: JSON without the run."""
+    return b"{" + encode(fact)[len(encode(fact.run_id)) + 11 :]
+
+
+def facts_of(run_id: str, lines: Iterable[bytes]) -> tuple[AuditFact, ...]:
+    """Return the facts in the log of a run."""
+    begin = b'{"run_id":' + encode(run_id) + b","
+    return tuple(_decode_fact(begin + line[1:]) for line in lines)
+
+
+class KvAudit:
+    """The audit facts of runs. A change of a run's audit always comes with a change of its head."""
+
+    def __init__(self, space: Workspace, runs: KvRuns) -> None:
+        self._space = space
+        self._runs = runs
+
+    def note(self, fact: AuditFact | None) -> None:
+        if fact is not None:
+            self._space.append(names.audit(fact.run_id), fact_line(fact))
+
+    def note_often(self, fact: AuditFact, count: int) -> None:
+        self.note(fact)
+        if count and count % audit.TRIM_EVERY == 0 and not self._runs.is_new(fact.run_id):
+            self._trim(fact.run_id)
+
+    def note_once(self, fact: AuditFact, count: int = 1) -> None:
+        if all(fact.event != known.event or fact.data != known.data for known in self.all(fact.run_id)):
+            self.note_often(fact, count)
+
+    def _trim(self, run_id: str) -> None:
+        lines = self._space.log(names.audit(run_id))
+        for line in surplus(lines):
+            self._space.cut(names.audit(run_id), line)
+
+    def has_request(self, run_id: str, request_id: str) -> bool:
+        return any(fact.data.get(audit.REQUEST) == request_id for fact in self.all(run_id))
+
+    def requests(self, run_id: str) -> Sequence[AuditFact]:
+        return self.all(run_id)
+
+    def all(self, run_id: str) -> Sequence[AuditFact]:
+        return facts_of(run_id, self._space.log(names.audit(run_id)))
+
+
+def surplus(lines: Sequence[bytes]) -> list[bytes]:
+    """Return the lines of routine facts beyond the number that is kept."""
+    events = (fact.event for fact in facts_of("", lines))
+    routine = [line for line, event in zip(lines, events, strict=True) if event in audit.ROUTINE]
+    return routine[: max(0, len(routine) - audit.KEPT)]

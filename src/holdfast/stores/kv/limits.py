@@ -13,8 +13,7 @@ from holdfast.core.limits import Window
 from holdfast.core.model import Run, TypeRule
 from holdfast.stores.kv import names
 from holdfast.stores.kv.driver import Fields, Lowest, Range
-from holdfast.stores.kv.runs import KvRuns, head_of
-from holdfast.stores.kv.waits import KvWaits
+from holdfast.stores.kv.runs import KvRuns, KvWaits, head_of
 from holdfast.stores.kv.workspace import Workspace
 
 encode = msgspec.json.encode
@@ -87,7 +86,7 @@ class KvLimits:
         return int(self._space.field(names.slot(slot), USED) or 0)
 
     def counted(self, type: str) -> Sequence[Run]:
-        # The version of the leases tells if a claim has leased a run that is not among these.
+        # The version of the leases shows if a claim has leased a run that is not among these.
         kinds = self._space.range(Range(names.lanes(type)), names.leases(type))
         held = [kind for kind in kinds if kind[0] in (names.HELD_LANE, names.SUSPECT_LANE)]
         reads = [Lowest(f"Q:{kind}:{type}", EVERYTHING) for kind in held]

@@ -22,7 +22,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.ports import AppliedStep, Report, SchemaStatus, SchemaStep
 from holdfast.stores.kv import names
 from holdfast.stores.kv.driver import AllFields, Driver, Fields, Part, Partition, Range
-from holdfast.stores.kv.run_fields import MOVING
+from holdfast.stores.kv.names import MOVING_FIELDS
 from holdfast.stores.migrations import Migration, Migrations, check
 
 BASELINE = 2
@@ -47,7 +47,7 @@ async def _record_steps(_driver: Driver, _report: Report) -> None:
 
 async def _name_stop_requests(driver: Driver, report: Report) -> None:
     """Replace the flag for a pause in the moving parts of live runs."""
-    place = MOVING.index("stop")
+    place = MOVING_FIELDS.index("stop")
 
     def change(head: Mapping[str, bytes]) -> Mapping[str, bytes]:
         try:
@@ -129,7 +129,7 @@ async def prepare(driver: Driver, steps: Migrations[StepFunction], report: Repor
 async def _go_through(
     driver: Driver, steps: Migrations[StepFunction], found: SchemaStatus, now: Micros, report: Report
 ) -> None:
-    """Go through the next step, or refuse older workers before it. The caller looks again afterwards."""
+    """Go through the next step, or refuse older workers before it. The caller checks again afterwards."""
     migration = steps.after(found.current)[0]
     oldest = migration.compatible_from(found.compatible_from)
     if oldest != found.compatible_from:

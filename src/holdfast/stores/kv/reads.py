@@ -1,7 +1,8 @@
-"""Reads: answer the questions of people and the engine about runs. Nothing here writes."""
+"""Reads: answer the questions of people and the engine. Nothing here writes."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -10,6 +11,8 @@ import msgspec
 from holdfast.core import audit as audit_rules
 from holdfast.core import limits, rules, transfer
 from holdfast.core.clock import Micros
+from holdfast.core.flow_definitions import FlowDefinition
+from holdfast.core.intent import matches_type
 from holdfast.core.model import (
     Arrival,
     AuditFact,
@@ -23,22 +26,40 @@ from holdfast.core.model import (
     WaitKind,
     WorkerRecord,
 )
-from holdfast.core.questions import Details, Due, ListDeadLetters, ListSchedules, SlotUse, replies_by_run
+from holdfast.core.ports import Finding
+from holdfast.core.questions import (
+    Details,
+    Due,
+    ListDeadLetters,
+    ListFlows,
+    ListSchedules,
+    Query,
+    SlotUse,
+    replies_by_run,
+)
 from holdfast.core.states import RunState
 from holdfast.core.topics import covers
 from holdfast.core.transfer import Dump, KeptEvent
 from holdfast.core.unreadable import joined, marked, readable, reason_of
 from holdfast.stores.kv import names
-from holdfast.stores.kv.audits import facts_of
-from holdfast.stores.kv.catalogue import VALUE, decode_letter, decode_schedule, worker_of
+from holdfast.stores.kv.catalogue import (
+    VALUE,
+    AgedEvent,
+    decode_event,
+    decode_letter,
+    decode_schedule,
+    decode_topic,
+    flows_of,
+    texts_read,
+    with_texts,
+    worker_of,
+)
 from holdfast.stores.kv.driver import AllFields, Driver, Fields, Log, Lowest, Partition, Range, Read, Size
-from holdfast.stores.kv.events import AgedEvent, decode_event, decode_topic
-from holdfast.stores.kv.histories import history_of
-from holdfast.stores.kv.inboxes import arrivals_of, decode_reply
-from holdfast.stores.kv.limits import RULE, decode_rule
-from holdfast.stores.kv.run_fields import DELETED, MOVING, run_of
-from holdfast.stores.kv.runs import FAILURES, HEAD
-from holdfast.stores.kv.waits import waits_of
+from holdfast.stores.kv.histories import arrivals_of, decode_reply, facts_of, history_of
+from holdfast.stores.kv.limits import RULE, USED, decode_rule
+from holdfast.stores.kv.names import DELETED, MOVING_FIELDS, run_of
+from holdfast.stores.kv.runs import FAILURES, HEAD, waits_of
+from holdfast.stores.operations.limits import finding_of
 
 CHUNK = 500
 """Number of runs that one load reads, so that no load keeps a server from others for long."""
@@ -106,7 +127,7 @@ def salvage(run_id: str, head: Mapping[str, bytes]) -> tuple[Run, str]:
     if (moving := head.get(names.MOVING)) is not None:
         try:
             parts = msgspec.json.decode(moving, type=list[msgspec.Raw])
-            columns |= dict(zip(MOVING, parts, strict=True))
+            columns |= dict(zip(MOVING_FIELDS, parts, strict=True))
         except FAILURES as error:
             flaws.append(f"state: {reason_of(error)}")
     columns["id"] = run_id
@@ -320,7 +341,7 @@ async def due_schedules(driver: Driver, limit: int, after: tuple[Micros, str]) -
     later: list[Micros] = []
     while True:
         count = limit - len(due)
-        # One more than wanted, without an end: usually one trip tells what is due, and what comes after that.
+        # One more than wanted, without an end: usually one trip reads what is due, and what comes after that.
         loaded = await driver.load([Range(names.DUE_SCHEDULES, low, limit=count + 1)])
         now, members = loaded.now, cast("list[str]", loaded.answers[0])
         ready = [member for member in members if _due_time(member) <= now]
@@ -345,6 +366,25 @@ def _due_time(member: str) -> Micros:
 
 def _first_after(now: Micros) -> Range:
     return Range(names.DUE_SCHEDULES, names.time_text(now + 1), limit=1)
+
+
+async def list_flows(driver: Driver, query: ListFlows) -> list[FlowDefinition]:
+    types = await _flow_types(driver, query)
+    found = await partitions(driver, [AllFields(names.flows(type)) for type in types])
+    known = [one for partition in found for one in flows_of(partition.fields)]
+    listed = [one for one in known if query.admits(one)][: query.limit]
+    if not query.with_texts:
+        return listed
+    texts = await partitions(driver, [texts_read(one) for one in listed])
+    # A definition may be pruned between the two reads.
+    return [with_texts(one, some.fields) for one, some in zip(listed, texts, strict=True) if some.fields]
+
+
+async def _flow_types(driver: Driver, query: ListFlows) -> list[str]:
+    """Return the types that a query may concern. One exact type needs no list."""
+    if query.type is not None and not query.type.endswith(".*"):
+        return [query.type]
+    return await members_of(driver, names.FLOWS)
 
 
 # Transfers
@@ -384,3 +424,106 @@ async def kept_events(driver: Driver, after: int, limit: int) -> list[KeptEvent]
     found = await partitions(driver, [Fields(names.events(topic), (str(number),)) for number, topic in kept[:limit]])
     pairs = zip(kept, found, strict=False)
     return [decode_event(one.fields[str(number)]).kept(topic) for (number, topic), one in pairs if one.fields]
+
+
+# Lists of runs: a page is a range of the smallest index that fits the filter, and the filter decides on each run
+
+
+LONGEST_CHUNK = 500
+
+
+async def list_runs(driver: Driver, query: Query) -> list[Details]:
+    """Return the runs that a query admits, newest first."""
+    if query.key is not None:
+        (found,) = await partitions(driver, [Fields(names.key(query.key), ("id",))])
+        holder = found.fields.get("id")
+        details = [] if holder is None else await details_of(driver, [holder.decode()])
+        return [one for one in details if query.admits(one.run)][: query.limit]
+    indexes = await _indexes(driver, query)
+    chosen: list[Details] = []
+    pages = _Pages(driver, indexes, query)
+    while len(chosen) < query.limit and (run_ids := await pages.next(query.limit - len(chosen))):
+        details = await details_of(driver, run_ids)
+        chosen += [one for one in details if query.admits(one.run)]
+    return chosen[: query.limit]
+
+
+async def _indexes(driver: Driver, query: Query) -> list[str]:
+    """Return the indexes whose union has all runs that a query admits: the choice with the fewest members."""
+    choices: list[list[str]] = [[names.tagged(name, value)] for name, value in query.tags.items()]
+    if query.parent_id is not None:
+        choices.append([names.kids_index(query.parent_id)])
+    if query.states or query.type is not None or query.is_deleted:
+        choices.append(await _by_state(driver, query))
+    if not choices:
+        return [names.ALL]
+    if len(choices) == 1:
+        return choices[0]
+    counted = await sizes(driver, [Size(index) for some in choices for index in some])
+    totals: list[int] = []
+    begin = 0
+    for some in choices:
+        totals.append(sum(counted[begin : begin + len(some)]))
+        begin += len(some)
+    return choices[totals.index(min(totals))]
+
+
+async def _by_state(driver: Driver, query: Query) -> list[str]:
+    known = [name.partition(":")[::2] for name in await members_of(driver, names.STATES)]
+    wanted = {DELETED} if query.is_deleted else {state.value for state in query.states}
+    return [
+        names.by_state(state, type)
+        for state, type in known
+        if (state in wanted if wanted else state != DELETED) and (query.type is None or matches_type(type, query.type))
+    ]
+
+
+class _Pages:
+    """Reads the members of several indexes as one, from the newest on."""
+
+    def __init__(self, driver: Driver, indexes: Sequence[str], query: Query) -> None:
+        self._driver = driver
+        self._indexes = list(indexes)
+        high = ""
+        if query.before is not None:
+            high = names.time_text(query.before[0]) + query.before[1]
+        if query.created_until is not None:
+            until = names.time_text(query.created_until)
+            high = min(high, until) if high else until
+        self._high = high
+        self._low = names.time_text(query.created_from) if query.created_from is not None else ""
+        self._is_over = not indexes
+
+    async def next(self, wanted: int) -> list[str]:
+        """Return the ids of the next runs; an empty list at the end."""
+        if self._is_over:
+            return []
+        limit = max(1, min(LONGEST_CHUNK, wanted))
+        ranges = [Range(index, self._low, self._high, limit, is_reverse=True) for index in self._indexes]
+        found = cast("list[list[str]]", await answers(self._driver, ranges))
+        merged = sorted({member for some in found for member in some}, reverse=True)[:limit]
+        if len(merged) < limit:
+            self._is_over = True
+        if merged:
+            self._high = merged[-1]
+        return [member[names.TIME_DIGITS :] for member in merged]
+
+
+# The self-check: compares what is counted with the runs
+
+
+async def findings(driver: Driver) -> Sequence[Finding]:
+    return [await _slots(driver)]
+
+
+async def _slots(driver: Driver) -> Finding:
+    """Compare the number of runs that have each slot with the number that is kept."""
+    slots = await members_of(driver, names.SLOTS)
+    kept = await partitions(driver, [Fields(names.slot(slot), (USED,)) for slot in slots])
+    used = Counter({slot: int(one.fields.get(USED, b"0")) for slot, one in zip(slots, kept, strict=True)})
+    types = await members_of(driver, names.TYPES)
+    members = await answers(driver, [Range(names.slotted(type)) for type in types])
+    run_ids = [run_id for some in members for run_id in some]
+    heads = await partitions(driver, [Fields(names.head(run_id), HEAD) for run_id in run_ids])
+    found = Counter(slot for head in heads if head.fields for slot in run_of(head.fields).slots)
+    return finding_of(sum(abs(used[slot] - found[slot]) for slot in {*used, *found}))

@@ -11,9 +11,9 @@ from holdfast.core.clock import Micros
 from holdfast.core.hint import News
 from holdfast.core.model import Intent
 from holdfast.stores.kv import names
+from holdfast.stores.kv.checkpoints import HeldRuns
 from holdfast.stores.kv.decision import Assumption, Decided, Decisions
 from holdfast.stores.kv.driver import AllFields, Driver, Fields, Partition
-from holdfast.stores.kv.held import HeldRuns
 from holdfast.stores.kv.runs import head_of
 from holdfast.stores.kv.unit_of_work import KvUnit
 from holdfast.stores.kv.workspace import KnownPartitions

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, assert_never, cast
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar, assert_never, cast
 
 import msgspec
 
@@ -13,25 +14,26 @@ from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Created,
 from holdfast.core.clock import Clock, FollowingClock, Micros
 from holdfast.core.commands import Command
 from holdfast.core.errors import Unreadable
-from holdfast.core.hint import Hint
-from holdfast.core.model import AuditFact, Entry, Holding, Intent, WorkerRecord
+from holdfast.core.hint import Hint, News
+from holdfast.core.ids import new_id
+from holdfast.core.model import AuditFact, Entry, Holding, Intent, Schedule, WorkerRecord
 from holdfast.core.ports import Finding, Pruned, Report, SchemaStatus
 from holdfast.core.questions import AnyQuestion, Awaited, Details, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
-from holdfast.stores.kv import checkup, claims, descent, foresight, listing, migrations, names, pruning, unreadable
+from holdfast.core.transfer import Dump, KeptEvent, Origin, Restoration, Restored
+from holdfast.stores.kv import claims, descent, foresight, migrations, names, pruning, reads
 from holdfast.stores.kv import reads as answers
-from holdfast.stores.kv.checkpoints import BatchWriter
+from holdfast.stores.kv.catalogue import VALUE
+from holdfast.stores.kv.checkpoints import BatchWriter, HeldRuns
 from holdfast.stores.kv.decision import Decisions, Operation
-from holdfast.stores.kv.driver import Driver, Read
-from holdfast.stores.kv.flows import list_flows
-from holdfast.stores.kv.held import HeldRuns
-from holdfast.stores.kv.hints import KvHints
-from holdfast.stores.kv.inboxes import decode_arrival
+from holdfast.stores.kv.driver import Driver, Fields, Partition, Read, Reserve
+from holdfast.stores.kv.histories import decode_arrival
 from holdfast.stores.kv.runs import OddRun, head_of
 from holdfast.stores.kv.starts import Starts
-from holdfast.stores.kv.transfers import KvTransfer
+from holdfast.stores.kv.unit_of_work import KvUnit
+from holdfast.stores.loops import Listeners
 from holdfast.stores.migrations import Migrations, check, finding_of_schema
-from holdfast.stores.operations import commands, leases
+from holdfast.stores.operations import commands, leases, schedules, transfers
 from holdfast.stores.operations.unit_of_work import OddRow
 
 A = TypeVar("A")
@@ -139,17 +141,17 @@ class KeyValueStore:
         asked = request if request.limit <= CLAIMED_AT_ONCE else msgspec.structs.replace(request, limit=CLAIMED_AT_ONCE)
         found = await self._driver.claim(asked)
         for run_id in found.odd if found is not None else ():
-            await unreadable.block(self._driver, OddRun(run_id, "run", "its state is damaged"))
+            await claims.block(self._driver, OddRun(run_id, "run", "its state is damaged"))
         if found is None or found.limited:
             claimed, leased = await self._decided_claim(request)
         else:
-            leased, odd = unreadable.leased_runs(found.runs)
+            leased, odd = claims.leased_runs(found.runs)
             leases = tuple(one.lease for one in leased)
             is_cut = asked is not request and len(found.runs) >= asked.limit
             has_more = bool(odd) or is_cut
             claimed = Claimed(leases=leases, next_ready_at=found.next_ready_at, now=found.now, has_more=has_more)
             for run in odd:
-                await unreadable.block(self._driver, run)
+                await claims.block(self._driver, run)
         self._following.sync(claimed.now, asked_at)
         for one in leased:
             self._held.lease(one.lease, one.waits, one.head, one.history)
@@ -160,7 +162,7 @@ class KeyValueStore:
             try:
                 return await claims.claim(self._decisions, request)
             except OddRun as odd:
-                await unreadable.block(self._driver, odd)
+                await claims.block(self._driver, odd)
 
     async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> Verdicts:
         if self._driver.epoch != self._epoch:
@@ -175,15 +177,15 @@ class KeyValueStore:
     def renew(self, worker: WorkerRecord, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
         record = msgspec.json.encode(msgspec.structs.replace(worker, started_at=0, heartbeat_at=0))
         now, renewed = self._driver.renew(worker.id, record, holdings, lease)
-        told: list[Verdict] = []
+        verdicts: list[Verdict] = []
         for holding, one in zip(holdings, renewed, strict=True):
             if one is None:
                 self._held.forget(holding.run_id)
-                told.append(Verdict(run_id=holding.run_id, is_lost=True, is_held=False))
+                verdicts.append(Verdict(run_id=holding.run_id, is_lost=True, is_held=False))
             else:
                 arrivals = tuple(map(decode_arrival, one.newer))
-                told.append(Verdict(run_id=holding.run_id, arrivals=arrivals, seen=one.arrivals, stop=one.stop))
-        return Verdicts(verdicts=tuple(told), now=now)
+                verdicts.append(Verdict(run_id=holding.run_id, arrivals=arrivals, seen=one.arrivals, stop=one.stop))
+        return Verdicts(verdicts=tuple(verdicts), now=now)
 
     async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
         return await pruning.prune(self._decisions, limit, retention, is_dry_run=is_dry_run)
@@ -214,7 +216,7 @@ class KeyValueStore:
         return await answers.get(self._driver, run_id, key)
 
     async def list(self, query: Query) -> Sequence[Details]:
-        return await listing.list_runs(self._driver, query)
+        return await reads.list_runs(self._driver, query)
 
     async def history(self, run_id: str) -> Sequence[Entry]:
         return await answers.history(self._driver, run_id)
@@ -263,7 +265,7 @@ class KeyValueStore:
             case questions.ListDueSchedules():
                 return await answers.due_schedules(self._driver, question.limit, question.after)
             case questions.ListFlows():
-                return await list_flows(self._driver, question)
+                return await answers.list_flows(self._driver, question)
             case _:
                 assert_never(question)
 
@@ -279,9 +281,104 @@ class KeyValueStore:
 
     async def check(self) -> Sequence[Finding]:
         found, _, _ = await migrations.load_status(self._driver, self._steps)
-        return [*await self._driver.check(), finding_of_schema(found), *await checkup.findings(self._driver)]
+        return [*await self._driver.check(), finding_of_schema(found), *await reads.findings(self._driver)]
 
     # Hints
 
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
         return self._hints.add(listener)
+
+
+_decode = msgspec.json.Decoder(Hint).decode
+
+
+class KvHints(Listeners[Hint]):
+    """The listeners of one store. They get a hint that this store has sent itself only once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sender = new_id().encode()
+
+    def encoded(self, news: News) -> bytes:
+        """Return news for other processes; nothing if there is none."""
+        hint = news.hint()
+        return b"" if hint is None else self._sender + b" " + msgspec.json.encode(hint)
+
+    def receive(self, message: bytes) -> None:
+        """Send a hint from the driver to the listeners. An empty message means that hints may have been lost."""
+        if not message:
+            self.send(Hint(is_elsewhere=True, is_foreign=True))
+            return
+        sender, _, encoded = message.partition(b" ")
+        if sender != self._sender:
+            with suppress(msgspec.MsgspecError):  # sent by another version of holdfast; polling finds the change
+                self.send(msgspec.structs.replace(_decode(encoded), is_foreign=True))
+
+    def send_news(self, news: News) -> None:
+        """Send the news of a commit of this store to the listeners."""
+        hint = news.hint()
+        if hint is not None:
+            self.send(hint)
+
+    def wake_all(self) -> None:
+        """Let the listeners check for changes: an answer was lost, and with it perhaps news."""
+        self.send(Hint(is_elsewhere=True))
+
+
+class Decider(Protocol):
+    """Executes an operation and gives hints of its news."""
+
+    def __call__(self, operation: Operation[A], reads: Sequence[Read] = ()) -> Awaitable[A]: ...
+
+
+class KvTransfer:
+    """The `Transfer` capability of a key-value store."""
+
+    def __init__(self, driver: Driver, decide: Decider) -> None:
+        self._driver = driver
+        self._decide = decide
+
+    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
+        return await reads.dump(self._driver, run_ids)
+
+    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
+        return await reads.kept_events(self._driver, after, limit)
+
+    async def last_event(self) -> int:
+        return (await self._numbers(0)).start - 1
+
+    async def restore(self, restoration: Restoration) -> Restored:
+        export_id = restoration.export_id
+        known: list[Read] = [Fields(names.origin(export_id), (VALUE,))]
+        known += [head_of(dump.run.id) for dump in restoration.runs]
+        origin = await self._first_seen(restoration)
+
+        def operation(unit: KvUnit, now: Micros) -> Restored:
+            if origin is not None and unit.origins.get(export_id) is None:
+                unit.origins.put(export_id, origin)
+            return transfers.restore(unit, restoration, now)
+
+        return await self._decide(operation, known)
+
+    async def _first_seen(self, restoration: Restoration) -> Origin | None:
+        """Return the origin of an export that this store does not know yet, with all its numbers reserved.
+
+        Numbers are reserved before the operation and only once. Otherwise another process could get some of them after
+        the operation has read the last one in use, and an operation that starts over would find them in use.
+        """
+        loaded = await self._driver.load([Fields(names.origin(restoration.export_id), (VALUE,))])
+        if cast("Partition", loaded.answers[0]).fields:
+            return None
+        high = await self.last_event()
+        if (lead := restoration.last_event - high) > 0:
+            high = (await self._numbers(lead)).start - 1
+        _, since = await self._decide(lambda unit, _: unit.events.newest())
+        return Origin(high=high, since=since, at=since)
+
+    async def _numbers(self, count: int) -> range:
+        loaded = await self._driver.load([Reserve(names.EVENT_NUMBERS, count)])
+        return cast("range", loaded.answers[0])
+
+    async def restore_schedules(self, wanted: Sequence[Schedule]) -> int:
+        known = [Fields(names.schedule(one.name), (VALUE,)) for one in wanted]
+        return await self._decide(lambda unit, _: schedules.restore(unit, wanted), known)

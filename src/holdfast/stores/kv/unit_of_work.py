@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from holdfast.core.hint import News
-from holdfast.stores.kv.audits import KvAudit
-from holdfast.stores.kv.catalogue import KvDeadLetters, KvOrigins, KvSchedules, KvWorkers
-from holdfast.stores.kv.events import KvEvents
-from holdfast.stores.kv.families import KvFamilies
-from holdfast.stores.kv.flows import KvFlows
-from holdfast.stores.kv.histories import KvHistories
-from holdfast.stores.kv.housekeeping import KvHousekeeping
-from holdfast.stores.kv.inboxes import KvInboxes
+from holdfast.stores.kv.catalogue import KvDeadLetters, KvEvents, KvFlows, KvOrigins, KvSchedules, KvWorkers
+from holdfast.stores.kv.histories import KvAudit, KvHistories, KvInboxes
 from holdfast.stores.kv.limits import KvLimits, KvTypes
-from holdfast.stores.kv.runs import KvRuns
-from holdfast.stores.kv.waits import KvWaits
+from holdfast.stores.kv.pruning import KvHousekeeping
+from holdfast.stores.kv.runs import KvFamilies, KvRuns, KvWaits
 from holdfast.stores.kv.workspace import Workspace
 
 

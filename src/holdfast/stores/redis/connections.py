@@ -156,7 +156,7 @@ class LoopConnection(asyncio.Protocol):
                 # All fail together, and all errors are collected: asyncio would report one that is not.
                 outcomes = await asyncio.gather(*futures, return_exceptions=True)
                 if failed := [error for future in futures if (error := future.exception()) is not None]:
-                    # A server that refuses the connection tells why, and closes it.
+                    # A server that refuses the connection says why, and closes it.
                     raise next((outcome for outcome in outcomes if isinstance(outcome, ServerError)), failed[0])
                 commands = conversation.send(outcomes)
         except StopIteration as end:
@@ -311,7 +311,7 @@ class BlockingConnection:
         except (OSError, ssl.SSLError, HiredisError, ValueError) as error:  # ValueError: closed by another thread
             self.close()
             if replies and isinstance(replies[0], ServerError):
-                raise replies[0] from error  # a server that refuses the connection tells why, and closes it
+                raise replies[0] from error  # a server that refuses the connection says why, and closes it
             raise ConnectionLost(str(error) or "the connection was closed") from error
         return replies
 

@@ -22,7 +22,7 @@ from holdfast.core.model import Run
 from holdfast.core.rules import SUSPECT_CRASHES
 from holdfast.stores.kv import names
 from holdfast.stores.kv.driver import MARK_MICROS, TOUCH_MICROS
-from holdfast.stores.kv.run_fields import MOVING
+from holdfast.stores.kv.names import MOVING_FIELDS
 from holdfast.stores.sql_text import filled_in
 
 CHUNK = 4_000
@@ -39,7 +39,7 @@ NUMBER_LEAP = 1_000_000
 EPOCHS_KEPT = 100
 """Number of lines in the log of epochs."""
 
-_MOVING = {name.upper(): columns_of(Run)[name] for name in MOVING}
+_MOVING = {name.upper(): columns_of(Run)[name] for name in MOVING_FIELDS}
 _NUMBERS = [name for name, column in _MOVING.items() if column.scalar is int and column.default is not None]
 
 

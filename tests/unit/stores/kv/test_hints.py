@@ -7,7 +7,7 @@ import os
 import signal
 
 from holdfast.core.hint import Hint
-from holdfast.stores.kv.hints import KvHints
+from holdfast.stores.kv.store import KvHints
 
 HINTS = 5_000
 """More than the socket holds by which a loop is woken from other threads and by signals."""

@@ -12,7 +12,7 @@ from holdfast.core.states import RunState
 from holdfast.stores.kv import KeyValueStore, names
 from holdfast.stores.kv.dictionary import Dictionary, DictionaryDriver
 from holdfast.stores.kv.driver import Answers, Committed, Gain, Part, Read
-from holdfast.stores.kv.run_fields import entries_of, is_catalogue, lasting_entries_of
+from holdfast.stores.kv.names import entries_of, is_catalogue, lasting_entries_of
 from holdfast.testing.contract import SettableClock
 from holdfast.testing.contract.arrange import (
     OTHER_WORKER,

@@ -369,7 +369,7 @@ end
 
 -- When the next run is ready
 
--- The ready time of the first run in a lane that this worker does not hold, as far as the first runs tell.
+-- The ready time of the first run in a lane that this worker does not hold, as far as the first runs show.
 local function ready_time(lane)
     if lane.kind ~= 'l' and lane.kind ~= 'z' then
         if lane.is_changed then

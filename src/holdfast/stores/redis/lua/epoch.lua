@@ -26,9 +26,9 @@ if (noted[1] or '0') ~= ARGV[7] or (noted[2] or '') ~= ARGV[8] or (noted[3] or '
     return 0
 end
 
-local function line_of(told)
+local function line_of(line)
     return string.format('{"at":%.0f,"from":%.0f,"to":%.0f,"released":%.0f,"version":%.0f,"lost":%.0f}',
-        told.at, told.from, told.to, told.released, told.version, told.lost)
+        line.at, line.from, line.to, line.released, line.version, line.lost)
 end
 
 local function append_line(from, to, version)
@@ -36,7 +36,7 @@ local function append_line(from, to, version)
     redis.call('LTRIM', log, -{{epochs_kept}}, -1)
 end
 
--- Notes in the log how many versions are lost, as far as the clients have told. The epoch after the client's own one
+-- Notes in the log how many versions are lost, as far as the clients have reported. The epoch after the client's own one
 -- began with a version below the highest one that was confirmed to the client. Without any log, the namespace was
 -- emptied after the client's epoch, and a client that did not know that epoch has begun this one.
 local function note_lost()
@@ -45,12 +45,12 @@ local function note_lost()
     end
     local length = redis.call('LLEN', log)
     for place = 0, length - 1 do
-        local told = cjson.decode(redis.call('LINDEX', log, place))
-        if told.from == known_epoch and known_version > told.version then
-            local lost = known_version - told.version
-            if lost > told.lost then
-                told.lost = lost
-                redis.call('LSET', log, place, line_of(told))
+        local line = cjson.decode(redis.call('LINDEX', log, place))
+        if line.from == known_epoch and known_version > line.version then
+            local lost = known_version - line.version
+            if lost > line.lost then
+                line.lost = lost
+                redis.call('LSET', log, place, line_of(line))
             end
             return lost
         end
@@ -59,9 +59,9 @@ local function note_lost()
 end
 
 local function note_released()
-    local told = cjson.decode(redis.call('LINDEX', log, -1))
-    told.released = released
-    redis.call('LSET', log, -1, line_of(told))
+    local line = cjson.decode(redis.call('LINDEX', log, -1))
+    line.released = released
+    redis.call('LSET', log, -1, line_of(line))
 end
 
 if is_same then

@@ -1,4 +1,4 @@
--- The moving part of a run: an array in the order of `run_fields.MOVING`, and what the layout in `names` makes of it.
+-- The moving part of a run: an array in the order of `names.MOVING_FIELDS`, and what the layout in `names` makes of it.
 -- The place of a field is its name in capitals.
 local {{moving_names}} = {{moving_places}}
 local null = cjson.null
