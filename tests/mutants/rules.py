@@ -358,7 +358,7 @@ ARRIVALS = (
         edits=(
             Edit(
                 _CHECKPOINTS,
-                "            arrivals.restore_thread(unit, run, checkpoint.waits, now)\n",
+                "            arrivals.give_back(unit, run, checkpoint.waits, now)\n",
                 "            pass\n",
             ),
         ),

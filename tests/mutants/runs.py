@@ -77,8 +77,8 @@ REPLAY = (
         edits=(
             Edit(
                 "runner/loop.py",
-                "do not expose their context\n\n    def __hash__(self) -> int:\n        return self.serial\n",
-                "do not expose their context\n\n    def __hash__(self) -> int:\n        return object.__hash__(self)\n",
+                "    def __hash__(self) -> int:\n        return self.serial\n",
+                "    def __hash__(self) -> int:\n        return object.__hash__(self)\n",
             ),
         ),
         caught_by=(Catch("unit tests of runs", "test_the_sets_of_wait_iterate_in_order_of_creation"),),
@@ -438,8 +438,8 @@ EVICTION = (
         edits=(
             Edit(
                 "runner/loop.py",
-                "return asyncio.Future(loop=future.get_loop()).__await__()",
-                "return asyncio.Future.__await__(future)",
+                "return asyncio.Future(loop=self._loop).__await__()",
+                "return super().__await__()  # type: ignore[misc, no-any-return]",
             ),
         ),
         caught_by=(Catch("swallowing", "repeatedly_suspends"),),

@@ -77,7 +77,7 @@ class Child(Generic[R]):
         """Let the next checkpoint create the child, unless an earlier turn has created it."""
         intent = replace(self.intent, is_parked=is_parked, limit=limit) if is_parked or limit else self.intent
         recorded = self._requests.command(
-            EntryKind.CHILD, self.location, ref=self.id, child=intent, is_awaited=is_awaited
+            EntryKind.CHILD, self.location, ref=self.id, command=intent, is_awaited=is_awaited
         )
         if recorded is not None and recorded.ref is not None:
             self.id = recorded.ref

@@ -16,7 +16,7 @@ from holdfast.core.codec import Codec
 from holdfast.core.entries import UNDO_PREFIX
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.location import iteration_of
-from holdfast.core.model import Entry, EntryKind, EntryState, Event, Intent, MessageToRun, Reply, Run
+from holdfast.core.model import Entry, EntryKind, EntryState, Intent, Run
 from holdfast.core.received import received_in
 from holdfast.core.rounds import ROUNDS_LOCATION, rounds_in
 from holdfast.runner.context import Context, version_in
@@ -33,7 +33,7 @@ from holdfast.runner.operation import (
     StepOptions,
     asked_since,
 )
-from holdfast.runner.pending_checkpoint import PendingCheckpoint
+from holdfast.runner.pending_checkpoint import PendingCheckpoint, RunCommand
 
 if TYPE_CHECKING:
     from holdfast.runner.definition import Definition
@@ -196,11 +196,8 @@ class CodeRequests:
         location: str,
         *,
         ref: str | None = None,
-        child: Intent | None = None,
-        message: MessageToRun | None = None,
-        event: Event | None = None,
+        command: RunCommand | None = None,
         cancels: Sequence[str] = (),
-        reply: Reply | None = None,
         is_awaited: bool = False,
     ) -> Entry | None:
         """Let the next checkpoint start, cancel, send, emit or reply, exactly once.
@@ -215,22 +212,10 @@ class CodeRequests:
             if kind is not EntryKind.CHILD:  # the position of a child is that of its end
                 self._history.mark_fed(recorded)
             return recorded
-        is_open = child is not None
-        since = self._history.position
-        entry = Entry(
-            location=location,
-            kind=kind,
-            state=EntryState.STARTED if is_open else EntryState.DONE,
-            position=0 if is_open else self._history.next_position(),
-            attempts=int(is_awaited),
-            started_at=self._history.stamp,
-            finished_at=None if is_open else self._history.stamp,
-            ref=ref,
-            since=since,
-        )
-        self._history.remember([entry])
+        is_open = isinstance(command, Intent)
+        entry = self._entry(kind, location, ref=ref, is_open=is_open, attempts=int(is_awaited))
         self._pending.request(entry)
-        self._pending.command(child=child, message=message, event=event, cancels=cancels, reply=reply)
+        self._pending.command(command, cancels=cancels)
         return None
 
     def continue_as_new(self, payload: str) -> None:
@@ -309,19 +294,35 @@ class CodeRequests:
 
     def _note(self, kind: EntryKind, location: str, result: str | None = None) -> None:
         """Record an entry about the code with the next checkpoint. It is not a fact, so nothing waits for it."""
+        entry = self._entry(kind, location, result=result)
+        self._pending.request(entry, is_lazy=True)
+
+    def _entry(
+        self,
+        kind: EntryKind,
+        location: str,
+        *,
+        ref: str | None = None,
+        result: str | None = None,
+        is_open: bool = False,
+        attempts: int = 0,
+    ) -> Entry:
+        """Add and return the entry of a request. It is open if it is the start of a child, which ends later."""
         since = self._history.position
         entry = Entry(
             location=location,
             kind=kind,
-            state=EntryState.DONE,
-            position=self._history.next_position(),
+            state=EntryState.STARTED if is_open else EntryState.DONE,
+            position=0 if is_open else self._history.next_position(),
+            attempts=attempts,
             result=result,
             started_at=self._history.stamp,
-            finished_at=self._history.stamp,
+            finished_at=None if is_open else self._history.stamp,
+            ref=ref,
             since=since,
         )
         self._history.remember([entry])
-        self._pending.request(entry, is_lazy=True)
+        return entry
 
     # Values and timers
 

@@ -378,7 +378,7 @@ class Context(Receiving):
             name=name,
             payload=encode_any(payload, f"payload of message {name!r}"),
         )
-        self._requests.command(EntryKind.SEND, location, ref=run_id, message=message)
+        self._requests.command(EntryKind.SEND, location, ref=run_id, command=message)
         return Done(self._requests)
 
     def emit(self, topic: str, payload: Any = None) -> Done:
@@ -390,7 +390,7 @@ class Context(Receiving):
             topic=topic,
             payload=encode_any(payload, f"payload of event {topic!r}"),
         )
-        self._requests.command(EntryKind.EMIT, location, event=event)
+        self._requests.command(EntryKind.EMIT, location, command=event)
         return Done(self._requests)
 
     def set_value(self, name: str, value: Any) -> Done:

@@ -457,7 +457,7 @@ class FlowRequests:
             return
         self._count(intent.payload)
         self._pending.request(replace(_started(location, intent.id, asked), attempts=int(is_awaited)))
-        self._pending.command(child=intent, message=None, event=None, cancels=(), reply=None)
+        self._pending.command(intent)
 
     def _withdraw(self, request: Withdraw) -> None:
         """Stop waiting for an operation. A child is cancelled."""
@@ -475,7 +475,7 @@ class FlowRequests:
         """Let this checkpoint cancel children, and the next ones those for which it has no room."""
         room = max(1, self._limit - self._units)
         self._units += min(room, len(ids))
-        self._pending.command(child=None, message=None, event=None, cancels=ids[:room], reply=None)
+        self._pending.command(cancels=ids[:room])
         if later := ids[room:]:
             self._unsent.appendleft(ChildCancels(later))
 
@@ -488,7 +488,7 @@ class FlowRequests:
         self._count(request.payload)
         location = self._effect(request.line, "send", request.name, EntryKind.SEND, ref=target)
         message = MessageToRun(id=self._key(location), run_id=target, name=request.name, payload=request.payload)
-        self._pending.command(child=None, message=message, event=None, cancels=(), reply=None)
+        self._pending.command(message)
 
     def _publish(self, request: EmitEvent | SetValue | WriteLog) -> None:
         match request:
@@ -496,7 +496,7 @@ class FlowRequests:
                 self._count(request.payload)
                 location = self._effect(request.line, "emit", request.topic, EntryKind.EMIT)
                 event = Event(id=self._key(location), topic=request.topic, payload=request.payload)
-                self._pending.command(child=None, message=None, event=event, cancels=(), reply=None)
+                self._pending.command(event)
             case SetValue():
                 self._count(request.value)
                 self._pending.publish(request.name, request.value)

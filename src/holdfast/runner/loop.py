@@ -560,10 +560,17 @@ class LoopTimer(LoopHandle):
         return f"<LoopTimer {self.location!r} at {self.deadline} {state}>"
 
 
-class RunFuture(asyncio.Future[Any]):
-    """A future of a run."""
+class OfRun:
+    """An awaitable of a run.
 
-    __slots__ = ("serial",)
+    It hashes by its creation number: `TaskGroup`, `asyncio.wait` and `as_completed` keep them in sets, and a set of
+    objects that hash by address iterates in another order on every replay.
+
+    While a run leaves memory, an await of it never returns and never raises, even if it is settled. Otherwise code that
+    swallows every exception and awaits again would occupy the worker forever.
+    """
+
+    __slots__ = ()
     _loop: RunLoop
     serial: int
 
@@ -571,46 +578,31 @@ class RunFuture(asyncio.Future[Any]):
         return self.serial
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return _unsettled(self) if self._loop.is_evicting else super().__await__()
+        if self._loop.is_evicting:
+            return asyncio.Future(loop=self._loop).__await__()
+        return super().__await__()  # type: ignore[misc, no-any-return]  # that of the future beside this base
 
     __iter__ = __await__
 
 
-class RunTask(asyncio.Task[Any]):
+class RunFuture(OfRun, asyncio.Future[Any]):
+    """A future of a run."""
+
+    __slots__ = ("serial",)
+    serial: int
+
+
+class RunTask(OfRun, asyncio.Task[Any]):
     """A task of a run. It counts the names of its operations in its own `scope`."""
 
     __slots__ = ("run_context", "scope", "serial")
-    _loop: RunLoop
     serial: int
     scope: Scope
     run_context: Context  # tasks of Python 3.11 do not expose their context
 
-    def __hash__(self) -> int:
-        return self.serial
 
-    def __await__(self) -> Generator[Any, None, Any]:
-        return _unsettled(self) if self._loop.is_evicting else super().__await__()
-
-    __iter__ = __await__
-
-
-class RunGather(GatheringFuture):  # type: ignore[misc]  # a private class, so mypy does not know it
+class RunGather(OfRun, GatheringFuture):  # type: ignore[misc]  # a private class, so mypy does not know it
     """The future that `asyncio.gather` returns inside a run. `RunLoop.get_debug` creates it."""
-
-    serial: int
-
-    def __hash__(self) -> int:
-        return self.serial
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        return _unsettled(self) if self._loop.is_evicting else super().__await__()
-
-    __iter__ = __await__
-
-
-def _unsettled(future: asyncio.Future[Any]) -> Generator[Any, None, Any]:
-    """Return an await that never ends, in place of an await of `future`."""
-    return asyncio.Future(loop=future.get_loop()).__await__()
 
 
 def first_serial(run_id: str) -> int:
@@ -648,6 +640,9 @@ def as_coroutine(awaitable: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
 if sys.version_info >= (3, 14):
     from holdfast.runner.asyncio_private import swap_current_task
 
+
+# While workflow code runs, the thread's running loop and its hooks for async generators are those of the run. From
+# Python 3.14 on, a thread also has only one current task across all loops.
 
 # The state of the thread before a drive: the running loop, the current task (if there is one per thread), the hooks.
 # It is a plain tuple, because every fact needs one.

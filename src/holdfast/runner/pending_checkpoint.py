@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, assert_never
 
 from msgspec.structs import replace
 
@@ -18,6 +18,9 @@ CHILDREN_AT_ONCE = 1_000
 
 _COMMANDS = frozenset({EntryKind.SEND, EntryKind.EMIT, EntryKind.CANCEL})
 _NO_VALUES: dict[str, str] = {}
+
+RunCommand = Intent | MessageToRun | Event | Reply
+"""A command of the code to another run: start it, send it a message, wake it by an event, or reply to it."""
 
 
 class Effects:
@@ -168,27 +171,23 @@ class PendingCheckpoint:
         """Add loop iterations whose entries are to be removed."""
         self._made_effects().pruned += scopes
 
-    def command(
-        self,
-        *,
-        child: Intent | None,
-        message: MessageToRun | None,
-        event: Event | None,
-        cancels: Sequence[str],
-        reply: Reply | None,
-    ) -> None:
+    def command(self, command: RunCommand | None = None, *, cancels: Sequence[str] = ()) -> None:
         """Add a command to other runs. Its entry was requested before."""
         effects = self._made_effects()
-        if child is not None:
-            effects.children.append(child)
-            self.fits_one = len(effects.children) <= CHILDREN_AT_ONCE
-        if message is not None:
-            effects.messages.append(message)
-        if event is not None:
-            effects.events.append(event)
-        if reply is not None:
-            effects.replies.append(reply)
-        effects.cancels += cancels
+        match command:
+            case Intent():
+                effects.children.append(command)
+                self.fits_one = len(effects.children) <= CHILDREN_AT_ONCE
+            case MessageToRun():
+                effects.messages.append(command)
+            case Event():
+                effects.events.append(command)
+            case Reply():
+                effects.replies.append(command)
+            case None:
+                effects.cancels += cancels
+            case unknown:
+                assert_never(unknown)
         self._is_urgent = True
 
     def _made_effects(self) -> Effects:

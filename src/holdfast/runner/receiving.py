@@ -187,7 +187,7 @@ class Message(Generic[T]):
         payload = encode_any(value, f"reply to message {self.name!r}")
         location = self._requests.loop.scope.locate(name_from("reply", self.name))
         reply = Reply(message_id=self.id, payload=payload)
-        self._requests.command(EntryKind.REPLY, location, ref=self.id, reply=reply)
+        self._requests.command(EntryKind.REPLY, location, ref=self.id, command=reply)
         self._is_answered = True
         return Done(self._requests)
 
