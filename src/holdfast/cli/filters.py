@@ -9,9 +9,8 @@ import click
 
 from holdfast.cli import completing
 from holdfast.cli.exits import Refusal
-from holdfast.cli.option import combined
+from holdfast.cli.option import combined, parse_moment, parse_since
 from holdfast.cli.payloads import parse_pair
-from holdfast.cli.times import parse_moment, parse_since
 from holdfast.core.states import RunState
 from holdfast.core.suggestion import nearest
 from holdfast.engine.lists import Filter

@@ -12,10 +12,9 @@ from msgspec.structs import replace
 
 from holdfast.app import Holdfast, session_of
 from holdfast.cli.exits import ExitCode
-from holdfast.cli.output import Cell, Line, Output, cleaned, preview
+from holdfast.cli.output import Cell, Line, Output, cleaned, preview, spoken
 from holdfast.cli.summary import STATE_STYLES, wait_words
 from holdfast.cli.timeline import claim_words, is_takeover, label_of
-from holdfast.cli.times import spoken
 from holdfast.cli.view import GLYPHS, Snapshot, run_lines
 from holdfast.core.codec import decode_any, json_flaw
 from holdfast.core.errors import RunCancelled, RunFailed, RunNotFound, Unreadable

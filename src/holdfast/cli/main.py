@@ -95,7 +95,11 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         is_called = not ctx.resilient_parsing  # False while a shell asks for completions
         if is_called and args and not args[0].startswith("-") and args[0] not in SUMMARIES:
-            raise click.UsageError(_unknown(args[0]), ctx)
+            from holdfast.core.suggestion import nearest
+
+            near = nearest(args[0], SUMMARIES, cutoff=0.5)
+            advice = f"did you mean `holdfast {near}`?" if near else "`holdfast --help` lists the commands."
+            raise click.UsageError(f"there is no command {args[0]!r}; {advice}", ctx)
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -110,14 +114,6 @@ class Commands(click.Group):
         for section, commands in SECTIONS.items():
             with formatter.section(section):
                 formatter.write_dl([(name.ljust(widest), summary) for name, (_, summary) in commands.items()])
-
-
-def _unknown(name: str) -> str:
-    from holdfast.core.suggestion import nearest
-
-    near = nearest(name, SUMMARIES, cutoff=0.5)
-    advice = f"did you mean `holdfast {near}`?" if near else "`holdfast --help` lists the commands."
-    return f"there is no command {name!r}; {advice}"
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click calls it

@@ -6,6 +6,7 @@ decides.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, g
 
 import click
 
-from holdfast.cli.times import parse_moment
 from holdfast.config import settings
 from holdfast.config.configuration import Configuration
 from holdfast.config.kind import Choice, Names
@@ -61,10 +61,25 @@ class Settings:
     def is_quiet(self) -> bool:
         return self.verbosity < 0
 
-    @property
-    def is_json(self) -> bool:
-        """True if the output is JSON, for a program."""
-        return self.output != "table"
+
+def parse_moment(text: str) -> datetime:
+    """Parse a date, or date and time, in ISO form. Without a zone it is local time. Raises `ValueError`."""
+    try:
+        return datetime.fromisoformat(text.strip()).astimezone()
+    except (ValueError, OverflowError) as error:
+        raise ValueError(
+            f"{text!r} is not a valid moment; write 2030-01-31, 2030-01-31T09:00 or 2030-01-31T09:00Z"
+        ) from error
+
+
+def parse_since(text: str) -> datetime | timedelta:
+    """Parse a moment, or a length of time before now. Raises `ValueError`."""
+    if re.match(r"\d{4}-", text.strip()):
+        return parse_moment(text)
+    try:
+        return parse_length(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or a moment such as 2030-01-31T09:00") from None
 
 
 class ParsedType(_ParamType):

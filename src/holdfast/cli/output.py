@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -95,7 +96,7 @@ class Output:
     @property
     def is_json(self) -> bool:
         """True if the output is JSON, for a program."""
-        return self.settings.is_json
+        return self.settings.output != "table"
 
     @property
     def is_rich(self) -> bool:
@@ -204,6 +205,48 @@ def cleaned(text: str) -> str:
 def shortened(text: str, limit: int) -> str:
     """Return text cut to at most `limit` characters."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def spoken(length: float | timedelta) -> str:
+    """Format a length of time in seconds as short as possible: `12 ms`, `1.2 s`, `3 min`, `2 h 5 min`.
+
+    An `int` is formatted without a fraction.
+    """
+    seconds = length.total_seconds() if isinstance(length, timedelta) else length
+    if seconds < 0:
+        return f"-{spoken(-seconds)}"
+    if round(seconds * 1000) < 1000:
+        return f"{seconds * 1000:.0f} ms"
+    if round(seconds, 1) < 10 and isinstance(seconds, float):
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 10:
+        return _pair(minutes, "min", rest, "s")
+    if minutes < 60:
+        return f"{minutes} min"
+    if whole < 86_400:
+        return _pair(minutes // 60, "h", minutes % 60, "min")
+    return _pair(whole // 86_400, "d", whole % 86_400 // 3600, "h")
+
+
+def _pair(large: int, large_unit: str, small: int, small_unit: str) -> str:
+    return f"{large} {large_unit}" + (f" {small} {small_unit}" if small else "")
+
+
+def ago(when: datetime, now: datetime) -> str:
+    """Format the distance of a moment from `now`, in whole seconds: `3 min ago` or `in 5 s`."""
+    seconds = round((now - when).total_seconds())
+    if seconds == 0:
+        return "now"
+    return f"{spoken(seconds)} ago" if seconds > 0 else f"in {spoken(-seconds)}"
+
+
+def stamp(when: datetime) -> str:
+    """Format a moment for people, in UTC like every other time that holdfast writes."""
+    return when.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def preview(value: Any, limit: int = 80) -> str:

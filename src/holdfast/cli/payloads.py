@@ -21,9 +21,14 @@ def parse_payload(words: Sequence[str]) -> Any:
     """Parse the words of a payload. Return None if there are no words."""
     if not words:
         return None
-    if len(words) == 1 and not _PAIR.fullmatch(words[0]):
-        return _parse_one(words[0])
-    return _parse_pairs(words)
+    if len(words) > 1 or _PAIR.fullmatch(words[0]):
+        return _parse_pairs(words)
+    (word,) = words
+    if word == "-":
+        return parse_json(sys.stdin.read(), "stdin")
+    if word.startswith("@"):
+        return parse_json(read_text(word[1:], "the payload from", "; @name reads the payload from a file"), word[1:])
+    return parse_json(word, "the payload", advice=f"; a payload is {FORMS}")
 
 
 def parse_object(words: Sequence[str]) -> dict[str, Any]:
@@ -92,14 +97,6 @@ def read_text(name: str, what: str, advice: str = "") -> str:
         raise Refusal(f"cannot read {what} {name!r}: {reason}") from error
 
 
-def _parse_one(word: str) -> Any:
-    if word == "-":
-        return parse_json(sys.stdin.read(), "stdin")
-    if word.startswith("@"):
-        return parse_json(read_text(word[1:], "the payload from", "; @name reads the payload from a file"), word[1:])
-    return parse_json(word, "the payload", advice=f"; a payload is {FORMS}")
-
-
 def _parse_pairs(words: Sequence[str]) -> dict[str, Any]:
     value: dict[str, Any] = {}
     for word in words:
@@ -120,14 +117,5 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _kind(value: Any) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "a boolean"
-        case str():
-            return "a string"
-        case list():
-            return "an array"
-        case _:
-            return "a number"
+    kinds = {type(None): "null", bool: "a boolean", str: "a string", list: "an array"}
+    return kinds.get(type(value), "a number")

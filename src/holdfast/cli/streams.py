@@ -83,12 +83,9 @@ def _secured(stream: TextIO | None, number: int) -> TextIO:
         io.BufferedWriter(_Descriptor(number, is_closed=stream is None)),
         encoding=stream.encoding if stream is not None else "utf-8",
         errors="backslashreplace",  # a character that the encoding lacks is not an error
-        line_buffering=number == 2 or (isinstance(stream, io.TextIOWrapper) and _is_prompt(stream)),
+        line_buffering=number == 2
+        or (isinstance(stream, io.TextIOWrapper) and (stream.line_buffering or stream.write_through)),
     )
-
-
-def _is_prompt(stream: io.TextIOWrapper) -> bool:
-    return stream.line_buffering or stream.write_through
 
 
 def _descriptor(stream: TextIO) -> _Descriptor:

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import assert_never
 
-from holdfast.cli.output import Cell, cleaned
-from holdfast.cli.times import ago, spoken
+from holdfast.cli.output import Cell, ago, cleaned, spoken
 from holdfast.core.model import WaitKind
 from holdfast.core.rules import LIMIT_LOCATION
 from holdfast.core.states import RunState

@@ -47,9 +47,6 @@ POLL_SECONDS = 0.3
 _LEFT_OUT = {"__pycache__", "build", "dist", "node_modules", "site-packages", "venv"}
 _NAMES = {OWN_NAME, PROJECT_NAME}
 
-Stamps = dict[Path, tuple[int, int]]
-"""Modification time and size of each file."""
-
 _log = logging.getLogger("holdfast.supervisor")
 
 
@@ -144,7 +141,10 @@ class Supervisor:
             began = asyncio.get_running_loop().time()
             code = await self._run_process(place)
             if self._shutdown.stop.is_set():
-                self._judge_end(place, code)
+                # A process that has not installed its signal handlers yet dies of the signal itself.
+                if code not in _EXPECTED:
+                    _log.warning("%s %s during shutdown", place.name, _fate(code))
+                    self._code = self._code or ExitCode.FAILED
             elif code == ExitCode.OK and self._ends_when_idle:
                 return
             else:
@@ -159,7 +159,13 @@ class Supervisor:
             ours.settimeout(0)
             with theirs:
                 try:
-                    place.process = await self._start(place.number, theirs.fileno())
+                    place.process = await asyncio.create_subprocess_exec(
+                        *self._command(place.number),
+                        env=os.environ | {VARIABLE: f"{place.number}:{theirs.fileno()}"},
+                        pass_fds=[theirs.fileno()],
+                        stdin=subprocess.DEVNULL,
+                        process_group=0,  # so that ^C in a terminal reaches only the supervisor, which passes it on
+                    )
                 except OSError as error:
                     _log.error("cannot start %s: %s", place.name, error)
                     return ExitCode.FAILED
@@ -170,15 +176,6 @@ class Supervisor:
                 return await place.process.wait()
             finally:
                 loop.remove_reader(ours)
-
-    async def _start(self, number: int, descriptor: int) -> Process:
-        return await asyncio.create_subprocess_exec(
-            *self._command(number),
-            env=os.environ | {VARIABLE: f"{number}:{descriptor}"},
-            pass_fds=[descriptor],
-            stdin=subprocess.DEVNULL,
-            process_group=0,  # so that ^C in a terminal reaches only the supervisor, which passes it on
-        )
 
     def _read_readiness(self, place: Place, line: socket.socket) -> None:
         """Note that the process is ready, or has ended before it was."""
@@ -193,7 +190,8 @@ class Supervisor:
         """Handle a process that ended without an order to stop: restart it after a pause, or give up."""
         if not place.is_ready:
             place.failed_starts += 1
-            if not self._is_proven.is_set() or self._is_hopeless():
+            is_hopeless = all(one.failed_starts >= self._patience.starts for one in self._places)
+            if is_hopeless or not self._is_proven.is_set():
                 self._give_up(code)
                 return
         place.quick_ends = place.quick_ends + 1 if seconds < self._patience.steady_seconds else 0
@@ -203,9 +201,6 @@ class Supervisor:
         _log.warning("%s %s%s; starting another one %s", place.name, _fate(code), when, soon)
         if pause:
             await self._unless_stopped(asyncio.sleep(pause))
-
-    def _is_hopeless(self) -> bool:
-        return all(place.failed_starts >= self._patience.starts for place in self._places)
 
     def _give_up(self, code: int) -> None:
         _log.error("giving up: worker processes fail before they are ready; the last one %s", _fate(code))
@@ -238,15 +233,6 @@ class Supervisor:
     def _signal(self, number: signal.Signals) -> None:
         for place in self._places:
             place.signal(number)
-
-    def _judge_end(self, place: Place, code: int) -> None:
-        """Check the exit code of a process that was ordered to stop.
-
-        A process that has not installed its signal handlers yet dies of the signal itself.
-        """
-        if code not in _EXPECTED:
-            _log.warning("%s %s during shutdown", place.name, _fate(code))
-            self._code = self._code or ExitCode.FAILED
 
 
 class Reloader(Supervisor):
@@ -348,8 +334,8 @@ def _fate(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-def stamps(directory: Path) -> Stamps:
-    """Return the stamps of all code and settings files. Hidden and generated files do not count."""
+def stamps(directory: Path) -> dict[Path, tuple[int, int]]:
+    """Return modification time and size of all code and settings files. Hidden and generated files do not count."""
     return {path: (found.st_mtime_ns, found.st_size) for path, found in _files(str(directory))}
 
 

@@ -16,7 +16,8 @@ _FOLD_SECONDS = 10.0
 
 _NOTHING = timedelta(0)
 _BUSY_KINDS = (EntryKind.STEP, EntryKind.TX)
-_SILENT_KINDS = (EntryKind.TIMER, EntryKind.MESSAGE, EntryKind.EVENT, EntryKind.CHILD)
+SILENT_KINDS = (EntryKind.TIMER, EntryKind.MESSAGE, EntryKind.EVENT, EntryKind.CHILD)
+"""What only waits, so that no worker is needed meanwhile."""
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,11 +41,6 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     def is_open(self) -> bool:
         return self.state in (EntryState.STARTED, EntryState.RETRYING)
 
-    @property
-    def is_silent(self) -> bool:
-        """True if it only waits, so that no worker is needed meanwhile."""
-        return self.kind in _SILENT_KINDS
-
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     """The rows of a run in order, and the stretches of time that are folded."""
@@ -53,10 +49,6 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     end: datetime
     items: tuple[Item, ...]
     folds: tuple[tuple[datetime, datetime], ...]
-
-    @property
-    def length(self) -> timedelta:
-        return self.end - self.begin
 
     def is_folded(self, begin: datetime, end: datetime) -> bool:
         """Return True if an interval covers most of a folded stretch."""
@@ -68,7 +60,8 @@ def timeline(
 ) -> Timeline:
     """Return the timeline of a run at `now`. `workers` maps worker ids to names."""
     end = max(info.finished_at or now, info.created_at)
-    items = [*_items(info, entries, audit, end), *_marks(audit, workers)]
+    items = _items(info, entries, audit, end)
+    items += [Item(label=claim_words(fact, workers), begin=fact.at, end=fact.at) for fact in audit if is_takeover(fact)]
     items.sort(key=lambda item: (item.kind is not None and item.is_open, item.end))
     busy = sorted((item.begin, item.end) for item in items if item.kind in _BUSY_KINDS and not item.is_open)
     folds = _stretches(busy, info.created_at, end)
@@ -101,23 +94,23 @@ def _items(info: RunInfo, entries: Sequence[EntryInfo], audit: Sequence[AuditInf
         for entry in entries
         if entry.kind is not EntryKind.SNAPSHOT
     ]
-    return items + [_waiting(wait, end) for wait in waits.values()]
+    items += [
+        Item(
+            label=label_of(wait),
+            begin=wait.since,
+            end=max(end, wait.since),
+            kind=_KINDS_OF_WAITS.get(wait.kind, EntryKind.CHILD),
+            state=EntryState.STARTED,
+            wait=wait,
+        )
+        for wait in waits.values()
+    ]
+    return items
 
 
 def label_of(entry: EntryInfo | WaitInfo) -> str:
     """Return the name of an entry or wait; in a flow, with its line."""
     return entry.location if entry.line is None else f"line {entry.line} {entry.name}"
-
-
-def _waiting(wait: WaitInfo, end: datetime) -> Item:
-    return Item(
-        label=label_of(wait),
-        begin=wait.since,
-        end=max(end, wait.since),
-        kind=_KINDS_OF_WAITS.get(wait.kind, EntryKind.CHILD),
-        state=EntryState.STARTED,
-        wait=wait,
-    )
 
 
 _KINDS_OF_WAITS = {
@@ -127,11 +120,6 @@ _KINDS_OF_WAITS = {
     WaitKind.EVENT: EntryKind.EVENT,
     WaitKind.CHILD: EntryKind.CHILD,
 }
-
-
-def _marks(audit: Sequence[AuditInfo], workers: Mapping[str, str]) -> list[Item]:
-    """Return marks for the takeovers of a run: a worker died and another one took over."""
-    return [Item(label=claim_words(fact, workers), begin=fact.at, end=fact.at) for fact in audit if is_takeover(fact)]
 
 
 def is_takeover(fact: AuditInfo) -> bool:
@@ -199,7 +187,7 @@ class Scale(msgspec.Struct, frozen=True):
         folds = self.timeline.folds
         fold_width = min(18.0, self.width * 0.5 / len(folds)) if folds else 0.0
         open_width = self.width - fold_width * len(folds)
-        open_length = self.timeline.length - sum((last - first for first, last in folds), _NOTHING)
+        open_length = self.timeline.end - self.timeline.begin - sum((last - first for first, last in folds), _NOTHING)
         points = [self.timeline.begin, *(point for fold in folds for point in fold), self.timeline.end]
         position = 0.0
         for number, (first, last) in enumerate(pairwise(points)):

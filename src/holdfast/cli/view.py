@@ -9,10 +9,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.cli.output import Cell, Line, Row, cleaned, preview, shortened, text_of
+from holdfast.cli.output import Cell, Line, Row, ago, cleaned, preview, shortened, spoken, stamp, text_of
 from holdfast.cli.summary import STATE_STYLES, state_cell, type_word, wait_words
-from holdfast.cli.timeline import Item, Scale, Timeline, timeline
-from holdfast.cli.times import ago, spoken, stamp
+from holdfast.cli.timeline import SILENT_KINDS, Item, Scale, Timeline, timeline
 from holdfast.core.codec import encode_any
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import EntryKind, EntryState
@@ -122,7 +121,7 @@ def timeline_lines(snapshot: Snapshot, now: datetime, width: int | None) -> list
     """Return a row for each entry: its state, its name, a bar, its duration and notes."""
     drawn = timeline(snapshot.info, snapshot.entries, snapshot.audit, snapshot.workers, now)
     items = drawn.items[-_ROWS:]
-    labels = [_label(item) for item in items if item.kind is not None]
+    labels = [cleaned(item.label) for item in items if item.kind is not None]
     label_width = min(_LABEL_LIMIT, max(map(len, labels), default=0))
     bar_width = _PLAIN_BAR if width is None else max(12, min(60, (width - label_width - 16) // 2))
     scale = Scale(drawn, bar_width)
@@ -139,13 +138,9 @@ def _row(item: Item, drawn: Timeline, scale: Scale, label_width: int, now: datet
     glyph, style = GLYPHS[item.state]
     if item.kind is None:
         return Row([(f"{glyph} {item.label}", style), (f", {spoken(item.begin - drawn.begin)} after the start", "dim")])
-    label = shortened(_label(item), label_width).ljust(label_width)
+    label = shortened(cleaned(item.label), label_width).ljust(label_width)
     bar, length = _bar(item, drawn, scale), f"  {spoken(item.end - item.begin):>10}"
     return Row([(f"{glyph} ", style), label, "  ", *bar, length, *_notes(item, now)])
-
-
-def _label(item: Item) -> str:
-    return cleaned(item.label)
 
 
 def _bar(item: Item, drawn: Timeline, scale: Scale) -> list[Cell]:
@@ -158,7 +153,7 @@ def _bar(item: Item, drawn: Timeline, scale: Scale) -> list[Cell]:
     else:
         bar = "─" * (last - first)
         style = style if item.is_open or item.state is not EntryState.DONE else "dim"
-    if item.is_silent and drawn.is_folded(item.begin, item.end):
+    if item.kind in SILENT_KINDS and drawn.is_folded(item.begin, item.end):
         bar = _with_fold(bar, spoken(item.end - item.begin))
     return [" " * first, (bar, style), " " * (scale.width - last)]
 

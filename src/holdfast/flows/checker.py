@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 
-from holdfast.core.suggestion import nearest
 from holdfast.flows.expression_checker import ExpressionChecker
 from holdfast.flows.faults import CATCHABLE
 from holdfast.flows.grammar import ANNOTATIONS, BINARY_NODES, DURABLE, REFUSED_OPERATORS, REFUSED_STATEMENTS
 from holdfast.flows.limits import BLOCK_LIMIT, CALL_ARGUMENT_LIMIT
 from holdfast.flows.scopes import FunctionNode, FunctionScope, ProgramNames, is_literal, pattern_names
-from holdfast.flows.source_text import Mistakes
+from holdfast.flows.source_text import Mistakes, advice_for
 
 
 def check(tree: ast.Module, names: ProgramNames, mistakes: Mistakes) -> None:
@@ -150,13 +149,11 @@ class FunctionChecker:
 
     def _check_pass(self, node: ast.Pass) -> None: ...
 
-    def _check_break(self, node: ast.Break) -> None:
+    def _check_break(self, node: ast.Break | ast.Continue) -> None:
         if not self._loops:
-            self._mistakes.add(node, "break stands outside of a loop", "remove it")
+            self._mistakes.add(node, f"{type(node).__name__.lower()} stands outside of a loop", "remove it")
 
-    def _check_continue(self, node: ast.Continue) -> None:
-        if not self._loops:
-            self._mistakes.add(node, "continue stands outside of a loop", "remove it")
+    _check_continue = _check_break
 
     def _check_return(self, node: ast.Return) -> None:
         if node.value is not None:
@@ -280,8 +277,7 @@ class FunctionChecker:
                 )
             elif not isinstance(kind, ast.Name) or kind.id not in CATCHABLE:
                 shown = ast.unparse(kind)[:40]
-                near = nearest(shown, CATCHABLE)
-                advice = f"did you mean {near}?" if near else f"the errors are {', '.join(CATCHABLE)}"
+                advice = advice_for(shown, CATCHABLE, f"the errors are {', '.join(CATCHABLE)}")
                 self._mistakes.add(kind, f"except does not know {shown}", advice)
         if handler.name:
             self._expressions.check_name(handler, handler.name, self._mistakes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import UNSET
 
@@ -72,27 +72,21 @@ def _parameters(main: Helper) -> tuple[FlowParameter, ...]:
     )
 
 
-class _Loop:
+class _Loop(NamedTuple):
     """A loop around the code being compiled: where break and continue go, and how many finally blocks are outside."""
 
-    __slots__ = ("again", "depth", "end")
-
-    def __init__(self, again: Label, end: Label, depth: int) -> None:
-        self.again = again
-        self.end = end
-        self.depth = depth
+    again: Label
+    end: Label
+    depth: int
 
 
-class _Cleanup:
+class _Cleanup(NamedTuple):
     """Code that runs when a block is left: the body of a finally, or the end of a handler."""
 
-    __slots__ = ("body", "errors", "handler", "slots")
-
-    def __init__(self, body: list[ast.stmt], slots: list[int], handler: Label | None, errors: list[int]) -> None:
-        self.body = body
-        self.slots = slots
-        self.handler = handler
-        self.errors = list(errors)
+    body: list[ast.stmt]
+    slots: list[int]
+    handler: Label | None
+    errors: list[int]
 
 
 class FunctionCompiler:
@@ -154,11 +148,9 @@ class FunctionCompiler:
         number = ops.BINARY_OPERATORS.index(BINARY_NODES[type(node.op)])
         target = node.target
         if isinstance(target, ast.Name):
-            self._out.at(target)
-            self._out.emit(ops.LOAD_SLOT, self._out.slot(target.id))
+            self._out.emit(ops.LOAD_SLOT, self._out.slot(target.id), at=target)
             self._expressions.value(node.value)
-            self._out.at(node)
-            self._out.emit(ops.IN_PLACE, number)
+            self._out.emit(ops.IN_PLACE, number, at=node)
             self._out.emit(ops.STORE_SLOT, self._out.slot(target.id))
             return
         assert isinstance(target, ast.Subscript)
@@ -169,11 +161,9 @@ class FunctionCompiler:
         self._out.emit(ops.STORE_SLOT, key)
         self._out.emit(ops.LOAD_SLOT, container)
         self._out.emit(ops.LOAD_SLOT, key)
-        self._out.at(target)
-        self._out.emit(ops.INDEX)
+        self._out.emit(ops.INDEX, at=target)
         self._expressions.value(node.value)
-        self._out.at(node)
-        self._out.emit(ops.IN_PLACE, number)
+        self._out.emit(ops.IN_PLACE, number, at=node)
         self._out.emit(ops.TAKE_SLOT, container)
         self._out.emit(ops.TAKE_SLOT, key)
         self._out.emit(ops.STORE_INDEX)
@@ -183,34 +173,29 @@ class FunctionCompiler:
             assert isinstance(target, ast.Subscript)
             self._expressions.value(target.value)
             self._expressions.value(target.slice)
-            self._out.at(target)
-            self._out.emit(ops.DELETE_INDEX)
+            self._out.emit(ops.DELETE_INDEX, at=target)
 
     def _assert(self, node: ast.Assert) -> None:
         fine = Label()
         self._expressions.value(node.test)
-        self._out.at(node)
-        self._out.emit(ops.JUMP_IF_TRUE, fine)
+        self._out.emit(ops.JUMP_IF_TRUE, fine, at=node)
         if node.msg is None:
             self._out.constant("")
         else:
             self._expressions.value(node.msg)
-        self._out.at(node)
-        self._out.emit(ops.ASSERT_FAILED)
+        self._out.emit(ops.ASSERT_FAILED, at=node)
         self._out.place(fine)
 
     def _raise(self, node: ast.Raise) -> None:
         if node.exc is None:
-            self._out.at(node)
-            self._out.emit(ops.RAISE_SLOT, self._errors[-1])
+            self._out.emit(ops.RAISE_SLOT, self._errors[-1], at=node)
             return
         assert isinstance(node.exc, ast.Call)
         for argument in node.exc.args:
             self._expressions.value(argument)
         if len(node.exc.args) == 1:
             self._out.constant("")
-        self._out.at(node)
-        self._out.emit(ops.RAISE_ERROR)
+        self._out.emit(ops.RAISE_ERROR, at=node)
 
     # Branches and loops
 
@@ -242,13 +227,11 @@ class FunctionCompiler:
     def _for(self, node: ast.For) -> None:
         again, otherwise, end = Label(), Label(), Label()
         self._expressions.iterable(node.iter)
-        self._out.at(node.iter)
-        self._out.emit(ops.MAKE_CURSOR)
+        self._out.emit(ops.MAKE_CURSOR, at=node.iter)
         cursor = self._out.new_slot("cursor")
         self._out.emit(ops.STORE_SLOT, cursor)
         self._out.place(again)
-        self._out.at(node.target)
-        self._out.emit(ops.FOR_NEXT, cursor, otherwise)
+        self._out.emit(ops.FOR_NEXT, cursor, otherwise, at=node.target)
         self._expressions.store(node.target)
         self._loop_body(node.body, _Loop(again, end, len(self._cleanups)))
         self._out.emit(ops.JUMP, again)
@@ -264,28 +247,23 @@ class FunctionCompiler:
 
     def _break(self, node: ast.Break) -> None:
         self._leave(self._loops[-1].depth)
-        self._out.at(node)
-        self._out.emit(ops.JUMP, self._loops[-1].end)
+        self._out.emit(ops.JUMP, self._loops[-1].end, at=node)
 
     def _continue(self, node: ast.Continue) -> None:
         self._leave(self._loops[-1].depth)
-        self._out.at(node)
-        self._out.emit(ops.JUMP, self._loops[-1].again)
+        self._out.emit(ops.JUMP, self._loops[-1].again, at=node)
 
     def _return(self, node: ast.Return) -> None:
         if node.value is None:
-            self._out.at(node)
-            self._out.constant(None)
+            self._out.constant(None, at=node)
         else:
             self._expressions.value(node.value)
         if any(cleanup.body for cleanup in self._cleanups):
             result = self._out.new_slot("returned")
             self._out.emit(ops.STORE_SLOT, result)
             self._leave(0)
-            self._out.at(node)
-            self._out.emit(ops.TAKE_SLOT, result)
-        self._out.at(node)
-        self._out.emit(ops.RETURN)
+            self._out.emit(ops.TAKE_SLOT, result, at=node)
+        self._out.emit(ops.RETURN, at=node)
 
     def _leave(self, depth: int) -> None:
         """Copy the code that runs when the blocks above a depth are left, innermost first."""
@@ -311,7 +289,7 @@ class FunctionCompiler:
 
     def _try_finally(self, node: ast.Try) -> None:
         outer, failed, end = self._out.handler, Label(), Label()
-        self._cleanups.append(_Cleanup(node.finalbody, [], outer, self._errors))
+        self._cleanups.append(_Cleanup(node.finalbody, [], outer, [*self._errors]))
         with self._out.handled_by(failed):
             if node.handlers:
                 self._try_except(node)
@@ -330,7 +308,7 @@ class FunctionCompiler:
     def _try_except(self, node: ast.Try) -> None:
         outer, failed, end = self._out.handler, Label(), Label()
         # A body that is left early stands under the handler of this statement no longer.
-        self._cleanups.append(_Cleanup([], [], outer, self._errors))
+        self._cleanups.append(_Cleanup([], [], outer, [*self._errors]))
         with self._out.handled_by(failed):
             self._body(node.body)
         self._cleanups.pop()
@@ -348,12 +326,11 @@ class FunctionCompiler:
         following = Label()
         kinds: list[Any] = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
         names = [kind.id for kind in kinds]
-        self._out.at(handler)
-        self._out.emit(ops.MATCH_ERROR, error, self._out.constants.number(names))
+        self._out.emit(ops.MATCH_ERROR, error, self._out.constants.number(names), at=handler)
         self._out.emit(ops.JUMP_IF_FALSE, following)
         bound = [] if handler.name is None else [self._out.slot(handler.name)]
         failed = Label()
-        self._cleanups.append(_Cleanup([], [error, *bound], self._out.handler, self._errors))
+        self._cleanups.append(_Cleanup([], [error, *bound], self._out.handler, [*self._errors]))
         self._errors.append(error)
         with self._out.handled_by(failed if bound else self._out.handler):
             if bound:

@@ -6,7 +6,6 @@ import ast
 import math
 import re
 
-from holdfast.core.suggestion import nearest
 from holdfast.flows.faults import CATCHABLE
 from holdfast.flows.grammar import (
     BINARY_NODES,
@@ -29,7 +28,7 @@ from holdfast.flows.grammar import (
 )
 from holdfast.flows.limits import CALL_ARGUMENT_LIMIT
 from holdfast.flows.scopes import FunctionScope, Helper, target_names
-from holdfast.flows.source_text import Mistakes
+from holdfast.flows.source_text import Mistakes, advice_for
 
 INTEGER_DIGITS = 4_000
 """Maximum number of digits of an integer in a program."""
@@ -124,8 +123,7 @@ class ExpressionChecker:
         elif name.startswith("__"):
             self._mistakes.add(node, f"names that begin with __ belong to Python: {name}", "remove it")
         else:
-            near = nearest(name, self._scope.known())
-            advice = f"did you mean {near}?" if near else "assign it first, or take it as a parameter"
+            advice = advice_for(name, self._scope.known(), "assign it first, or take it as a parameter")
             self._mistakes.add(node, f"unknown name {name}", advice)
 
     def _check_joinedstr(self, node: ast.JoinedStr) -> None:
@@ -317,8 +315,7 @@ class ExpressionChecker:
 
     def _refuse_unknown(self, node: ast.Call, name: str) -> None:
         known = [*self._scope.names.helpers, *BUILTINS, *LAZY, *DURABLE]
-        near = nearest(name, known)
-        advice = REFUSED_FUNCTIONS.get(name) or (f"did you mean {near}?" if near else "define it with `def`")
+        advice = REFUSED_FUNCTIONS.get(name) or advice_for(name, known, "define it with `def`")
         if name == "Error":
             advice = 'write raise Error("code", "message")'
         self._mistakes.add(node.func, f"unknown function {name}", advice)
@@ -366,8 +363,7 @@ class ExpressionChecker:
         name = method.attr
         self.check(method.value)
         if name not in METHOD_NAMES:
-            near = nearest(name, METHOD_NAMES)
-            advice = f"did you mean {near}?" if near else f"the methods are {', '.join(sorted(METHOD_NAMES))}"
+            advice = advice_for(name, METHOD_NAMES, f"the methods are {', '.join(sorted(METHOD_NAMES))}")
             if name == "format":
                 advice = 'use an f-string: f"{value}"'
             self._mistakes.add(method, f"values have no method {name}", advice)
@@ -395,10 +391,8 @@ class ExpressionChecker:
             if keyword.arg is None:
                 continue
             if keyword.arg not in helper.parameters:
-                near = nearest(keyword.arg, helper.parameters)
-                advice = (
-                    f"did you mean {near}?" if near else f"its parameters are {', '.join(helper.parameters) or 'none'}"
-                )
+                known = f"its parameters are {', '.join(helper.parameters) or 'none'}"
+                advice = advice_for(keyword.arg, helper.parameters, known)
                 self._mistakes.add(keyword.value, f"{helper.name} has no parameter {keyword.arg}", advice)
             elif keyword.arg in given:
                 self._mistakes.add(keyword.value, f"{helper.name} gets {keyword.arg} twice", "pass it once")
@@ -446,8 +440,7 @@ class ExpressionChecker:
             if keyword.arg == "options" and isinstance(keyword.value, ast.Dict):
                 for key in keyword.value.keys:
                     if isinstance(key, ast.Constant) and isinstance(key.value, str) and key.value not in OPTION_NAMES:
-                        near = nearest(key.value, OPTION_NAMES)
-                        advice = f"did you mean {near}?" if near else f"the options are {', '.join(OPTION_NAMES)}"
+                        advice = advice_for(key.value, OPTION_NAMES, f"the options are {', '.join(OPTION_NAMES)}")
                         self._mistakes.add(key, f"unknown option {key.value}", advice)
 
 

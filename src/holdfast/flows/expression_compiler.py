@@ -59,19 +59,17 @@ class Assembler:
     def __len__(self) -> int:
         return len(self._code)
 
-    def at(self, node: ast.AST) -> None:
-        """Let the next instructions belong to the position of a node."""
-        self._position = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
-
-    def emit(self, op: int, a: int | Label = 0, b: int | Label = 0) -> None:
-        """Add an instruction."""
+    def emit(self, op: int, a: int | Label = 0, b: int | Label = 0, *, at: ast.AST | None = None) -> None:
+        """Add an instruction. It and those that follow it belong to the position of the node `at`."""
+        if at is not None:
+            self._position = getattr(at, "lineno", 1), getattr(at, "col_offset", 0) + 1
         self._code.append((op, a, b))
         self._positions += self._position
         self._handlers.append(self._handler)
 
-    def constant(self, value: Any) -> None:
+    def constant(self, value: Any, *, at: ast.AST | None = None) -> None:
         """Add the instruction that loads a constant."""
-        self.emit(ops.LOAD_CONST, self.constants.number(value))
+        self.emit(ops.LOAD_CONST, self.constants.number(value), at=at)
 
     def place(self, label: Label) -> None:
         """Let a label stand for the next instruction."""
@@ -128,8 +126,7 @@ class ExpressionCompiler:
     def value(self, node: ast.expr) -> None:
         """Leave the value of an expression on the stack."""
         if is_literal(node):
-            self._out.at(node)
-            self._out.constant(literal(node))
+            self._out.constant(literal(node), at=node)
             return
         getattr(self, f"_{type(node).__name__.lower()}")(node)
 
@@ -144,12 +141,10 @@ class ExpressionCompiler:
                         self.iterable(argument)
                 for keyword in keywords:
                     self.value(keyword.value)
-                self._out.at(node)
-                self._out.emit(ops.LAZY, ops.LAZY_ITERABLES.index(name), len(arguments) + len(keywords))
+                self._out.emit(ops.LAZY, ops.LAZY_ITERABLES.index(name), len(arguments) + len(keywords), at=node)
             case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in LAZY_METHODS:
                 self.value(value)
-                self._out.at(node)
-                self._out.emit(ops.LAZY, ops.LAZY_ITERABLES.index(name), 1)
+                self._out.emit(ops.LAZY, ops.LAZY_ITERABLES.index(name), 1, at=node)
             case _:
                 self.value(node)
 
@@ -157,18 +152,15 @@ class ExpressionCompiler:
         """Take the value on the stack and assign it."""
         match target:
             case ast.Name(id=name):
-                self._out.at(target)
-                self._out.emit(ops.STORE_SLOT, self._slot(name))
+                self._out.emit(ops.STORE_SLOT, self._slot(name), at=target)
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
-                self._out.at(target)
-                self._out.emit(ops.UNPACK, len(parts))
+                self._out.emit(ops.UNPACK, len(parts), at=target)
                 for part in parts:
                     self.store(part)
             case ast.Subscript(value=value, slice=key):
                 self.value(value)
                 self.value(key)
-                self._out.at(target)
-                self._out.emit(ops.STORE_INDEX)
+                self._out.emit(ops.STORE_INDEX, at=target)
             case _:
                 raise AssertionError(target)  # the checker allows no other target
 
@@ -179,8 +171,7 @@ class ExpressionCompiler:
             self._out.emit(ops.JUMP_IF_TRUE, label)
             return
         self.value(test)
-        self._out.at(test)
-        self._out.emit(ops.JUMP_IF_FALSE, label)
+        self._out.emit(ops.JUMP_IF_FALSE, label, at=test)
 
     def call_in_place(self, node: ast.Await) -> Helper | None:
         """Return the async helper that an await calls directly, so that it runs in the same path."""
@@ -205,24 +196,21 @@ class ExpressionCompiler:
         return self._out.slot(name)
 
     def _name(self, node: ast.Name) -> None:
-        self._out.at(node)
         if self._is_variable(node.id):
-            self._out.emit(ops.LOAD_SLOT, self._slot(node.id))
+            self._out.emit(ops.LOAD_SLOT, self._slot(node.id), at=node)
         else:
-            self._out.constant(self._names.constants[node.id])
+            self._out.constant(self._names.constants[node.id], at=node)
 
     # Operators
 
     def _binop(self, node: ast.BinOp) -> None:
         self.value(node.left)
         self.value(node.right)
-        self._out.at(node)
-        self._out.emit(ops.BINARY, ops.BINARY_OPERATORS.index(BINARY_NODES[type(node.op)]))
+        self._out.emit(ops.BINARY, ops.BINARY_OPERATORS.index(BINARY_NODES[type(node.op)]), at=node)
 
     def _unaryop(self, node: ast.UnaryOp) -> None:
         self.value(node.operand)
-        self._out.at(node)
-        self._out.emit(ops.UNARY, ops.UNARY_OPERATORS.index(UNARY_NODES[type(node.op)]))
+        self._out.emit(ops.UNARY, ops.UNARY_OPERATORS.index(UNARY_NODES[type(node.op)]), at=node)
 
     def _boolop(self, node: ast.BoolOp) -> None:
         end = Label()
@@ -251,13 +239,12 @@ class ExpressionCompiler:
                 self.iterable(right)
             else:
                 self.value(right)
-            self._out.at(node)
             number = ops.COMPARISONS.index(COMPARE_NODES[type(op)])
             if place == last:
-                self._out.emit(ops.COMPARE, number)
+                self._out.emit(ops.COMPARE, number, at=node)
                 break
             middle = self._out.new_slot("middle")
-            self._out.emit(ops.STORE_SLOT, middle)
+            self._out.emit(ops.STORE_SLOT, middle, at=node)
             self._out.emit(ops.LOAD_SLOT, middle)
             self._out.emit(ops.COMPARE, number)
             self._out.emit(ops.JUMP_IF_FALSE_OR_POP, end)
@@ -269,8 +256,7 @@ class ExpressionCompiler:
     def _list(self, node: ast.List | ast.Tuple) -> None:
         for item in node.elts:
             self.value(item)
-        self._out.at(node)
-        self._out.emit(ops.BUILD_LIST, len(node.elts))
+        self._out.emit(ops.BUILD_LIST, len(node.elts), at=node)
 
     _tuple = _list  # the checker allows tuples only where they are unpacked or iterated
 
@@ -279,8 +265,7 @@ class ExpressionCompiler:
             assert key is not None
             self.value(key)
             self.value(value)
-        self._out.at(node)
-        self._out.emit(ops.BUILD_DICT, len(node.keys))
+        self._out.emit(ops.BUILD_DICT, len(node.keys), at=node)
 
     def _joinedstr(self, node: ast.JoinedStr) -> None:
         for part in node.values:
@@ -290,12 +275,10 @@ class ExpressionCompiler:
                 texts = spec.values if isinstance(spec, ast.JoinedStr) else []
                 text = "".join(str(one.value) for one in texts if isinstance(one, ast.Constant))
                 conversion = chr(part.conversion) if part.conversion > 0 else ""
-                self._out.at(part.value)
-                self._out.emit(ops.FORMAT, self._out.constants.number([conversion, text]))
+                self._out.emit(ops.FORMAT, self._out.constants.number([conversion, text]), at=part.value)
             else:
                 self.value(part)
-        self._out.at(node)
-        self._out.emit(ops.BUILD_STRING, len(node.values))
+        self._out.emit(ops.BUILD_STRING, len(node.values), at=node)
 
     def _subscript(self, node: ast.Subscript) -> None:
         self.value(node.value)
@@ -305,12 +288,10 @@ class ExpressionCompiler:
                     self._out.constant(None)
                 else:
                     self.value(part)
-            self._out.at(node)
-            self._out.emit(ops.SLICE)
+            self._out.emit(ops.SLICE, at=node)
             return
         self.value(node.slice)
-        self._out.at(node)
-        self._out.emit(ops.INDEX)
+        self._out.emit(ops.INDEX, at=node)
 
     # Comprehensions
 
@@ -322,8 +303,7 @@ class ExpressionCompiler:
 
     def _comprehension(self, node: ast.ListComp | ast.DictComp, parts: list[ast.expr], build: int, add: int) -> None:
         self.iterable(node.generators[0].iter)
-        self._out.at(node)
-        self._out.emit(ops.MAKE_CURSOR)
+        self._out.emit(ops.MAKE_CURSOR, at=node)
         bound = [name for part in node.generators for name in target_names(part.target)]
         self._inner.append({name: self._out.new_slot(name) for name in dict.fromkeys(bound)})
         cursor = self._out.new_slot("cursor")
@@ -348,24 +328,21 @@ class ExpressionCompiler:
         part = generators[place]
         again, end = Label(), Label()
         self._out.place(again)
-        self._out.at(part.target)
-        self._out.emit(ops.FOR_NEXT, cursor, end)
+        self._out.emit(ops.FOR_NEXT, cursor, end, at=part.target)
         self.store(part.target)
         for test in part.ifs:
             self.jump_unless(test, again)
         if place + 1 < len(generators):
             following = generators[place + 1]
             self.iterable(following.iter)
-            self._out.at(following.iter)
-            self._out.emit(ops.MAKE_CURSOR)
+            self._out.emit(ops.MAKE_CURSOR, at=following.iter)
             inner = self._out.new_slot("cursor")
             self._out.emit(ops.STORE_SLOT, inner)
             self._generate(generators, place + 1, inner, parts, add, result)
         else:
             for element in parts:
                 self.value(element)
-            self._out.at(parts[0])
-            self._out.emit(add, result)
+            self._out.emit(add, result, at=parts[0])
         self._out.emit(ops.JUMP, again)
         self._out.place(end)
 
@@ -378,8 +355,7 @@ class ExpressionCompiler:
             self._call_helper(node.value, helper, ops.CALL_HELPER)
             return
         self.value(node.value)
-        self._out.at(node)
-        self._out.emit(ops.AWAIT)
+        self._out.emit(ops.AWAIT, at=node)
 
     def _call(self, node: ast.Call) -> None:
         if isinstance(node.func, ast.Attribute):
@@ -398,20 +374,13 @@ class ExpressionCompiler:
     def _call_method(self, node: ast.Call, method: ast.Attribute) -> None:
         self.value(method.value)
         if not all(is_literal(argument) for argument in node.args):  # Python looks the method up before the arguments
-            self._out.at(node)
-            self._out.emit(ops.FIND_METHOD, self._out.constants.number(method.attr))
+            self._out.emit(ops.FIND_METHOD, self._out.constants.number(method.attr), at=node)
         for argument in node.args:
             if method.attr in ("join", "extend", "update"):
                 self.iterable(argument)
             else:
                 self.value(argument)
-        for keyword in node.keywords:
-            self.value(keyword.value)
-        words = [keyword.arg for keyword in node.keywords]
-        self._out.at(node)
-        self._out.emit(
-            ops.CALL_METHOD, self._out.constants.number([method.attr, words]), len(node.args) + len(node.keywords)
-        )
+        self._named_call(ops.CALL_METHOD, method.attr, node)
 
     def _call_builtin(self, node: ast.Call, name: str) -> None:
         is_single = len(node.args) == 1 or name not in ("min", "max")
@@ -420,12 +389,14 @@ class ExpressionCompiler:
                 self.iterable(argument)
             else:
                 self.value(argument)
+        self._named_call(ops.CALL_BUILTIN, name, node)
+
+    def _named_call(self, op: int, name: str, node: ast.Call) -> None:
+        """Add the call of a name, after the values of its keywords. The other arguments are on the stack."""
         for keyword in node.keywords:
             self.value(keyword.value)
-        words = [keyword.arg for keyword in node.keywords]
-        self._out.at(node)
-        number = self._out.constants.number([name, words])
-        self._out.emit(ops.CALL_BUILTIN, number, len(node.args) + len(node.keywords))
+        number = self._out.constants.number([name, [keyword.arg for keyword in node.keywords]])
+        self._out.emit(op, number, len(node.args) + len(node.keywords), at=node)
 
     def _call_durable(self, node: ast.Call, name: str) -> None:
         shape = DURABLE[name]
@@ -439,8 +410,7 @@ class ExpressionCompiler:
                 keyword.arg in shape.positional and not shape.takes_payload
             )
             words.append(keyword.arg if is_parameter else f"={keyword.arg}")
-        self._out.at(node)
-        self._out.emit(ops.DURABLE, self._out.constants.number([name, words]), len(words))
+        self._out.emit(ops.DURABLE, self._out.constants.number([name, words]), len(words), at=node)
 
     def _call_helper(self, node: ast.Call, helper: Helper, op: int) -> None:
         given = helper.parameters[: len(node.args)] + [str(keyword.arg) for keyword in node.keywords]
@@ -448,15 +418,14 @@ class ExpressionCompiler:
         in_order = given == helper.parameters[: len(given)]
         for value in values:
             self.value(value)
-        self._out.at(node)
         slots: dict[str, int] = {}
         if not in_order:  # Python evaluates arguments in the order in which they are written
             for name in reversed(given):
                 slots[name] = self._out.new_slot("argument")
-                self._out.emit(ops.STORE_SLOT, slots[name])
+                self._out.emit(ops.STORE_SLOT, slots[name], at=node)
         for name in helper.parameters[len(given) :] if in_order else helper.parameters:
             if name in slots:
                 self._out.emit(ops.TAKE_SLOT, slots[name])
             else:
-                self._out.constant(helper.defaults[name])
-        self._out.emit(op, helper.number, len(helper.parameters))
+                self._out.constant(helper.defaults[name], at=node)
+        self._out.emit(op, helper.number, len(helper.parameters), at=node)

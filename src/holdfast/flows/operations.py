@@ -20,15 +20,8 @@ NO_HANDLE = 0
 OPEN, DONE, FAILED = range(3)
 PRIMITIVE, JOIN, RACE, FIRST, PATH, MAP = range(6)
 GROUPS = (JOIN, RACE, FIRST)
-
-
-class Unset:
-    """The value of a variable that has none."""
-
-    __slots__ = ()
-
-
-UNSET_SLOT = Unset()
+UNSET_SLOT: Any = object()
+"""The value of a variable that has none."""
 
 
 class Frame:

@@ -63,16 +63,6 @@ def multiply(left: Any, right: Any, meter: Meter) -> Any:
     return finite(left * right)
 
 
-def divide(left: Any, right: Any, meter: Meter) -> Any:
-    """Return `left / right`."""
-    return finite(left / right)
-
-
-def divide_floor(left: Any, right: Any, meter: Meter) -> Any:
-    """Return `left // right`."""
-    return finite(left // right)
-
-
 def modulo(left: Any, right: Any, meter: Meter) -> Any:
     """Return `left % right`. Text has no such operator."""
     if type(left) is str:
@@ -92,7 +82,15 @@ def power(left: Any, right: Any, meter: Meter) -> Any:
 
 
 _BinaryFunction = Callable[[Any, Any, Meter], Any]
-BINARY_FUNCTIONS: tuple[_BinaryFunction, ...] = (add, subtract, multiply, divide, divide_floor, modulo, power)
+BINARY_FUNCTIONS: tuple[_BinaryFunction, ...] = (
+    add,
+    subtract,
+    multiply,
+    lambda left, right, meter: finite(left / right),
+    lambda left, right, meter: finite(left // right),
+    modulo,
+    power,
+)
 """The operators in the order of `BINARY_OPERATORS`."""
 assert len(BINARY_FUNCTIONS) == len(BINARY_OPERATORS)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import hashlib
 import warnings
+from collections.abc import Iterable
 
 from holdfast.core.errors import FlowRefused, Mistake
+from holdfast.core.suggestion import nearest
 from holdfast.flows.limits import MISTAKE_LIMIT, NESTING_LIMIT, NODE_LIMIT, SOURCE_LIMIT_CHARACTERS
 from holdfast.flows.scopes import child_nodes
 
@@ -39,6 +41,12 @@ class Mistakes:
         """Return the error that names every mistake."""
         ordered = [self._found[place] for place in sorted(self._found)]
         return FlowRefused(tuple(ordered[:MISTAKE_LIMIT]), total=len(ordered))
+
+
+def advice_for(name: str, known: Iterable[str], otherwise: str) -> str:
+    """Return what to write instead of an unknown name: the nearest known one, if there is one."""
+    near = nearest(name, known)
+    return f"did you mean {near}?" if near else otherwise
 
 
 def parse(source: str) -> ast.Module:

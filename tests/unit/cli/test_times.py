@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.cli.times import ago, parse_moment, parse_since, spoken
+from holdfast.cli.option import parse_moment, parse_since
+from holdfast.cli.output import ago, spoken
 from holdfast.core.length import parse_length
 
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)

@@ -27,22 +27,18 @@ def config(out: Output, *, origin: bool) -> None:
     parent directory that has one.
     """
     found = {setting: out.settings.configuration.origin(setting) for setting in SETTINGS.values()}
+    values = {at: None if one.value is None else at.kind.shown(one.value) for at, one in found.items()}
     if out.is_json:
-        values = [None if one.value is None else setting.kind.shown(one.value) for setting, one in found.items()]
-        origins = zip(found.items(), values, strict=True)
-        out.items([{"setting": at.key, "value": value, "origin": one.place} for (at, one), value in origins])
+        out.items([{"setting": at.key, "value": values[at], "origin": one.place} for at, one in found.items()])
         return
     rows: list[dict[str, Cell]] = []
     for setting, one in found.items():
         style = "dim" if one.place == DEFAULT else ""
-        value = setting.otherwise if one.value is None else _text(setting.kind.shown(one.value))
+        shown = setting.otherwise if values[setting] is None else values[setting]
+        value = ",".join(map(str, shown)) if isinstance(shown, list) else str(shown)
         place: dict[str, Cell] = {"origin": (cleaned(one.place), style)} if origin else {}
         rows.append({"setting": setting.key, "value": (cleaned(value), style), **place})
     out.table(Table.of(rows, cut="value"))
-
-
-def _text(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 @command(

@@ -281,7 +281,9 @@ def fork(
         at, texts = await patched_point(session_of(hf).store, found, entries, ForkPoint(location, texts))
         request = Fork(run_id=run_id, id="preview", new_run_id=new_id or "preview", location=at, patch=dict(texts))
         _, kept = revision.fork(found, entries, request, await session_of(hf).store.now())
-        words = f"the new run begins with {len(kept)} of {len(entries)} entries" + _patched_words(patch, entries)
+        words = f"the new run begins with {len(kept)} of {len(entries)} entries"
+        if patch:
+            words += f" and sets {', '.join(patch)}" if is_flow(entries) else f", {len(patch)} of them patched"
         if dry_run:
             planned = {"of": run_id, "location": location, "kept": [*map(_entry_json, kept)], "patched": [*patch]}
             _preview_revision(out, planned, kept, f"{words}; nothing was created")
@@ -297,12 +299,6 @@ def fork(
         return ExitCode.OK if new.created else ExitCode.CONFLICT
 
     return in_session(out.settings, work)
-
-
-def _patched_words(patch: Mapping[str, object], entries: Sequence[Entry]) -> str:
-    if not patch:
-        return ""
-    return f" and sets {', '.join(patch)}" if is_flow(entries) else f", {len(patch)} of them patched"
 
 
 def _entry_json(entry: Entry) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, assert_never
@@ -19,10 +19,9 @@ from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.command import command, group, store_command
 from holdfast.cli.exits import ExitCode, Refusal
-from holdfast.cli.output import Cell, Line, Output, Table, cleaned
+from holdfast.cli.output import Cell, Output, Table, ago, cleaned, spoken, stamp
 from holdfast.cli.payloads import parse_json, parse_object, parse_pair, read_text
 from holdfast.cli.session import actor, in_session, store_now
-from holdfast.cli.times import ago, spoken, stamp
 from holdfast.cli.view import error_lines, numbered
 from holdfast.core.clock import SECOND, Micros, SystemClock, moment
 from holdfast.core.errors import FlowRefused
@@ -43,11 +42,7 @@ def flows() -> None:
 # Files
 
 
-@command(
-    "check",
-    "holdfast flows check access.request.v1.py",
-    "holdfast flows check flows/*.py --json",
-)
+@command("check", "holdfast flows check access.request.v1.py", "holdfast flows check flows/*.py --json")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 def check(out: Output, files: Sequence[str]) -> ExitCode:
     """Compile files and print all mistakes, each with its place and what to write instead.
@@ -221,9 +216,13 @@ def _is_json(text: str) -> bool:
 def _report_trial(out: Output, played: Played, began: Micros, *, has_trace: bool) -> ExitCode:
     """Write how a trial ended. Returns its exit code."""
     outcome = played.outcome
+    if outcome is None:
+        code = ExitCode.STILL_GOING
+    else:
+        code = ExitCode.RUN_FAILED if isinstance(outcome, FlowRaised) else ExitCode.OK
     if out.is_json:
         out.item(_trial_json(played, began))
-        return _exit_code(played)
+        return code
     if has_trace:
         out.lines((cleaned(line),) for line in played.trace)
     took = f"after {spoken(moment(played.now) - moment(began))}, {played.instructions:,} instructions"
@@ -243,13 +242,7 @@ def _report_trial(out: Output, played: Played, began: Micros, *, has_trace: bool
             out.talk("pass what it waits for with --message or --event")
         case _:
             assert_never(outcome)
-    return _exit_code(played)
-
-
-def _exit_code(played: Played) -> ExitCode:
-    if played.outcome is None:
-        return ExitCode.STILL_GOING
-    return ExitCode.RUN_FAILED if isinstance(played.outcome, FlowRaised) else ExitCode.OK
+    return code
 
 
 def _trial_json(played: Played, began: Micros) -> dict[str, Any]:
@@ -393,12 +386,8 @@ def _write_diff(out: Output, old: FlowInfo, name: str, source: str, version: str
     if out.is_json:
         out.item({"old": old.version, "new": version, "is_same": old.version == version, "diff": lines})
         return
-    out.lines(_coloured(lines))
-    if old.version == version:
-        out.talk("the meaning is the same" if lines else "they are the same")
-
-
-def _coloured(lines: Sequence[str]) -> Iterator[Line]:
     for line in lines:
         style = "dim" if line.startswith(("---", "+++", "@@")) else {"+": "good", "-": "bad"}.get(line[:1], "")
-        yield ((cleaned(line), style),)
+        out.line((cleaned(line), style))
+    if old.version == version:
+        out.talk("the meaning is the same" if lines else "they are the same")

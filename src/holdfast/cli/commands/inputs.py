@@ -17,11 +17,10 @@ from holdfast.cli.command import command
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.follow import finish, outcome, wait_for_end
 from holdfast.cli.option import LENGTH, start_options
-from holdfast.cli.output import Output
+from holdfast.cli.output import Output, stamp
 from holdfast.cli.payloads import check_timeout, given_options, parse_object, parse_payload
 from holdfast.cli.session import actor, find_run, in_session
 from holdfast.cli.streams import despite
-from holdfast.cli.times import stamp
 from holdfast.core.ids import new_id
 from holdfast.core.questions import ListTypes
 from holdfast.core.start_options import StartOptions
@@ -98,18 +97,11 @@ async def _report_start(out: Output, hf: Holdfast, run: RunHandle[Any], type: st
 @completing.run_argument
 @click.argument("name")
 @_payload_argument
-@click.option("--id", "message_id", metavar="ID", help="The id of the message; a repeated id is delivered once.")
+@click.option("--id", metavar="ID", help="The id of the message; a repeated id is delivered once.")
 @click.option("--wait", is_flag=True, help="Wait for the reply of the run, and print it.")
 @click.option("--timeout", type=LENGTH, help="With --wait: stop waiting after this time (exit code 12).")
 def send(
-    out: Output,
-    run: str,
-    name: str,
-    payload: Sequence[str],
-    message_id: str | None,
-    *,
-    wait: bool,
-    timeout: timedelta | None,
+    out: Output, run: str, name: str, payload: Sequence[str], id: str | None, *, wait: bool, timeout: timedelta | None
 ) -> ExitCode:
     """Send a message (a signal) to a run. The run keeps it until its code asks for it.
 
@@ -121,7 +113,7 @@ def send(
 
     async def work(hf: Holdfast) -> ExitCode:
         handle = hf.run(await find_run(hf, run))
-        sent_id = new_id() if message_id is None else message_id
+        sent_id = new_id() if id is None else id
         sent = {"run_id": handle.id, "name": name, "id": sent_id}
         if not wait:
             await handle.send(name, value, id=sent_id, by=actor())

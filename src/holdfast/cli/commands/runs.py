@@ -17,11 +17,10 @@ from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.filters import chosen_filter, filter_options
 from holdfast.cli.follow import exit_code, finish, follow, outcome, read, show_progress, wait_for_end
 from holdfast.cli.option import LENGTH
-from holdfast.cli.output import Cell, Output, Table, cleaned, preview, shortened
+from holdfast.cli.output import Cell, Output, Table, ago, cleaned, preview, shortened, spoken, stamp
 from holdfast.cli.payloads import check_timeout
 from holdfast.cli.session import actor, find_run, in_session, store_now
 from holdfast.cli.summary import about, age_word, short_ids, state_cell, state_word, type_word
-from holdfast.cli.times import ago, spoken, stamp
 from holdfast.cli.view import GLYPHS, divergence_lines, program_lines, run_lines
 from holdfast.core.audit import BY
 from holdfast.core.model import EntryKind

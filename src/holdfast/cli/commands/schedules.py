@@ -12,11 +12,10 @@ from holdfast.app import Holdfast
 from holdfast.cli.command import check_can_ask, command, group, store_command
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.option import LENGTH, start_options, yes_option
-from holdfast.cli.output import Cell, Output, Table, cleaned, preview
+from holdfast.cli.output import Cell, Output, Table, ago, cleaned, preview, spoken, stamp
 from holdfast.cli.payloads import given_options, parse_object
 from holdfast.cli.session import actor, in_session, store_now
 from holdfast.cli.streams import despite
-from holdfast.cli.times import ago, spoken, stamp
 from holdfast.core.model import DEFAULT_PRIORITY
 from holdfast.core.schedules import ScheduleOptions
 from holdfast.core.wire import plain_form
@@ -188,7 +187,7 @@ def _table(schedules: Sequence[ScheduleInfo], now: datetime) -> Table:
             "name": cleaned(schedule.name),
             "type": cleaned(schedule.type),
             "when": _rule(schedule),
-            "next": _next(schedule, now),
+            "next": ("paused", "wait") if schedule.is_paused else _next(schedule, now),
             "last run": (schedule.last_run_id or "", "dim"),
             "skipped": str(schedule.skipped or ""),
         }
@@ -197,9 +196,7 @@ def _table(schedules: Sequence[ScheduleInfo], now: datetime) -> Table:
     return Table.of(rows, numbers=("skipped",)).without_empty_columns()
 
 
-def _next(schedule: ScheduleInfo, now: datetime) -> tuple[str, str]:
-    if schedule.is_paused:
-        return "paused", "wait"
+def _next(schedule: ScheduleInfo, now: datetime) -> Cell:
     return ("never", "bad") if schedule.next_at is None else (ago(schedule.next_at, now), "")
 
 

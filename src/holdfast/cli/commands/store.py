@@ -14,9 +14,8 @@ from holdfast.app import Holdfast, session_of
 from holdfast.cli.command import command, store_command
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.option import Settings, setting_options
-from holdfast.cli.output import Cell, Output, Table, cleaned
+from holdfast.cli.output import Cell, Output, Table, ago, cleaned, spoken
 from holdfast.cli.session import check_exists, engine_for, opened, store_now
-from holdfast.cli.times import ago, spoken
 from holdfast.config import settings
 from holdfast.config.secret import scrubbed
 from holdfast.core.clock import SECOND, Micros, micros, moment
@@ -140,12 +139,13 @@ async def _types(store: Store, alive: Sequence[WorkerRecord], now: Micros) -> li
         live = sum(count for state, count in states.items() if not state.is_end)
         if not live:
             continue
+        have = "has" if live == 1 else "have"
         if type in off:
-            text = f"{type} is disabled, but {_many(live, 'run')} of this type {_have(live)} not ended"
+            text = f"{type} is disabled, but {_many(live, 'run')} of this type {have} not ended"
             found.append(Finding.warning("types", f"{text}; `holdfast types enable {type}` enables it"))
         if is_handled(type, alive):
             continue
-        text = f"no worker handles {type}: {_many(live, 'run')} {_have(live)} not ended"
+        text = f"no worker handles {type}: {_many(live, 'run')} {have} not ended"
         if type in due:
             count, age = due[type].count, spoken((now - due[type].since) / SECOND)
             text += f", {count:,} {'is' if count == 1 else 'are'} due, the oldest for {age}"
@@ -161,10 +161,9 @@ async def _orphans(store: Store) -> Finding:
     lost = await store.stats(FindOrphans(limit=_NAMED + 1))
     if not lost:
         return Finding.ok("orphans", "every live run is held, ready, or waits for something")
-    more = " and more" if len(lost) > _NAMED else ""
     return Finding.problem(
         "orphans",
-        f"nothing will ever continue {', '.join(lost[:_NAMED])}{more}; this is a bug in holdfast, please report it; "
+        f"nothing will ever continue {_some(lost)}; this is a bug in holdfast, please report it; "
         "`holdfast cancel` ends these runs",
     )
 
@@ -196,19 +195,15 @@ async def _runs(store: Store, alive: Sequence[WorkerRecord], now: Micros) -> Asy
             elif run.ready_at is not None and run.ready_at < now and not run.is_held:
                 ready.append(run)
     if blocked:
-        names = ", ".join(run.id for run in blocked[:_NAMED])
-        more = " and more" if len(blocked) > _NAMED else ""
+        names = _some([run.id for run in blocked])
         yield Finding.warning(
-            "blocked", f"{_many(len(blocked), 'run')} cannot continue: {names}{more}; `holdfast explain` says why"
+            "blocked", f"{_many(len(blocked), 'run')} cannot continue: {names}; `holdfast explain` says why"
         )
     else:
         yield Finding.ok("blocked", "no run is blocked")
     if odd:
-        more = " and more" if len(odd) > _NAMED else ""
-        yield Finding.warning(
-            "unreadable",
-            f"{_many(len(odd), 'live run')} cannot be read: {', '.join(odd[:_NAMED])}{more}; `holdfast show` says why",
-        )
+        words = f"{_many(len(odd), 'live run')} cannot be read: {_some(odd)}"
+        yield Finding.warning("unreadable", f"{words}; `holdfast show` says why")
     yield _oldest(ready, alive, now)
     limit = f" (only the newest {_RUNS_READ:,} were checked)" if count >= _RUNS_READ else ""
     yield Finding.ok("runs", f"{_many(count, 'live run')}{limit}")
@@ -226,12 +221,12 @@ def _oldest(ready: Sequence[Run], alive: Sequence[WorkerRecord], now: Micros) ->
     return Finding.warning("ready", f"{text}; {advice}")
 
 
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (" and more" if len(names) > _NAMED else "")
+
+
 def _many(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
-
-
-def _have(count: int) -> str:
-    return "has" if count == 1 else "have"
 
 
 # Workers
@@ -325,10 +320,7 @@ def _report_pruned(out: Output, pruned: Pruned, *, is_dry_run: bool) -> None:
 
 
 @command(
-    "migrate",
-    "holdfast migrate --plan",
-    "holdfast migrate --check --json",
-    "holdfast --url sqlite:///shop.db migrate",
+    "migrate", "holdfast migrate --plan", "holdfast migrate --check --json", "holdfast --url sqlite:///shop.db migrate"
 )
 @click.option("--plan", is_flag=True, help="Only show the steps that are pending; change nothing.")
 @click.option("--check", is_flag=True, help="Only check; the exit code is 1 if the store does not fit this version.")

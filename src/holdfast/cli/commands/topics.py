@@ -13,9 +13,8 @@ from holdfast.cli import completing
 from holdfast.cli.command import check_can_ask, command, group, store_command
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.option import LENGTH, combined, yes_option
-from holdfast.cli.output import Cell, Output, Table, cleaned, preview
+from holdfast.cli.output import Cell, Output, Table, ago, cleaned, preview, spoken
 from holdfast.cli.session import actor, in_session, store_now
-from holdfast.cli.times import ago, spoken
 from holdfast.engine.info import DeadLetterInfo
 
 
@@ -69,9 +68,7 @@ async def set_rules(
 
 
 @store_command(
-    "dead-letters",
-    "holdfast topics dead-letters",
-    "holdfast topics dead-letters 'orders.*' --limit 10 --json",
+    "dead-letters", "holdfast topics dead-letters", "holdfast topics dead-letters 'orders.*' --limit 10 --json"
 )
 @click.argument("topic", required=False, shell_complete=completing.topics)
 @click.option(
@@ -112,11 +109,7 @@ def replay(out: Output, numbers: Sequence[int], topic: str | None, *, dry_run: b
     return _change_letters(out, "replay", "replayed", numbers, topic, dry_run=dry_run, yes=yes)
 
 
-@command(
-    "purge",
-    "holdfast topics purge 17 18 --yes",
-    "holdfast topics purge --topic jobs --dry-run",
-)
+@command("purge", "holdfast topics purge 17 18 --yes", "holdfast topics purge --topic jobs --dry-run")
 @_choosing_letters
 def purge(out: Output, numbers: Sequence[int], topic: str | None, *, dry_run: bool, yes: bool) -> ExitCode:
     """Remove dead letters, by their numbers or by topic.

@@ -11,9 +11,8 @@ import click
 from holdfast.app import Holdfast
 from holdfast.cli.command import group, store_command
 from holdfast.cli.exits import ExitCode, Refusal
-from holdfast.cli.output import Cell, Line, Output, Table, cleaned
+from holdfast.cli.output import Cell, Line, Output, Table, ago, cleaned, spoken
 from holdfast.cli.session import store_now
-from holdfast.cli.times import ago, spoken
 from holdfast.cli.view import step_lines
 from holdfast.core.intent import matches_type
 from holdfast.core.length import parse_length

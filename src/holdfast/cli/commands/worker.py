@@ -24,7 +24,6 @@ from holdfast.cli.session import is_in_memory, tune_for_runs
 from holdfast.cli.streams import spare_stdout
 from holdfast.cli.supervisor import Lifeline, Reloader, Supervisor
 from holdfast.config import settings
-from holdfast.config.address import Address
 from holdfast.config.secret import scrubbed
 from holdfast.core.intent import matches_type
 from holdfast.core.suggestion import nearest
@@ -77,27 +76,32 @@ def worker(out: Output, target: str | None, *, until_idle: bool, no_flows: bool)
 
 def _supervise(out: Output, target: str | None, *, until_idle: bool, no_flows: bool) -> ExitCode:
     """Supervise several worker processes."""
+    _prepare_supervisor(out)
+    configured = out.settings.configuration
+    processes = configured[settings.PROCESSES]
+    if (address := configured[settings.METRICS]) is not None:
+        try:
+            address.for_process(processes)  # refuse at once if the last process would have no valid port
+        except ValueError as error:
+            raise Refusal(f"--metrics {error}") from None
+    more = [flag for flag, is_on in {"--until-idle": until_idle, "--no-flows": no_flows}.items() if is_on]
+    supervisor = Supervisor(
+        lambda number: words_for(out.settings, target, number, *more),
+        processes,
+        grace_seconds=configured[settings.GRACE].total_seconds(),
+        ends_when_idle=until_idle,
+    )
+    _say(out, f"{processes} worker processes under process {os.getpid()}")
+    code = asyncio.run(supervisor.run())
+    _say(out, "all worker processes stopped")
+    return code
+
+
+def _prepare_supervisor(out: Output) -> None:
     log_to_stderr(out.settings.verbosity, out.settings.configuration[settings.LOG_FORMAT])
     if out.settings.url is not None:
         # Not on the command line, which every user of this machine can read: the URL may contain a password.
         os.environ[settings.URL.variable] = out.settings.url
-    configured = out.settings.configuration
-    processes = configured[settings.PROCESSES]
-    if (address := configured[settings.METRICS]) is not None:
-        _check_ports(address, processes)
-
-    async def supervise() -> ExitCode:
-        return await Supervisor(
-            lambda number: words_for(out.settings, target, number, until_idle=until_idle, no_flows=no_flows),
-            processes,
-            grace_seconds=configured[settings.GRACE].total_seconds(),
-            ends_when_idle=until_idle,
-        ).run()
-
-    _say(out, f"{processes} worker processes under process {os.getpid()}")
-    code = asyncio.run(supervise())
-    _say(out, "all worker processes stopped")
-    return code
 
 
 def _say(out: Output, message: str) -> None:
@@ -108,28 +112,15 @@ def _say(out: Output, message: str) -> None:
         out.talk(message)
 
 
-def _check_ports(address: Address, processes: int) -> None:
-    """Refuse at once if the last process would have no valid port."""
-    try:
-        address.for_process(processes)
-    except ValueError as error:
-        raise Refusal(f"--metrics {error}") from None
-
-
-def words_for(
-    given: Settings, target: str | None, number: int, *, until_idle: bool = False, no_flows: bool = False
-) -> list[str]:
-    """Return the command line of one of several processes. It contains every setting that has a value."""
+def words_for(given: Settings, target: str | None, number: int, *more: str) -> list[str]:
+    """Return the command line of one of several processes. It contains every setting that has a value, and `more`."""
     flags = {flag for parameter in worker.params for flag in parameter.opts}
     words = [sys.executable, "-m", "holdfast", "worker", "--color", given.color]
     if target is not None:
         words.insert(4, target)
     if given.verbosity:
         words += ["-q"] if given.is_quiet else ["-v"] * given.verbosity
-    if until_idle:
-        words.append("--until-idle")
-    if no_flows:
-        words.append("--no-flows")
+    words += more
     own: dict[str, object] = {settings.PROCESSES.key: 1}
     if (name := given.configuration[settings.NAME]) is not None:
         own[settings.NAME.key] = f"{name}-{number}"
@@ -174,25 +165,26 @@ def _execute(out: Output, target: str | None, lifeline: Lifeline | None, *, unti
 
 
 async def _work(
-    out: Output,
-    hf: Holdfast,
-    worker: Worker,
-    lifeline: Lifeline | None,
-    *,
-    until_idle: bool,
-    flows: bool,
+    out: Output, hf: Holdfast, worker: Worker, lifeline: Lifeline | None, *, until_idle: bool, flows: bool
 ) -> None:
     try:
         await session_of(hf).open()
-        found: set[str] = set()
+        names = [*worker.types()]
         if flows:
             patterns = out.settings.configuration[settings.TYPES]
-            found = {flow.type for flow in await hf.flows.list()}
+            found = sorted({flow.type for flow in await hf.flows.list()})
             _check_types(hf, patterns, found)
-            found = {type for type in found if patterns is None or any(matches_type(type, one) for one in patterns)}
+            matching = [one for one in found if patterns is None or any(matches_type(one, each) for each in patterns)]
+            names += [f"{one} (flow)" for one in matching]
         async with _serving(out, hf, worker):
-            _say(out, _greeting(hf, worker, sorted(found), until_idle=until_idle))
-            await _work_on(out, hf, worker, lifeline, until_idle=until_idle)
+            _say(out, _greeting(hf, worker, names, until_idle=until_idle))
+            if is_in_memory(hf):
+                no_others = "no other process can start runs in it, and no run outlives this process"
+                _say(out, f"its store is in memory: {no_others}")
+            if lifeline is not None:
+                await _work_as_ordered(worker, lifeline, until_idle=until_idle)
+            else:
+                await (_run_until_idle(worker) if until_idle else worker.run())
         _say(out, f"worker {worker.name} stopped")
     finally:
         await hf.close()
@@ -210,17 +202,6 @@ async def _serving(out: Output, hf: Holdfast, worker: Worker) -> AsyncIterator[N
     async with endpoint.serving(address) as found:
         _say(out, f"metrics at http://{found}/metrics")
         yield
-
-
-async def _work_on(out: Output, hf: Holdfast, worker: Worker, lifeline: Lifeline | None, *, until_idle: bool) -> None:
-    if is_in_memory(hf):
-        _say(out, "its store is in memory: no other process can start runs in it, and no run outlives this process")
-    if lifeline is not None:
-        await _work_as_ordered(worker, lifeline, until_idle=until_idle)
-    elif until_idle:
-        await _run_until_idle(worker)
-    else:
-        await worker.run()
 
 
 async def _work_as_ordered(worker: Worker, lifeline: Lifeline, *, until_idle: bool) -> None:
@@ -272,8 +253,7 @@ def _check_types(hf: Holdfast, patterns: Sequence[str] | None, flows: Iterable[s
             raise Refusal(f"no type {where} matches {pattern!r}{meant}; there are {', '.join(known)}")
 
 
-def _greeting(hf: Holdfast, worker: Worker, flows: Sequence[str], *, until_idle: bool) -> str:
-    names = [*worker.types(), *(f"{type} (flow)" for type in flows)]
+def _greeting(hf: Holdfast, worker: Worker, names: Sequence[str], *, until_idle: bool) -> str:
     shown = ", ".join(names[:_TYPES_SHOWN]) + (f" and {len(names) - _TYPES_SHOWN} more" if names[_TYPES_SHOWN:] else "")
     ending = "until no run is due" if until_idle else "until ^C"
     return f"worker {worker.name} on {scrubbed(session_of(hf).url)} executes {shown} {ending}"
@@ -291,21 +271,11 @@ def dev(out: Output, target: str | None) -> ExitCode:
     """
     name, configured = named_application(target, out.settings)
     directory = configured or Path.cwd()
-    log_to_stderr(out.settings.verbosity, out.settings.configuration[settings.LOG_FORMAT])
-    if out.settings.url is not None:
-        # Not on the command line, which every user of this machine can read: the URL may contain a password.
-        os.environ[settings.URL.variable] = out.settings.url
+    _prepare_supervisor(out)
     # Python trusts a compiled file whose source has the same size and the same second of modification. It would miss a
     # change that keeps the length of the file, right after a start.
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     out.talk(f"running {name} until ^C, with a restart after each change in {directory}")
-
-    async def reload() -> ExitCode:
-        return await Reloader(
-            words_for(out.settings, target, 1),
-            directory,
-            grace_seconds=out.settings.configuration[settings.GRACE].total_seconds(),
-            talk=out.talk,
-        ).run()
-
-    return asyncio.run(reload())
+    grace_seconds = out.settings.configuration[settings.GRACE].total_seconds()
+    reloader = Reloader(words_for(out.settings, target, 1), directory, grace_seconds=grace_seconds, talk=out.talk)
+    return asyncio.run(reloader.run())
