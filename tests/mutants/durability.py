@@ -51,7 +51,7 @@ SQLITE = (
             Edit(
                 "stores/sqlite/writer.py",
                 '            transaction.flush()\n            connection.execute("commit")\n',
-                '            transaction.flush()\n            deliver(outcomes)\n            time.sleep(0.5)\n            connection.execute("commit")\n',
+                '            transaction.flush()\n            deliver(jobs)\n            time.sleep(0.5)\n            connection.execute("commit")\n',
             ),
         ),
         caught_by=(_POWER_CUT,),

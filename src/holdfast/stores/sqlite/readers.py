@@ -17,7 +17,7 @@ from holdfast.stores.migrations import Migrations
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.connections import needs_reopening, open_for_reading
 from holdfast.stores.sqlite.files import Files
-from holdfast.stores.sqlite.writer import Job, JobOutcome, deliver, submit
+from holdfast.stores.sqlite.writer import Job, deliver, submit
 
 _THREADS = 2
 
@@ -69,12 +69,12 @@ class Readers:
             if job.future.done():
                 continue
             try:
-                outcome = JobOutcome(job, connection.read(job.operation))
+                connection.read(job.run)
             except Exception as error:  # noqa: BLE001 - every error goes to its caller; the thread goes on
                 if needs_reopening(error):
                     connection.close()
-                outcome = JobOutcome(job, error=schema.translated(self._files.database, error, self._steps))
-            deliver([outcome])
+                job.error = schema.translated(self._files.database, error, self._steps)
+            deliver([job])
         connection.close()
 
 

@@ -29,7 +29,6 @@ from holdfast.core.clock import Clock
 from holdfast.core.errors import HoldfastError, InvalidRequest, StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.ports import Report
-from holdfast.stores.loops import call_on
 from holdfast.stores.migrations import Migrations
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.connections import concerns_all_operations, needs_reopening, open_for_writing
@@ -167,10 +166,11 @@ class Writer:
         except Exception as error:  # noqa: BLE001 - the caller gets every error, and the thread ends
             self._is_stopped = True
             self._close_files()
-            deliver([JobOutcome(opening, error=self._translated(error))])
+            opening.error = self._translated(error)
+            deliver([opening])
             return
         is_wanted = not opened.done()
-        deliver([JobOutcome(opening)])
+        deliver([opening])
         try:
             while is_wanted:
                 is_wanted = self._serve_next()
@@ -184,7 +184,8 @@ class Writer:
         if jobs:
             self._run_batch(jobs)
             self._write_lock.pause()
-        self._care_for_wal()
+        if self._wal.is_due:
+            self._care_for_wal()
         if _Signal.STOP in signals:
             return False
         self._wait_seconds = self._hints.seconds_to_poll(is_requested=_Signal.POLL in signals)
@@ -212,12 +213,14 @@ class Writer:
 
     def _run_batch(self, jobs: list[Job[Transaction]]) -> None:
         try:
-            outcomes, transaction, hint = self._transact(jobs)
+            transaction, hint = self._transact(jobs)
         except Exception as error:  # noqa: BLE001 - every error goes to its caller; the thread goes on
             if needs_reopening(error):
                 self._disconnect()
             if len(jobs) == 1 or concerns_all_operations(error):
-                deliver([JobOutcome(job, error=self._translated(error)) for job in jobs])
+                for job in jobs:
+                    job.error = self._translated(error)
+                deliver(jobs)
                 return
             for job in jobs:  # one transaction per job, so that only the job at fault fails
                 self._run_batch([job])
@@ -225,9 +228,9 @@ class Writer:
         for action in transaction.after_commit:
             with suppress(OSError):  # actions only touch files beside the database; the commit stands
                 action()
-        deliver(outcomes, hint, self._hints.listeners)
+        deliver(jobs, hint, self._hints.listeners)
 
-    def _transact(self, jobs: list[Job[Transaction]]) -> tuple[list[JobOutcome], Transaction, Hint | None]:
+    def _transact(self, jobs: list[Job[Transaction]]) -> tuple[Transaction, Hint | None]:
         """Run jobs in one transaction. A refusal is an ordinary outcome; any other error undoes the whole batch.
 
         Posts the hint for other processes, and returns it for the listeners of this one.
@@ -239,7 +242,8 @@ class Writer:
             if connection.data_version() != self._data_version:
                 self.check_number(connection)
             transaction = Transaction(connection, self._clock)
-            outcomes = [_outcome(job, transaction) for job in jobs]
+            for job in jobs:
+                job.run(transaction)
             transaction.flush()
             connection.execute("commit")
             self._data_version = connection.data_version()
@@ -250,7 +254,7 @@ class Writer:
             hint = transaction.news.hint()
             if hint is not None:  # while this process holds the write lock: the numbers of the notes rely on it
                 self._hints.post(hint)
-            return outcomes, transaction, hint
+            return transaction, hint
         finally:
             self._write_lock.release()
 
@@ -301,7 +305,7 @@ class Writer:
     def _care_for_wal(self) -> None:
         if self._connection is None:
             return
-        self._wal.tidy(self._connection)
+        self._wal.copy_back(self._connection)
         if self._wal.is_to_allocate:
             self._write_lock.acquire()
             try:
@@ -327,7 +331,8 @@ class Writer:
         closed = StoreUnavailable(f"the store {self._files.database} was closed before it could answer")
         while not self._jobs.empty():
             if isinstance(job := self._jobs.get_nowait(), Job):
-                deliver([JobOutcome(job, error=closed)])
+                job.error = closed
+                deliver([job])
 
     def _close_files(self) -> None:
         self._disconnect()
@@ -345,20 +350,13 @@ def _roll_back(connection: apsw.Connection) -> None:
             connection.execute("rollback")
 
 
-def _outcome(job: Job[Transaction], transaction: Transaction) -> JobOutcome:
-    try:
-        return JobOutcome(job, job.operation(transaction))
-    except HoldfastError as refusal:  # raised before anything was written
-        return JobOutcome(job, error=refusal)
-
-
 # Jobs and their answers
 
 
 class Job(Generic[_Unit]):
-    """An operation and the future of its caller. The thread skips a job whose caller has given up."""
+    """An operation, the future of its caller, and its outcome. A thread skips a job whose caller has given up."""
 
-    __slots__ = ("future", "is_urgent", "limit", "operation")
+    __slots__ = ("answer", "error", "future", "is_urgent", "limit", "operation")
 
     def __init__(
         self,
@@ -372,17 +370,26 @@ class Job(Generic[_Unit]):
         self.future = future
         self.is_urgent = is_urgent
         self.limit = limit
+        self.answer: Any = None
+        self.error: Exception | None = None
 
+    def run(self, unit: _Unit) -> None:
+        try:
+            self.error = None  # of a batch that was undone
+            self.answer = self.operation(unit)
+        except HoldfastError as refusal:  # raised before anything was written
+            self.error = refusal
 
-class JobOutcome:
-    """The result of a job: an answer or an error."""
-
-    __slots__ = ("answer", "error", "job")
-
-    def __init__(self, job: Job[Any], answer: Any = None, error: Exception | None = None) -> None:
-        self.job = job
-        self.answer = answer
-        self.error = error
+    def settle(self) -> None:
+        """Give the caller its answer. An asyncio future must be settled on the thread of its loop."""
+        if self.limit is not None:
+            self.limit.cancel()
+        if self.future.done():  # its caller was cancelled or has given up
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.answer)
 
 
 def submit(jobs: SimpleQueue[Any], operation: Callable[[_Unit], _Answer]) -> asyncio.Future[_Answer]:
@@ -404,46 +411,33 @@ def submit_blocking(jobs: SimpleQueue[Any], operation: Callable[[_Unit], _Answer
         raise _unanswered() from None
 
 
-def deliver(outcomes: Iterable[JobOutcome], hint: Hint | None = None, listeners: Iterable[Listener] = ()) -> None:
-    """Deliver outcomes and a hint to their event loops, in one call per loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, tuple[list[JobOutcome], list[Callable[[Hint], None]]]] = {}
-    for outcome in outcomes:
-        future = outcome.job.future
-        if isinstance(future, asyncio.Future):
-            by_loop.setdefault(future.get_loop(), ([], []))[0].append(outcome)
+def deliver(jobs: Iterable[Job[Any]], hint: Hint | None = None, listeners: Iterable[Listener] = ()) -> None:
+    """Give callers their outcomes, and listeners a hint, in one call per event loop. For threads without a loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, tuple[list[Job[Any]], list[Callable[[Hint], None]]]] = {}
+    for job in jobs:
+        if isinstance(job.future, asyncio.Future):
+            by_loop.setdefault(job.future.get_loop(), ([], []))[0].append(job)
         else:
-            settle(outcome)
+            job.settle()
     if hint is not None:
         for loop, listener in listeners:
             by_loop.setdefault(loop, ([], []))[1].append(listener)
     for loop, (settled, hinted) in by_loop.items():
-        call_on(loop, _receive, loop, settled, hint, hinted)  # if it is closed, its callers are gone
+        with suppress(RuntimeError):  # the loop is closed, and its callers are gone
+            loop.call_soon_threadsafe(_receive, loop, settled, hint, hinted)
 
 
 def _receive(
     loop: asyncio.AbstractEventLoop,
-    outcomes: list[JobOutcome],
+    jobs: list[Job[Any]],
     hint: Hint | None,
     listeners: list[Callable[[Hint], None]],
 ) -> None:
-    for outcome in outcomes:
-        settle(outcome)
+    for job in jobs:
+        job.settle()
     if hint is not None:
         for listener in listeners:
             loop.call_soon(listener, hint)  # separately, so that a listener that raises does not stop the next
-
-
-def settle(outcome: JobOutcome) -> None:
-    """Give a caller its answer. For an asyncio future, call it on the thread of the future's loop."""
-    future, limit = outcome.job.future, outcome.job.limit
-    if limit is not None:
-        limit.cancel()
-    if future.done():  # its caller was cancelled or has given up
-        return
-    if outcome.error is not None:
-        future.set_exception(outcome.error)
-    else:
-        future.set_result(outcome.answer)
 
 
 def time_out(future: asyncio.Future[Any]) -> None:
@@ -538,6 +532,8 @@ class Wal:
         self._limit = WAL_PAGES
         self._commits = 0
         self._is_allocated = False
+        self.is_due = False
+        """True if the log is to be copied back or allocated."""
 
     def watch(self, connection: apsw.Connection) -> None:
         """Count the pages that each commit leaves in the log."""
@@ -546,12 +542,13 @@ class Wal:
     def _count(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         self._pages = pages
         self._commits += 1
+        self.is_due = pages > self._limit or self.is_to_allocate
         return apsw.SQLITE_OK
 
     @property
     def is_to_allocate(self) -> bool:
         """True if the log is not allocated yet, and this process has written often enough for that to pay off."""
-        return self._commits >= _COMMITS_BEFORE_ALLOCATING and not self._is_allocated
+        return not self._is_allocated and self._commits >= _COMMITS_BEFORE_ALLOCATING
 
     def allocate(self, connection: apsw.Connection) -> None:
         """Fill the log with zeros. The caller must hold the write lock."""
@@ -566,8 +563,9 @@ class Wal:
         finally:
             connection.execute("rollback")
 
-    def tidy(self, connection: apsw.Connection) -> None:
+    def copy_back(self, connection: apsw.Connection) -> None:
         """Copy the log back between two batches, so that it does not grow forever. A reader can delay part of it."""
+        self.is_due = False
         if self._pages <= self._limit:
             return
         try:
