@@ -1,9 +1,9 @@
-"""Two ways to send statements to Postgres, compared on one store, in turns: on the event loop, or by threads.
+"""Ways to send statements to Postgres, compared in turns on one store: driven by the loop, in tasks, and in threads.
 
 python -m benchmarks.postgres_connections [--pairs 20] [--url URL]
 """
 
-# Each way replaces a private part of the store, so that both have the same store, worker and database.
+# Each way replaces a private part of the store, so that all have the same store, worker and database.
 # ruff: noqa: SLF001
 
 from __future__ import annotations

@@ -440,7 +440,7 @@ class _Waker:
 
 
 class _Notification(msgspec.Struct, array_like=True):
-    """What a process sends: its id, and a hint unless it is too long."""
+    """The id of a process, and a hint unless it is too long."""
 
     sender: str | None
     hint: Hint = _ANYTHING
