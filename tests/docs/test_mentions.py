@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
-import pytest
 
 import holdfast
 from holdfast.cli.main import SUMMARIES, cli
@@ -17,6 +16,7 @@ from holdfast.core import errors, states
 from holdfast.core.signals import SIGNALS
 from holdfast.telemetry.definitions import METRICS, Metric
 from tests.docs.page import DOCS, PROJECT, Page, pages
+from tests.rows import each_row
 
 SOURCE = PROJECT / "src" / "holdfast"
 LINE_LIMIT = 210
@@ -59,19 +59,19 @@ def test_every_signal_is_on_the_page_about_observing() -> None:
     assert [name for name in SIGNALS if f"`{name}`" not in page] == []
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+@each_row("metric", METRICS)
 def test_every_metric_is_on_the_page_about_observing_with_its_labels(metric: Metric) -> None:
     rows = [line for line in Page(DOCS / "observing.md").text.splitlines() if f"`{metric.name}`" in line]
 
     assert any(all(f"`{label}`" in row for label in metric.labels) for row in rows)
 
 
-@pytest.mark.parametrize("name", SUMMARIES)
+@each_row("name", SUMMARIES)
 def test_every_command_has_a_heading_on_the_page_of_commands(name: str) -> None:
     assert re.search(rf"^##+ .*`{name}`", Page(DOCS / "cli.md").text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", SUMMARIES)
+@each_row("name", SUMMARIES)
 def test_every_option_of_a_command_is_mentioned(name: str) -> None:
     text = Page(DOCS / "cli.md").text
 
@@ -88,7 +88,7 @@ def _options(name: str) -> Iterator[str]:
             yield from (option for option in parameter.opts if option.startswith("--"))
 
 
-@pytest.mark.parametrize("setting", SETTINGS.values(), ids=lambda setting: setting.key)
+@each_row("setting", SETTINGS.values())
 def test_every_setting_is_listed_with_its_variable_and_default(setting: Setting[Any]) -> None:
     default = f"`{setting.default_text}`" if setting.default is not None else setting.default_text
     row = f"| `{setting.key}` | `{setting.variable}` |{f' {default} ' if default else ' '}| "

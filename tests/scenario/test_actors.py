@@ -12,6 +12,7 @@ import pytest
 from holdfast import Context, InvalidRequest, Registry
 from holdfast.cli.session import actor
 from holdfast.core.intent import ACTOR_LIMIT
+from tests.rows import each_row
 from tests.stage import Stage
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
@@ -50,8 +51,8 @@ async def test_the_audit_names_the_actor_of_each_change(stage: Stage) -> None:
         assert [event for event, fact in facts.items() if fact.is_asked_for] == ["paused", "resumed", "rewound"]
 
 
-@pytest.mark.parametrize("verb", CONTROLS)
-@pytest.mark.parametrize(
+@each_row("verb", CONTROLS)
+@each_row(
     ("by", "complaint"),
     [
         (7, "by=7: expected a string"),

@@ -7,10 +7,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
-
 from holdfast import Holdfast
 from holdfast.testing.patience import wait_for
+from tests.rows import each_row
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
 
@@ -121,7 +120,7 @@ def test_a_start_that_waits_until_its_timeout_leaves_the_run_alone(shop: Shop) -
     assert shop.read("ls")[0]["state"] == "pending"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "message"),
     [
         (["start", "x", "--delay", "1s", "--at", "2030-01-01"], "--delay and --at contradict each other"),

@@ -9,13 +9,14 @@ import apsw
 import pytest
 
 from holdfast.stores.sqlite import SqliteStore, schema
+from tests.rows import each_row
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
 
 __all__ = ["shop"]  # a fixture that pytest finds by its name
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "message"),
     [
         ("nonsense", "unknown kind of store"),
@@ -28,7 +29,7 @@ __all__ = ["shop"]  # a fixture that pytest finds by its name
         ("memory://", "a memory store exists only inside its own process"),
     ],
 )
-@pytest.mark.parametrize("words", ["ls", "start x", "emit x", "migrate", "doctor"])
+@each_row("words", ["ls", "start x", "emit x", "migrate", "doctor"])
 def test_a_bad_url_is_a_usage_error(shop: Shop, url: str, message: str, words: str) -> None:
     result = shop.type("--url", url, *words.split())
 

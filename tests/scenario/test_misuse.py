@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Registry, Retry, RunFailed, StepFailed
+from tests.rows import each_row
 from tests.stage import Stage, facts
 
 ONCE = Retry(max_attempts=1)
@@ -27,8 +28,8 @@ USES: dict[str, Callable[[Context], Any]] = {
 }
 
 
-@pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("kind", ["async", "sync"])
+@each_row("use", USES)
+@each_row("kind", ["async", "sync"])
 async def test_a_context_used_inside_a_step_body_is_refused(stage: Stage, use: str, kind: str) -> None:
     app = Registry()
 

@@ -43,6 +43,7 @@ from holdfast.testing.contract.flow import a_flow
 from tests.plugin.tiers import params
 from tests.postgres import Databases
 from tests.redis import Namespaces, beside
+from tests.rows import each_row
 from tests.stage import Stage, lent
 
 STORES = ("memory", "sqlite", "postgres", "redis")
@@ -684,7 +685,7 @@ async def test_a_message_that_arrives_while_the_run_is_paused_moves_with_it(few_
         assert await there.run(run.id).result() == [1, "b", "c"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "message"),
     [
         (lambda lines: [], "there is nothing to import"),
@@ -720,7 +721,6 @@ async def test_a_message_that_arrives_while_the_run_is_paused_moves_with_it(few_
             r"line \d+ cannot be imported: a type name must not contain U\+202E",
         ),
     ],
-    ids=range(17),
 )
 async def test_an_invalid_line_is_refused_with_its_number(tmp_path: Path, change: Any, message: str) -> None:
     stage, other = Stage("memory", tmp_path), Stage("memory", tmp_path)

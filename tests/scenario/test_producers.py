@@ -31,6 +31,7 @@ from holdfast.app import session_of
 from holdfast.core.questions import CountRuns
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.patience import GUARD_SECONDS
+from tests.rows import each_row
 from tests.stage import url_for
 
 """Maximum duration of any wait here, on a busy machine."""
@@ -180,7 +181,7 @@ REFUSED: dict[str, tuple[tuple[Any, ...], type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@each_row("name", REFUSED)
 async def test_a_start_that_no_worker_could_ever_execute_is_refused_at_once(program: Program, name: str) -> None:
     args, error, words = REFUSED[name]
     async with program() as producer:
@@ -284,8 +285,8 @@ async def test_a_plain_function_calls_by_name_too(program: Program) -> None:
         assert await shop.execute("shop.sync.v1") == [[PAGE], "now", [1, 2]]
 
 
-@pytest.mark.parametrize("verb", ["call", "start", "map"])
-@pytest.mark.parametrize("kind", ["a list", "two arguments", "a name with blanks", "an object", "not a number"])
+@each_row("verb", ["call", "start", "map"])
+@each_row("kind", ["a list", "two arguments", "a name with blanks", "an object", "not a number"])
 async def test_a_child_that_no_worker_could_ever_execute_fails_its_parent_with_the_reason(
     program: Program, verb: str, kind: str
 ) -> None:

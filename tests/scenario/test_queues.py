@@ -13,6 +13,7 @@ from holdfast.app import session_of
 from holdfast.core.ports import Store
 from holdfast.testing.faults import FaultyStore
 from holdfast.typing import TopicInfo
+from tests.rows import each_row
 from tests.stage import Stage, facts
 
 pytestmark = pytest.mark.every_store
@@ -285,7 +286,7 @@ async def test_the_rules_of_a_topic_can_be_set_one_by_one(stage: Stage) -> None:
         ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "options", "message"),
     [
         ("", {}, "a topic is a string of 1 to 200"),
@@ -349,7 +350,7 @@ async def test_dead_letters_of_a_topic_are_replayed_or_purged_together(stage: St
         assert await h.dead_letters.purge(topic="*") == 1
 
 
-@pytest.mark.parametrize("choice", [{}, {"numbers": [1], "topic": "x"}, {"numbers": ["1"]}, {"topic": ""}])
+@each_row("choice", [{}, {"numbers": [1], "topic": "x"}, {"numbers": ["1"]}, {"topic": ""}])
 async def test_an_ambiguous_choice_of_dead_letters_is_refused(stage: Stage, choice: dict[str, Any]) -> None:
     async with stage.harness(app) as h:
         for verb in (h.dead_letters.replay, h.dead_letters.purge):

@@ -24,6 +24,7 @@ from holdfast import (
 )
 from holdfast.app import session_of
 from holdfast.core.ports import Pruned
+from tests.rows import each_row
 from tests.stage import Stage
 
 pytestmark = pytest.mark.every_store
@@ -86,7 +87,7 @@ async def test_many_runs_started_at_once_are_kept_for_their_retention(stage: Sta
         assert await session_of(h).store.prune(MANY) == Pruned(runs={"add": 5})
 
 
-@pytest.mark.parametrize("retention", [0, -1, timedelta(0)])
+@each_row("retention", [0, -1, timedelta(0)])
 async def test_a_retention_must_be_positive(stage: Stage, retention: float) -> None:
     async with stage.harness(an_app()) as h:
         with pytest.raises(InvalidRequest, match="retention="):

@@ -13,6 +13,7 @@ from holdfast import Context, InvalidRequest, Registry, RunState, ScheduleNotFou
 from holdfast.core.ports import Store
 from holdfast.testing.faults import FaultyStore
 from holdfast.testing.harness import Harness
+from tests.rows import each_row
 from tests.stage import Stage
 
 pytestmark = pytest.mark.every_store
@@ -282,7 +283,7 @@ async def test_a_deploy_without_changes_leaves_schedules_untouched(stage: Stage)
         assert [info.is_paused for info in before] == [False, True]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("declare", "says"),
     [
         (lambda r: r.schedule("0 25 * * *"), "column 3: '25' is not a valid hour"),

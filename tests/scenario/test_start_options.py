@@ -26,6 +26,7 @@ from holdfast.isolated import DictionaryNamespace, IsolatedOptions, advance
 from holdfast.isolated.layout import STATE, ValueReader
 from holdfast.testing.harness import Harness
 from holdfast.typing import ChildOptions, StartOptions
+from tests.rows import each_row
 from tests.stage import Stage
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
@@ -305,7 +306,7 @@ async def test_every_producer_refuses_a_bad_value_with_the_same_sentence(stage: 
         assert [info async for info in h.list(type="work")] == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "refusal"),
     [
         (("--max-run", "0s"), "max_run=datetime.timedelta(0): expected a length of time greater than zero"),
@@ -317,7 +318,7 @@ async def test_every_producer_refuses_a_bad_value_with_the_same_sentence(stage: 
         (("--by", "x" * (ACTOR_LIMIT + 1)), "the name of an actor has at most"),
     ],
 )
-@pytest.mark.parametrize("command", [("start", "w.v1"), ("schedules", "add", "n", "w.v1", "--every", "1h")])
+@each_row("command", [("start", "w.v1"), ("schedules", "add", "n", "w.v1", "--every", "1h")])
 def test_the_command_line_refuses_a_bad_value(
     shop: Shop, command: tuple[str, ...], words: tuple[str, ...], refusal: str
 ) -> None:

@@ -28,6 +28,7 @@ from holdfast import (
     WaitTimeout,
     step_info,
 )
+from tests.rows import each_row
 from tests.stage import Stage, complaints, facts
 
 ONCE = Retry(max_attempts=1)
@@ -242,8 +243,8 @@ USES: dict[str, Callable[[SyncContext], Any]] = {
 }
 
 
-@pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("place", ["step", "thread"])
+@each_row("use", USES)
+@each_row("place", ["step", "thread"])
 async def test_a_blocking_call_elsewhere_is_refused_and_leaves_no_trace(stage: Stage, use: str, place: str) -> None:
     app = Registry()
 

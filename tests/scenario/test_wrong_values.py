@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import Context, Holdfast, InvalidRequest, Registry, Retry, RunFailed, StepFailed, StepTimeout, WaitTimeout
 from holdfast.testing.harness import Harness
+from tests.rows import each_row
 from tests.stage import DATABASE_KINDS, Stage, url_for
 
 app = Registry()
@@ -47,7 +48,7 @@ SEVERAL = [
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), SEVERAL)
+@each_row(("options", "message"), SEVERAL)
 async def test_a_start_with_a_wrong_value_is_refused_and_starts_nothing(
     stage: Stage, options: dict[str, Any], message: str
 ) -> None:
@@ -73,7 +74,7 @@ LISTS = [
 ]
 
 
-@pytest.mark.parametrize(("conditions", "message"), LISTS)
+@each_row(("conditions", "message"), LISTS)
 async def test_a_list_with_a_wrong_value_is_refused(stage: Stage, conditions: dict[str, Any], message: str) -> None:
     async with stage.harness(app) as h:
         with pytest.raises(InvalidRequest, match=message):

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from holdfast.cli.command import HoldfastCommand
 from holdfast.cli.main import SUMMARIES, cli
+from tests.rows import each_row
 
 
 def all_commands() -> dict[str, click.Command]:
@@ -37,7 +38,7 @@ def test_the_list_of_commands_describes_each_one() -> None:
         assert re.search(rf"^  {name} +{re.escape(summary)}$", result.stdout, re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@each_row("name", COMMANDS)
 def test_every_command_has_a_help_text_with_an_example(name: str) -> None:
     result = CliRunner().invoke(cli, [*name.split(), "--help"])
 
@@ -46,7 +47,7 @@ def test_every_command_has_a_help_text_with_an_example(name: str) -> None:
     assert "-h, --help" in result.stdout
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@each_row("name", COMMANDS)
 def test_every_example_names_options_that_exist(name: str) -> None:
     command = COMMANDS[name]
     if isinstance(command, click.Group):
@@ -59,7 +60,7 @@ def test_every_example_names_options_that_exist(name: str) -> None:
         assert set(given) <= known, example
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@each_row("name", COMMANDS)
 def test_every_option_has_a_help_text(name: str) -> None:
     command = COMMANDS[name]
 

@@ -20,6 +20,7 @@ from holdfast.config.configuration import Configuration
 from holdfast.config.secret import scrubbed
 from holdfast.config.settings import SETTINGS, Setting
 from holdfast.core.length import parse_length, written
+from tests.rows import each_row
 
 # For some settings: the values of the flag, the variable, the file and the default.
 LEVELS: dict[str, tuple[object, tuple[str, object], tuple[str, object], object]] = {
@@ -192,7 +193,7 @@ def test_a_deleted_directory_has_no_file(tmp_path: Path, monkeypatch: pytest.Mon
 # Refusals
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "message"),
     [
         ("worker.concurency = 5", "there is no setting worker.concurency; did you mean worker.concurrency?"),

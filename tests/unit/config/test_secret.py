@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from holdfast.config.secret import excerpt, scrubbed
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("address", "shown"),
     [
         ("postgresql://ann:hush@db/shop", "postgresql://ann:***@db/shop"),

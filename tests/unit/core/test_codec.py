@@ -31,6 +31,7 @@ from holdfast.core.codec import (
 )
 from holdfast.core.errors import InvalidRequest, NotSerializable, PayloadTooLarge
 from holdfast.core.signature import Signature, result_codec
+from tests.rows import each_row
 
 if TYPE_CHECKING:
     from nowhere import Unknown  # type: ignore[import-not-found]
@@ -316,8 +317,8 @@ def test_keys_that_a_loose_hint_would_turn_into_text_are_refused() -> None:
 # Values that JSON lacks
 
 
-@pytest.mark.parametrize("number", [NAN, INFINITY, -INFINITY])
-@pytest.mark.parametrize(
+@each_row("number", [NAN, INFINITY, -INFINITY])
+@each_row(
     ("hint", "build"),
     [
         (Any, lambda x: x),

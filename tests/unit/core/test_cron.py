@@ -17,6 +17,7 @@ from holdfast.core import cron
 from holdfast.core.clock import instant, moment
 from holdfast.core.cron import check_cron, check_zone, next_fire
 from tests.plugin.tiers import amount
+from tests.rows import each_row
 
 # The scan is independent of cronsim: it visits every minute of real time and reads the local clock.
 
@@ -226,7 +227,7 @@ def test_an_expression_is_stored_with_single_spaces() -> None:
 # Invalid expressions
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("expression", "marked", "says"),
     [
         ("0 25 * * *", "25", "column 3: '25' is not a valid hour: use \\* or 0-23"),
@@ -256,7 +257,7 @@ def test_an_error_is_marked_at_its_position(expression: str, marked: str, says: 
     assert shown[start:end] == marked
 
 
-@pytest.mark.parametrize("expression", ["", " ", "\t", "0 9 * * *\n", None, 5, "0 " * 150, "\0"])
+@each_row("expression", ["", " ", "\t", "0 9 * * *\n", None, 5, "0 " * 150, "\0"])
 def test_an_invalid_expression_is_refused(expression: object) -> None:
     with pytest.raises(InvalidRequest):
         check_cron(expression)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from holdfast import InvalidRequest
 from holdfast.core.clock import SECOND
 from holdfast.core.retry import TASK_RETRY, Retry
+from tests.rows import each_row
 
 
 @given(attempts=st.integers(1, 50))
@@ -60,7 +61,7 @@ def test_errors_may_be_a_list_or_nested() -> None:
     assert hash(policy) == hash(Retry(retry_on=(ConnectionError, (KeyError,)), give_up_on=(ConnectionResetError,)))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "message"),
     [
         ({"max_attempts": "3"}, r"Retry\(max_attempts='3'\): expected a whole number"),

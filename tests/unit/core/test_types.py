@@ -12,6 +12,7 @@ from holdfast.core.clock import SECOND
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.model import Rate, TypeChange
 from holdfast.core.types import checked_change, first_line
+from tests.rows import each_row
 
 
 def test_a_setting_that_is_not_given_is_not_changed() -> None:
@@ -49,7 +50,7 @@ def test_none_lifts_a_limit() -> None:
     assert (change.concurrency, change.per_key, change.rate, change.retention) == (None, {}, None, None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "words"),
     [
         ({"name": "shop *"}, "type name"),

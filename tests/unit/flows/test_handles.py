@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from holdfast.core.clock import DAY, SECOND
 from holdfast.flows.limits import FlowLimits
 from holdfast.flows.requests import (
@@ -28,6 +26,7 @@ from holdfast.flows.requests import (
     Withdraw,
     WriteLog,
 )
+from tests.rows import each_row
 from tests.unit.flows.actor import START, Actor, body, error_of
 
 
@@ -257,7 +256,7 @@ def test_continue_as_new_checks_its_arguments() -> None:
     assert error_of(body("await continue_as_new('x')", "n: int"), n=1)[0] == "TypeError"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "message"),
     [
         ("await call('a b')", "type name"),

@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.core.errors import FlowRefused, InvalidRequest
 from holdfast.flows.compiler import compile_flow
+from tests.rows import each_row
 from tests.unit.flows.actor import body
 
 REFUSED = {
@@ -101,7 +102,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@each_row("name", REFUSED)
 def test_construct_is_refused_with_advice(name: str) -> None:
     source, message, advice = REFUSED[name]
 

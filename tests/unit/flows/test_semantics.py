@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.flows.requests import FlowRaised
+from tests.rows import each_row
 from tests.unit.flows.actor import Actor, body, error_of, result_of
 
 PROGRAMS: dict[str, tuple[str, Any]] = {
@@ -115,7 +116,7 @@ def test_program_gives_the_value_of_python(name: str) -> None:
     assert result_of(PRELUDE + body(text)) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "kind", "message"),
     [
         ("return 1 + 'a'", "TypeError", "unsupported operand type(s) for +: 'int' and 'str'"),

@@ -16,6 +16,7 @@ import pytest
 from holdfast.core.errors import WorkflowViolation
 from holdfast.runner.loop import CALLBACK_LIMIT, RunLoop
 from holdfast.runner.violation import explain_foreign
+from tests.rows import each_row
 from tests.unit.runner.loop_rig import Rig, evict_runs, run
 
 __all__ = ["evict_runs"]  # a fixture that pytest finds by its name
@@ -43,7 +44,7 @@ def line_of(function: Callable[..., Any], text: str) -> str:
     return f"test_loop_violation.py:{first + offset} in {function.__name__}"
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@each_row("name", REFUSED)
 def test_every_other_method_of_a_loop_is_refused(name: str) -> None:
     async def workflow(rig: Rig) -> None:
         getattr(asyncio.get_running_loop(), name)()

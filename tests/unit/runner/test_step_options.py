@@ -11,6 +11,7 @@ import pytest
 
 from holdfast import InvalidRequest, Registry, Retry
 from holdfast.runner.operation import DEFAULT_STEP_OPTIONS, step_options
+from tests.rows import each_row
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "timeout as text": ({"timeout": "30"}, "timeout='30': expected seconds or a timedelta"),
@@ -37,8 +38,8 @@ def give(options: dict[str, Any]) -> object:
     return step_options(DEFAULT_STEP_OPTIONS, **options)
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-@pytest.mark.parametrize("declare", [declare_step, declare_task, give])
+@each_row("wrong", WRONG)
+@each_row("declare", [declare_step, declare_task, give])
 def test_a_wrong_option_is_refused_with_its_value_and_what_it_should_be(
     declare: Callable[[dict[str, Any]], object], wrong: str
 ) -> None:

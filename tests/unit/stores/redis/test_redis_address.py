@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.core.errors import InvalidRequest
 from holdfast.stores.redis.address import RedisAddress, TlsOptions
+from tests.rows import each_row
 
 PASSWORD = "tr0ub4dor"  # noqa: S105 - not a real password
 
@@ -61,7 +62,7 @@ def test_the_case_of_the_scheme_does_not_matter() -> None:
     assert address.tls is not None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "told"),
     [
         ("http://db", "is not a Redis URL"),

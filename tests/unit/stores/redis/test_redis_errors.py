@@ -10,11 +10,12 @@ import pytest
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.stores.redis.address import RedisAddress
 from holdfast.stores.redis.errors import ConnectionLost, HandshakeBroken, ServerError, Silence, is_lasting, unavailable
+from tests.rows import each_row
 
 ADDRESS = RedisAddress.of("redis://ann:secret@db?namespace=jobs")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "code", "told"),
     [
         (
