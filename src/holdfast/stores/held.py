@@ -56,6 +56,10 @@ class Held:
         self._runs.pop(run_id, None)
         self._waits.pop(run_id, None)
 
+    def clear(self) -> None:
+        self._runs.clear()
+        self._waits.clear()
+
 
 class Plain(msgspec.Struct, frozen=True, gc=False):
     """A checkpoint that takes one round trip: the run before, the run after by `rules`, and its waits if known."""

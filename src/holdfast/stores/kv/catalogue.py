@@ -16,7 +16,7 @@ from holdfast.core.topics import EventState
 from holdfast.core.transfer import KeptEvent, Origin
 from holdfast.stores.kv import names
 from holdfast.stores.kv.driver import AllFields, Fields, Range, Size
-from holdfast.stores.kv.workspace import Workspace
+from holdfast.stores.kv.runs import KvPart
 
 encode = msgspec.json.encode
 decode_letter = msgspec.json.Decoder(DeadLetter).decode
@@ -32,11 +32,8 @@ def letter_member(letter: DeadLetter) -> str:
     return names.number_text(letter.number) + ("" if letter.topic is None else f" {letter.topic}")
 
 
-class KvDeadLetters:
+class KvDeadLetters(KvPart):
     """Dead letters, by number."""
-
-    def __init__(self, space: Workspace) -> None:
-        self._space = space
 
     def add(self, letter: DeadLetter) -> None:
         numbered = replace(letter, number=self._space.next_number(names.LETTER_NUMBERS))
@@ -60,11 +57,8 @@ def due_member(schedule: Schedule) -> str | None:
     return None if schedule.next_at is None else names.time_text(schedule.next_at) + schedule.name
 
 
-class KvSchedules:
+class KvSchedules(KvPart):
     """Schedules, by name."""
-
-    def __init__(self, space: Workspace) -> None:
-        self._space = space
 
     def get(self, name: str) -> Schedule | None:
         value = self._space.field(names.schedule(name), VALUE)
@@ -100,11 +94,8 @@ def worker_of(value: bytes) -> WorkerRecord:
     return replace(_decode_worker(record), started_at=int(started_at), heartbeat_at=int(heartbeat_at))
 
 
-class KvWorkers:
+class KvWorkers(KvPart):
     """Live workers, by id."""
-
-    def __init__(self, space: Workspace) -> None:
-        self._space = space
 
     def beat(self, worker: WorkerRecord, now: Micros) -> None:
         known = self._space.field(names.WORKERS, worker.id)
@@ -125,11 +116,8 @@ class KvWorkers:
                 self._space.remove(names.HOLDERS, worker_id)
 
 
-class KvOrigins:
+class KvOrigins(KvPart):
     """Progress of imports from other stores, by the id of the export."""
-
-    def __init__(self, space: Workspace) -> None:
-        self._space = space
 
     def get(self, export_id: str) -> Origin | None:
         value = self._space.field(names.origin(export_id), VALUE)
@@ -208,11 +196,8 @@ def _members(event: StoredEvent) -> list[str]:
     return [f"p{number}"] if event.state == "pending" else []
 
 
-class KvEvents:
+class KvEvents(KvPart):
     """Topics and kept events."""
-
-    def __init__(self, space: Workspace) -> None:
-        self._space = space
 
     def topics(self) -> Mapping[str, Topic]:
         fields = self._space.whole(names.TOPICS)
@@ -375,11 +360,8 @@ def with_texts(definition: FlowDefinition, fields: Mapping[str, bytes]) -> FlowD
     return replace(definition, source=fields[SOURCE].decode(), program=fields[PROGRAM].decode())
 
 
-class KvFlows:
+class KvFlows(KvPart):
     """Registrations of flows, by type and time."""
-
-    def __init__(self, space: Workspace) -> None:
-        self._space = space
 
     def of(self, type: str) -> Sequence[FlowDefinition]:
         return flows_of(self._space.whole(names.flows(type)))

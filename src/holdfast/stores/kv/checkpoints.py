@@ -48,15 +48,15 @@ class HeldVersions(msgspec.Struct):
         return True
 
 
-class HeldRuns:
-    """The runs that this store has leased. Forgetting one costs only a trip."""
+class HeldRuns(Held):
+    """The runs that this store has leased, with their versions."""
 
     def __init__(self) -> None:
-        self.runs = Held()
+        super().__init__()
         self._versions: dict[str, HeldVersions] = {}
 
-    def lease(self, lease: Lease, waits: tuple[Wait, ...], head: int, history: int) -> None:
-        self.runs.keep(replace(lease.run, payload=""), waits)
+    def keep_lease(self, lease: Lease, waits: tuple[Wait, ...], head: int, history: int) -> None:
+        self.keep(replace(lease.run, payload=""), waits)
         inbox = {arrival.number: arrival for arrival in lease.arrivals}
         entries = {entry.location: entry for entry in lease.entries}
         self._versions[lease.run.id] = HeldVersions(head, history, inbox, entries)
@@ -64,18 +64,18 @@ class HeldRuns:
     def versions(self, run_id: str) -> HeldVersions | None:
         return self._versions.get(run_id)
 
-    def keep(self, run: Run, waits: Sequence[Wait], versions: HeldVersions) -> None:
+    def keep_held(self, run: Run, waits: tuple[Wait, ...], versions: HeldVersions) -> None:
         """Remember a run that a checkpoint left held."""
-        self.runs.keep(replace(run, payload="") if run.payload else run, tuple(waits))
+        self.keep(replace(run, payload="") if run.payload else run, waits)
         self._versions[run.id] = versions
 
     def forget(self, run_id: str) -> None:
-        self.runs.forget(run_id)
+        super().forget(run_id)
         self._versions.pop(run_id, None)
 
     def clear(self) -> None:
-        self.runs = Held()
-        self._versions = {}
+        super().clear()
+        self._versions.clear()
 
 
 class PlainPart(msgspec.Struct, frozen=True, gc=False):
@@ -241,15 +241,15 @@ class BatchWriter:
         if len(found) == len(batch):
             return found
         others = [checkpoint for place, checkpoint in enumerate(batch) if place not in found]
-        reached = reached_by(self._held.runs, others)
+        reached = reached_by(self._held, others)
         return {place: one for place, one in found.items() if one.one.before.id not in reached}
 
     def _plain(self, checkpoint: Checkpoint) -> PlainPart | None:
-        runs, versions = self._held.runs, self._held.versions(checkpoint.run_id)
-        one = plain(checkpoint, runs, self._now) if versions is not None else None
+        versions = self._held.versions(checkpoint.run_id)
+        one = plain(checkpoint, self._held, self._now) if versions is not None else None
         if one is None or versions is None:
             return None
-        waits = runs.waits_now(checkpoint.run_id)
+        waits = self._held.waits_now(checkpoint.run_id)
         if waits is None or not versions.supersedes(checkpoint.entries):
             return None
         if (versions.inbox or checkpoint.consumed) and not self._knows_inbox(one, versions):
@@ -282,7 +282,7 @@ class BatchWriter:
             if plain.is_held:
                 one.remember(version if one.is_head_written else one.held.head, version)
                 if plain.waits is not one.waits_before:
-                    self._held.runs.keep(plain.before, plain.waits)
+                    self._held.keep(plain.before, plain.waits)
             else:
                 self._held.forget(plain.before.id)
                 _note_news(self.news, plain, self._now)
@@ -317,7 +317,7 @@ class BatchWriter:
         for run, waits, versions in kept:
             versions.head = decided.version(names.head(run.id))
             versions.history = decided.version(names.history(run.id))
-            self._held.keep(run, waits, versions)
+            self._held.keep_held(run, waits, versions)
         still_held = {run.id for run, _, _ in kept}
         for verdict in verdicts.verdicts:
             if verdict.run_id not in still_held:
@@ -328,7 +328,7 @@ class BatchWriter:
         """Return what is remembered of a held run. Its versions are known only after the commit."""
         # Not what is remembered: the operation may have given an event back to its queue.
         inbox = {one.number: one for one in unit.inboxes.newer(run, 0)}
-        before, known = self._held.runs.run(run.id, run.token), self._held.versions(run.id)
+        before, known = self._held.run(run.id, run.token), self._held.versions(run.id)
         if before is None or known is None:
             return HeldVersions(0, 0, inbox, {entry.location: entry for entry in unit.histories.all(run.id)})
         entries = dict(known.entries)
@@ -340,7 +340,7 @@ class BatchWriter:
     def _reads(self, checkpoint: Checkpoint) -> list[Read]:
         """Return what a checkpoint is known to need, so that one load is enough for most."""
         run_id = checkpoint.run_id
-        run = self._held.runs.run(run_id, checkpoint.token)
+        run = self._held.run(run_id, checkpoint.token)
         locations = tuple(entry.location for entry in checkpoint.entries)
         reads: list[Read] = [head_of(run_id), Fields(names.history(run_id), locations)]
         if run is not None and run.arrivals:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
-import msgspec
+from msgspec.structs import replace
 
 from holdfast.core import rules
 from holdfast.core.checkpoint import Claimed, ClaimRequest
@@ -22,8 +22,8 @@ from holdfast.stores.kv.decision import Decisions
 from holdfast.stores.kv.driver import AllFields, ClaimedRun, Driver, Fields, Lowest, Part, Partition, Range, Read
 from holdfast.stores.kv.histories import arrivals_of, fact_line, leased_of
 from holdfast.stores.kv.limits import OFF
-from holdfast.stores.kv.names import entries_of, fields_of, is_catalogue, run_of
-from holdfast.stores.kv.reads import salvage
+from holdfast.stores.kv.names import entry_changes, fields_of, run_of
+from holdfast.stores.kv.reads import marked_run
 from holdfast.stores.kv.runs import FAILURES, OddRun, head_of, waits_of
 from holdfast.stores.kv.unit_of_work import KvUnit
 from holdfast.stores.operations import leases
@@ -194,16 +194,16 @@ def leased_runs(found: Sequence[ClaimedRun]) -> tuple[list[LeasedRun], list[OddR
 
 
 async def block(driver: Driver, odd: OddRun) -> None:
-    """Block a run that no worker can read. Its unreadable fields stay as they are, except its state."""
+    """Block a run that no worker can read. What can be read of it stays."""
     key = names.head(odd.run_id)
     loaded = await driver.load([AllFields(key)])
     (head,) = cast("list[Partition]", loaded.answers)
     if not head.fields:
         return
-    run, why = salvage(odd.run_id, head.fields)
+    run, why = marked_run(odd.run_id, head.fields)
     error = ErrorRecord(type=Unreadable.__name__, message=why or str(odd))
     _log.warning("run %s cannot be read and is blocked: %s", run.id, error.message)
-    blocked = msgspec.structs.replace(
+    blocked = replace(
         run,
         state=RunState.BLOCKED,
         token=run.token + 1,
@@ -215,15 +215,13 @@ async def block(driver: Driver, odd: OddRun) -> None:
     )
     fields = fields_of(blocked)
     fields.pop(names.PAYLOAD)
-    adds: dict[str, dict[str, int]] = {}
-    for index, member, score in entries_of(blocked):
-        adds.setdefault(index, {})[member] = score
+    removes, adds = entry_changes(run, blocked)
     fact = AuditFact(run_id=run.id, event="blocked", at=loaded.now, data={"error": str(error)[:500]})
     part = Part(
         checks={key: head.version},
         puts={key: fields},
         drops={key: [names.READY]},
-        removes={index: [member] for index, member, _ in entries_of(run) if not is_catalogue(index)},
+        removes=removes,
         adds=adds,
         appends={names.audit(run.id): [fact_line(fact)]},
     )

@@ -12,7 +12,7 @@ from holdfast.core.location import PEOPLE_PREFIX, is_for_people, is_within
 from holdfast.core.model import RECEIPT_RETENTION, Arrival, AuditFact, Entry, Fence, Run, WaitKind
 from holdfast.stores.kv import names
 from holdfast.stores.kv.driver import Fields
-from holdfast.stores.kv.runs import KvRuns, decoding
+from holdfast.stores.kv.runs import KvPart, KvRuns, decoding
 from holdfast.stores.kv.workspace import Workspace
 from holdfast.stores.operations.unit_of_work import Taken
 
@@ -57,11 +57,8 @@ def leased_of(fields: Mapping[str, bytes]) -> tuple[Entry, ...]:
     return history_of({location: value for location, value in fields.items() if not is_for_people(location)})
 
 
-class KvHistories:
+class KvHistories(KvPart):
     """The entries of runs."""
-
-    def __init__(self, space: Workspace) -> None:
-        self._space = space
 
     def entry(self, run_id: str, location: str) -> Entry | None:
         value = self._space.field(names.history(run_id), location)

@@ -13,7 +13,7 @@ from holdfast.core.limits import Window
 from holdfast.core.model import Run, TypeRule
 from holdfast.stores.kv import names
 from holdfast.stores.kv.driver import Fields, Lowest, Range
-from holdfast.stores.kv.runs import KvRuns, KvWaits, head_of
+from holdfast.stores.kv.runs import KvPart, KvRuns, KvWaits, head_of
 from holdfast.stores.kv.workspace import Workspace
 
 encode = msgspec.json.encode
@@ -35,11 +35,8 @@ def ruled_as(rule: TypeRule) -> bytes | None:
     return LIMITED if rule.is_limited else None
 
 
-class KvTypes:
+class KvTypes(KvPart):
     """The rules of types, by name."""
-
-    def __init__(self, space: Workspace) -> None:
-        self._space = space
 
     def get(self, type: str) -> TypeRule | None:
         value = self._space.field(names.type_rule(type), RULE)

@@ -327,8 +327,8 @@ Moving = msgspec.defstruct(
 _AT_REST = {name: PLACEHOLDERS[name] for name in ("payload", "ready_at", *_MOVED)} | {"state": RunState.PENDING}
 """What the body of a live run has in place of fields that are stored elsewhere."""
 
-_decode_moving = msgspec.json.Decoder(Moving).decode
-_decode_body = msgspec.json.Decoder(Run).decode
+decode_moving = msgspec.json.Decoder(Moving).decode
+decode_body = msgspec.json.Decoder(Run).decode
 
 
 moving_of: Callable[[Run], bytes] = compiled(
@@ -393,14 +393,14 @@ def changed_fields(before: Run, after: Run) -> tuple[dict[str, bytes], list[str]
 
 def run_of(fields: Mapping[str, bytes]) -> Run:
     """Return the run that a head holds. Raises an error of the decoder if it cannot be read."""
-    body = _decode_body(fields[BODY])
+    body = decode_body(fields[BODY])
     payload = fields.get(PAYLOAD)
     text = "" if payload is None else payload.decode()
     moving = fields.get(MOVING)
     if moving is None:
         return replace(body, payload=text)
     ready = fields.get(READY)
-    return _joined(body, _decode_moving(moving), text, None if ready is None else int(ready))
+    return _joined(body, decode_moving(moving), text, None if ready is None else int(ready))
 
 
 # Indexes

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import msgspec
+from msgspec.structs import asdict
 
 from holdfast.core import audit as audit_rules
 from holdfast.core import limits, rules, transfer
@@ -40,7 +40,7 @@ from holdfast.core.questions import (
 from holdfast.core.states import RunState
 from holdfast.core.topics import covers
 from holdfast.core.transfer import Dump, KeptEvent
-from holdfast.core.unreadable import joined, marked, readable, reason_of
+from holdfast.core.unreadable import PLACEHOLDERS, joined, readable, reason_of
 from holdfast.stores.kv import names
 from holdfast.stores.kv.catalogue import (
     VALUE,
@@ -57,7 +57,7 @@ from holdfast.stores.kv.catalogue import (
 from holdfast.stores.kv.driver import AllFields, Driver, Fields, Log, Lowest, Partition, Range, Read, Size
 from holdfast.stores.kv.histories import arrivals_of, decode_reply, facts_of, history_of
 from holdfast.stores.kv.limits import RULE, USED, decode_rule
-from holdfast.stores.kv.names import DELETED, MOVING_FIELDS, run_of
+from holdfast.stores.kv.names import DELETED, run_of
 from holdfast.stores.kv.runs import FAILURES, HEAD, waits_of
 from holdfast.stores.operations.limits import finding_of
 
@@ -105,7 +105,7 @@ def _details(run_id: str, head: Mapping[str, bytes], values: Mapping[str, bytes]
     try:
         run = run_of(head)
     except FAILURES as error:
-        run, why = salvage(run_id, head)
+        run, why = marked_run(run_id, head)
         flaws.append(why or reason_of(error))
     try:
         waits = waits_of(head.get(names.WAITS))
@@ -116,28 +116,19 @@ def _details(run_id: str, head: Mapping[str, bytes], values: Mapping[str, bytes]
     return Details(run=run, waits=waits, values=texts, unreadable=joined(flaws))
 
 
-def salvage(run_id: str, head: Mapping[str, bytes]) -> tuple[Run, str]:
-    """Decode what can be decoded of a head, and return why the rest cannot."""
-    columns: dict[str, Any] = {}
-    flaws: list[str] = []
-    try:
-        columns |= msgspec.json.decode(head.get(names.BODY, b"{}"), type=dict[str, msgspec.Raw])
-    except FAILURES as error:
-        flaws.append(f"body: {reason_of(error)}")
-    if (moving := head.get(names.MOVING)) is not None:
+def marked_run(run_id: str, head: Mapping[str, bytes]) -> tuple[Run, str]:
+    """Return a run with placeholders for those of its parts that cannot be read, and why they cannot."""
+    values, flaws = dict(PLACEHOLDERS), []
+    for what, field, decode in (("body", names.BODY, names.decode_body), ("state", names.MOVING, names.decode_moving)):
         try:
-            parts = msgspec.json.decode(moving, type=list[msgspec.Raw])
-            columns |= dict(zip(MOVING_FIELDS, parts, strict=True))
+            values |= asdict(decode(head[field])) if field in head else {}
         except FAILURES as error:
-            flaws.append(f"state: {reason_of(error)}")
-    columns["id"] = run_id
-    columns["payload"] = head.get(names.PAYLOAD, b"").decode(errors="replace")
+            flaws.append(f"{what}: {reason_of(error)}")
     ready = head.get(names.READY)
     if ready is not None:
-        columns["ready_at"] = int(ready) if ready.isdigit() else None
-    known = {name: value for name, value in columns.items() if name in Run.__struct_fields__}
-    run, why = marked(known)
-    return run, joined([*flaws, why]) or ""
+        values["ready_at"] = int(ready) if ready.isdigit() else None
+    payload = head.get(names.PAYLOAD, b"").decode(errors="replace")
+    return Run(**values | {"id": run_id, "payload": payload}), joined(flaws) or ""
 
 
 async def history(driver: Driver, run_id: str) -> tuple[Entry, ...]:

@@ -50,6 +50,13 @@ def reads_to_close(run_id: str) -> list[Read]:
     ]
 
 
+class KvPart:
+    """One noun of the store, as an operation reads and writes it on a workspace."""
+
+    def __init__(self, space: Workspace) -> None:
+        self._space = space
+
+
 class KvRuns:
     """Runs, by id and by key. Writes are collected, and written once for each run (`flush`)."""
 

@@ -73,7 +73,7 @@ class Starts:
         for run in decided.answer.runs:
             if run.lease is not None:
                 head, history = (decided.version(name(run.run_id)) for name in (names.head, names.history))
-                self._held.lease(run.lease, (), head, history)
+                self._held.keep_lease(run.lease, (), head, history)
 
 
 def _with_won_leases(unit: KvUnit, created: Created, lease: LeaseRequest) -> Created:

@@ -22,7 +22,6 @@ from holdfast.core.questions import AnyQuestion, Awaited, Details, Listing, Quer
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.transfer import Dump, KeptEvent, Origin, Restoration, Restored
 from holdfast.stores.kv import claims, descent, foresight, migrations, names, pruning, reads
-from holdfast.stores.kv import reads as answers
 from holdfast.stores.kv.catalogue import VALUE
 from holdfast.stores.kv.checkpoints import BatchWriter, HeldRuns
 from holdfast.stores.kv.decision import Decisions, Operation
@@ -154,7 +153,7 @@ class KeyValueStore:
                 await claims.block(self._driver, run)
         self._following.sync(claimed.now, asked_at)
         for one in leased:
-            self._held.lease(one.lease, one.waits, one.head, one.history)
+            self._held.keep_lease(one.lease, one.waits, one.head, one.history)
         return claimed
 
     async def _decided_claim(self, request: ClaimRequest) -> tuple[Claimed, list[claims.LeasedRun]]:
@@ -199,12 +198,12 @@ class KeyValueStore:
         return await self._apply(operation, foresight.reads_for(command), follow)
 
     async def _apply(
-        self, operation: Operation[A], reads: Sequence[Read] = (), follow: descent.Follow = descent.closing
+        self, operation: Operation[A], first_reads: Sequence[Read] = (), follow: descent.Follow = descent.closing
     ) -> A:
         if self._driver.epoch != self._epoch:
             await self._enter_epoch()
         try:
-            decided = await self._decisions.decide(operation, reads, follow=follow)
+            decided = await self._decisions.decide(operation, first_reads, follow=follow)
         except OddRow as error:
             raise Unreadable(f"the store has something that cannot be read: {error}") from error
         self._hints.send_news(decided.news)
@@ -213,16 +212,16 @@ class KeyValueStore:
     # Reading
 
     async def get(self, run_id: str | None = None, *, key: str | None = None) -> Details | None:
-        return await answers.get(self._driver, run_id, key)
+        return await reads.get(self._driver, run_id, key)
 
     async def list(self, query: Query) -> Sequence[Details]:
         return await reads.list_runs(self._driver, query)
 
     async def history(self, run_id: str) -> Sequence[Entry]:
-        return await answers.history(self._driver, run_id)
+        return await reads.history(self._driver, run_id)
 
     async def audit(self, run_id: str) -> Sequence[AuditFact]:
-        return await answers.audit(self._driver, run_id)
+        return await reads.audit(self._driver, run_id)
 
     async def stats(self, question: Stat[A]) -> A:
         return cast("A", await self._answer(cast("AnyQuestion", question)))
@@ -237,39 +236,39 @@ class KeyValueStore:
         match question:
             # What processes wait for comes first: it is asked often.
             case questions.EndsOf():
-                return await answers.ends(self._driver, question.run_ids)
+                return await reads.ends(self._driver, question.run_ids)
             case questions.VerdictsOn():
-                return await self._look(question.holdings)
+                return await self._check_leases(question.holdings)
             case questions.RepliesTo():
-                return await answers.replies(self._driver, question.messages)
+                return await reads.replies(self._driver, question.messages)
             case questions.CountRuns():
-                return await answers.counts(self._driver)
+                return await reads.counts(self._driver)
             case questions.CountReady():
-                return await answers.backlog(self._driver)
+                return await reads.backlog(self._driver)
             case questions.CountLeases():
-                return await answers.held(self._driver)
+                return await reads.held(self._driver)
             case questions.CountSlots():
-                return await answers.slots(self._driver, question.type)
+                return await reads.slots(self._driver, question.type)
             case questions.FindOrphans():
-                return await answers.orphans(self._driver, question.limit)
+                return await reads.orphans(self._driver, question.limit)
             case questions.ListTopics():
-                return await answers.topics(self._driver)
+                return await reads.topics(self._driver)
             case questions.ListTypes():
-                return await answers.types(self._driver)
+                return await reads.types(self._driver)
             case questions.ListMessages():
-                return await answers.messages(self._driver, question.run_id)
+                return await reads.messages(self._driver, question.run_id)
             case questions.ListDeadLetters():
-                return await answers.dead_letters(self._driver, question)
+                return await reads.dead_letters(self._driver, question)
             case questions.ListSchedules():
-                return await answers.schedules(self._driver, question)
+                return await reads.schedules(self._driver, question)
             case questions.ListDueSchedules():
-                return await answers.due_schedules(self._driver, question.limit, question.after)
+                return await reads.due_schedules(self._driver, question.limit, question.after)
             case questions.ListFlows():
-                return await answers.list_flows(self._driver, question)
+                return await reads.list_flows(self._driver, question)
             case _:
                 assert_never(question)
 
-    async def _look(self, holdings: Sequence[Holding]) -> Verdicts:
+    async def _check_leases(self, holdings: Sequence[Holding]) -> Verdicts:
         known = [head_of(holding.run_id) for holding in holdings]
         decided = await self._decisions.decide(
             lambda unit, now: leases.check(unit, holdings, now), known, is_dry_run=True
@@ -277,7 +276,7 @@ class KeyValueStore:
         return decided.answer
 
     async def workers(self) -> Sequence[WorkerRecord]:
-        return await answers.workers(self._driver)
+        return await reads.workers(self._driver)
 
     async def check(self) -> Sequence[Finding]:
         found, _, _ = await migrations.load_status(self._driver, self._steps)
@@ -328,7 +327,7 @@ class KvHints(Listeners[Hint]):
 class Decider(Protocol):
     """Executes an operation and gives hints of its news."""
 
-    def __call__(self, operation: Operation[A], reads: Sequence[Read] = ()) -> Awaitable[A]: ...
+    def __call__(self, operation: Operation[A], first_reads: Sequence[Read] = ()) -> Awaitable[A]: ...
 
 
 class KvTransfer:

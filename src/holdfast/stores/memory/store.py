@@ -120,15 +120,15 @@ class MemoryStore:
 
     async def stats(self, question: Stat[A]) -> A:
         with self._lock:
-            return reads.stats(self._state, question, self._clock.now())
+            return reads.answer(self._state, question, self._clock.now())
 
     async def catalog(self, question: Listing[A]) -> A:
         with self._lock:
-            return reads.catalog(self._state, question, self._clock.now())
+            return reads.answer(self._state, question, self._clock.now())
 
     async def changes(self, question: Awaited[A]) -> A:
         with self._lock:
-            return reads.changes(self._state, question, self._clock.now())
+            return reads.answer(self._state, question, self._clock.now())
 
     async def workers(self) -> Sequence[WorkerRecord]:
         with self._lock:
