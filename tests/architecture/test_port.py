@@ -58,8 +58,8 @@ def test_every_command_carries_its_actor(command: Any) -> None:
 
 
 def test_the_store_kit_imports_no_driver() -> None:
-    kit = Path(__file__).parents[2] / "src" / "holdfast" / "stores" / "working"
-    modules = [f"holdfast.stores.working.{path.stem}" for path in kit.glob("*.py") if path.stem != "__init__"]
+    kit = Path(__file__).parents[2] / "src" / "holdfast" / "stores" / "workspace"
+    modules = [f"holdfast.stores.workspace.{path.stem}" for path in kit.glob("*.py") if path.stem != "__init__"]
     probe = subprocess.run(
         [sys.executable, "-c", f"import sys, {', '.join(modules)}; print(*sys.modules)"],
         capture_output=True,

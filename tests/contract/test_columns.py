@@ -25,10 +25,10 @@ from holdfast.stores.kv.dictionary import Dictionary, DictionaryDriver
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations.unit_of_work import UnitOfWork
 from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.postgres.unit_of_work import decided
+from holdfast.stores.postgres.unit_of_work import decide
 from holdfast.stores.redis import redis_store
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.working.load_request import LoadRequest
+from holdfast.stores.workspace.reads import RunRead
 
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -111,9 +111,8 @@ async def work(store: Store, operation: Callable[[UnitOfWork], T]) -> T:
         case SqliteStore():
             return await store._writer.run(operation)
         case PostgresStore():
-            to_load = LoadRequest(runs={ID})
             return await store._write(
-                lambda: decided(store._calls, to_load, lambda working, _: operation(working.unit), None)
+                lambda: decide(store._calls, [RunRead(ID)], lambda unit, _: operation(unit), None)
             )
         case KeyValueStore():
             return await store._apply(lambda unit, _: operation(unit))

@@ -11,7 +11,7 @@ from holdfast.core import rules
 from holdfast.core.checkpoint import Suspend
 from holdfast.core.model import Arrival, Wait
 from holdfast.core.states import RunState
-from holdfast.stores.working import working_set as working
+from holdfast.stores.workspace import rows
 from holdfast.testing.contract.arrange import (
     an_id,
     an_intent,
@@ -34,18 +34,18 @@ class Work:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        counted_down, records_of = rules.counted_down, working._records_of
+        counted_down, records_of = rules.counted_down, rows._records_of
 
         def counting(waits: Sequence[Wait], arrival: Arrival) -> Any:
             self.count += len(waits)
             return counted_down(waits, arrival)
 
-        def loading(loaded: working.Loaded, wishes: Any) -> Any:
+        def loading(loaded: rows.Loaded) -> Any:
             self.count += len(loaded.waits)
-            return records_of(loaded, wishes)
+            return records_of(loaded)
 
         monkeypatch.setattr(rules, "counted_down", counting)
-        monkeypatch.setattr(working, "_records_of", loading)
+        monkeypatch.setattr(rows, "_records_of", loading)
 
 
 @pytest.fixture(params=[MEMORY_KINDS[0], *STORE_KINDS])

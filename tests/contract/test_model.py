@@ -28,10 +28,9 @@ from holdfast.stores.operations import arrivals, checkpoints, controls, leases, 
 from holdfast.stores.postgres import transfers, unit_of_work
 from holdfast.stores.postgres.scripts import Script
 from holdfast.stores.postgres.sql import Calls
-from holdfast.stores.postgres.unit_of_work import Bounds
-from holdfast.stores.working.decision import Operation
-from holdfast.stores.working.load_request import LoadRequest
-from holdfast.stores.working.working_set import WorkingSet
+from holdfast.stores.postgres.unit_of_work import Bounds, Operation
+from holdfast.stores.workspace.reads import Reads
+from holdfast.stores.workspace.row_unit import RowUnit
 from tests.contract.key_value_stores import dictionary_store, forgetful_store, redis_stores
 from tests.contract.machine import StoreMachine
 from tests.contract.side_by_side import Open, SickStore, drive, infect, like_each_time, postgres_stores, sqlite_stores
@@ -88,24 +87,24 @@ def number_without_gaps(
 
     def without_gaps(
         calls: Calls,
-        wishes: LoadRequest,
+        reads: Reads,
         operation: Operation[Any],
         at: Micros | None,
         bounds: Bounds,
         *,
         is_committing: bool = False,
     ) -> Script[Any]:
-        seen: list[WorkingSet] = []
+        seen: list[RowUnit] = []
 
-        def watched(working: WorkingSet, now: Micros) -> Any:
-            seen.append(working)
-            return operation(working, now)
+        def watched(unit: RowUnit, now: Micros) -> Any:
+            seen.append(unit)
+            return operation(unit, now)
 
         nonlocal last
         number = b"select setval('holdfast.events_number_seq', %s, %s)"
         yield number, (max(1, last), last > 0)
-        told = yield from attempt(calls, wishes, watched, at, bounds)
-        last = max([last, *(working.event_count for working in seen)])
+        told = yield from attempt(calls, reads, watched, at, bounds)
+        last = max([last, *(unit.rows.event_count for unit in seen)])
         yield number, (max(1, last), last > 0)  # for a reader of its progress
         if is_committing:
             yield bounds.commit

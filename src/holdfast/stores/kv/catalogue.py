@@ -263,7 +263,7 @@ class KvEvents(KvPart):
         restored = StoredEvent(number, f"restored:{number}", payload, arrival.at, state="pending")
         self._insert(arrival.name, restored)
 
-    def first_missed(self, topic: str, oldest: Micros, after: int) -> Arrival | None:
+    def first_missed(self, run_id: str, topic: str, oldest: Micros, after: int) -> Arrival | None:
         """Return the first open event that a run has missed.
 
         Events that the run has not seen are found by number, if it has seen one, else by time: so neither the events

@@ -22,7 +22,8 @@ from holdfast.stores.kv import names
 from holdfast.stores.kv.descent import Follow, closing
 from holdfast.stores.kv.driver import MARK_MICROS, AllFields, Committed, Driver, Fields, Gain, Part, Partition, Read
 from holdfast.stores.kv.unit_of_work import KvUnit
-from holdfast.stores.kv.workspace import KnownPartitions, Missing, Stale, Workspace
+from holdfast.stores.kv.workspace import KnownPartitions, Stale, Workspace
+from holdfast.stores.workspace.decision import Missing, rounds
 
 A = TypeVar("A")
 
@@ -108,7 +109,7 @@ class Decisions:
         """
         race = _Race()
         if assumed is not None:
-            decided = await self._decided(operation, assumed, follow, race, is_dry_run=is_dry_run)
+            decided = await self._decide_once(operation, assumed, follow, race, is_dry_run=is_dry_run)
             if decided is not None:
                 return decided  # otherwise the assumption was wrong, which is no conflict
         first: list[Read] = list(dict.fromkeys((_BASE, *reads)))
@@ -119,14 +120,14 @@ class Decisions:
             except Stale as stale:  # it changed between two loads
                 race.lost = str(stale)
             else:
-                decided = await self._decided(operation, known, follow, race, is_dry_run=is_dry_run)
+                decided = await self._decide_once(operation, known, follow, race, is_dry_run=is_dry_run)
                 if decided is not None:
                     return decided
             await self._wait(race, known)
             # In one trip, if they are few, so that the next attempt is quicker than the changes of others.
             first = list(dict.fromkeys((*first, *known.reads)))
 
-    async def _decided(
+    async def _decide_once(
         self, operation: Operation[A], known: KnownPartitions, follow: Follow, race: _Race, *, is_dry_run: bool
     ) -> Decided[A] | None:
         """Decide and commit once. Return None after a conflict."""
@@ -185,15 +186,17 @@ class Decisions:
     async def _attempt(
         self, operation: Operation[A], known: KnownPartitions, follow: Follow, race: _Race
     ) -> tuple[KvUnit, A]:
-        for _ in range(ROUNDS_LIMIT):
+        numbers = rounds(ROUNDS_LIMIT)
+        while True:
+            next(numbers)
             base = int(known.field(names.META, "base") or 0)
             unit = KvUnit(Workspace(known), base, is_repeat=race.is_repeat)
             try:
                 if known.size > LARGE:
                     # On the event loop, this would stop all other tasks. Only this task uses the unit of work.
-                    answer = await asyncio.to_thread(_carried_out, operation, unit)
+                    answer = await asyncio.to_thread(_carry_out, operation, unit)
                 else:
-                    answer = _carried_out(operation, unit)
+                    answer = _carry_out(operation, unit)
             except Missing as missing:
                 await self._load(known, missing.reads, follow)
             except Stale:
@@ -205,7 +208,6 @@ class Decisions:
                 raise
             else:
                 return unit, answer
-        raise AssertionError("an operation asks for more data in every round")
 
     async def _changed(self, known: KnownPartitions, owner: str) -> str | None:
         """Return the name of a partition that is not as the operation saw it, if there is one.
@@ -237,7 +239,7 @@ def _in_pieces(reads: Sequence[Read]) -> list[Sequence[Read]]:
     return [ordered[first : first + READS_AT_ONCE] for first in range(0, len(ordered), READS_AT_ONCE)]
 
 
-def _carried_out(operation: Operation[A], unit: KvUnit) -> A:
+def _carry_out(operation: Operation[A], unit: KvUnit) -> A:
     answer = operation(unit, unit.space.now)
     unit.flush()
     return answer

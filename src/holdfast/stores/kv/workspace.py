@@ -1,8 +1,7 @@
 """The workspace of one operation: what it has loaded, and what it changes.
 
-A read of something that was not loaded raises `Missing`. Then it is loaded, and the operation starts over. What the
-operation reads is what is loaded, and what is loaded is what the commit checks. So no list of needed data has to be
-kept in step with the operations.
+A read of something that was not loaded raises `Missing`, as in `stores.workspace`. What is loaded is what the commit
+checks.
 """
 
 from __future__ import annotations
@@ -14,20 +13,13 @@ from msgspec.structs import replace
 
 from holdfast.core.clock import Micros
 from holdfast.stores.kv.driver import AllFields, Answers, Fields, Log, Part, Partition, Range, Read, Reserve
+from holdfast.stores.workspace.decision import BaseWorkspace, Missing
 
 Numbers = range
 """Numbers of a counter that were reserved. Classes here have a method `range`, so the type has another name."""
 
 MORE = 8
 """Factor by which a range is read again if an operation has used up what was read of it."""
-
-
-class Missing(Exception):
-    """Raised when an operation reads something that was not loaded."""
-
-    def __init__(self, reads: Sequence[Read]) -> None:
-        super().__init__(reads)
-        self.reads = reads
 
 
 class Stale(Exception):
@@ -135,7 +127,7 @@ def _bounds(read: Range) -> tuple[str, str, str, bool]:
     return read.index, read.low, read.high, read.is_reverse
 
 
-class Workspace:
+class Workspace(BaseWorkspace[Read]):
     """The loaded data with the changes of one operation on top. Reads see the changes."""
 
     def __init__(self, known: KnownPartitions) -> None:
@@ -157,13 +149,7 @@ class Workspace:
 
     # Reading
 
-    def expect(self, reads: Iterable[Read]) -> None:
-        """Load all that is missing of these at once, instead of one in each round."""
-        missing = [read for read in dict.fromkeys(reads) if not self._is_known(read)]
-        if missing:
-            raise Missing(missing)
-
-    def _is_known(self, read: Read) -> bool:
+    def is_known(self, read: Read) -> bool:
         if isinstance(read, (Fields, AllFields)) and read.partition in self._cleared:
             return True
         return self.known.has(read)

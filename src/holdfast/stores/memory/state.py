@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.core import audit, limits, rules
+from holdfast.core import audit, rules
 from holdfast.core.clock import Micros
 from holdfast.core.flow_definitions import FlowDefinition
 from holdfast.core.hint import News
@@ -205,40 +205,6 @@ class State:
         if self.index is not None:
             self.index.note_waits(run_id, record.waits, ())
 
-    def siblings(self, parent_id: str) -> Sequence[str]:
-        """Return all children of a run that still exist, ended ones too."""
-        return self.children.get(parent_id, ())
-
-    def expect(self, run_ids: Collection[str], *, with_histories: bool) -> None:
-        """Announce reads of many runs, or of their histories. A working set loads them all at once."""
-
-    def know_all_waiting(self, topic: str) -> None:
-        """Confirm that all waits for a queue are known, before a caller concludes that no run waits.
-
-        A working set may have loaded only the first ones.
-        """
-
-    def counted(self, type: str) -> Iterator[Record]:
-        """Return the runs of a type that are held or have slots."""
-        return (r for r in self.records.values() if r.run.type == type and (r.run.is_held or r.run.slots))
-
-    def key_queues(self, type: str) -> list[str]:
-        """Return the queues in which runs of a type wait for slots of their keys."""
-        waiting = (limits.parked_at(r.waits) for r in self.records.values() if r.run.type == type)
-        shared = (limits.type_slot(type), limits.rate_slot(type))
-        return sorted({wait.names[0] for wait in waiting if wait is not None} - {*shared})
-
-    def release_all(self, type: str, now: Micros) -> None:
-        """End every wait that the limits of a type have caused. A database may do this in one statement."""
-        for record in self.records.values():
-            if record.run.type == type and (wait := limits.parked_at(record.waits)) is not None:
-                self.put_run(record, limits.release(record.run, wait.since, now))
-                self.put_waits(record, limits.without(record.waits))
-
-    def whole_flow(self, definition: FlowDefinition) -> FlowDefinition:
-        """Return a registration with its texts. A working set may have loaded it without them."""
-        return definition
-
     def next_event(self) -> int:
         """Return the number of the next event."""
         self.event_count += 1
@@ -258,8 +224,3 @@ class State:
             routine = [one for one in record.audit if one.event in audit.ROUTINE]
             if len(routine) > audit.KEPT:
                 record.audit.remove(routine[0])
-
-    def note_once(self, record: Record, fact: AuditFact) -> None:
-        """Note a fact, unless an earlier attempt at the same checkpoint has noted it."""
-        if all(fact.event != known.event or fact.data != known.data for known in record.audit):
-            self.note(record, fact)

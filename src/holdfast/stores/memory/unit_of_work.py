@@ -8,7 +8,7 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from holdfast.core import audit, rules
+from holdfast.core import audit, limits, rules
 from holdfast.core.clock import Micros
 from holdfast.core.flow_definitions import FlowDefinition
 from holdfast.core.hint import News
@@ -99,8 +99,7 @@ class StateRuns(StatePart):
     def existing(self, run_ids: Sequence[str]) -> set[str]:
         return {run_id for run_id in run_ids if run_id in self._state.records}
 
-    def expect(self, run_ids: Collection[str], *, with_histories: bool = False) -> None:
-        self._state.expect(run_ids, with_histories=with_histories)
+    def expect(self, run_ids: Collection[str], *, with_histories: bool = False) -> None: ...
 
     def with_key(self, key: str) -> str | None:
         return self._state.keys.get(key)
@@ -133,22 +132,22 @@ class StateRuns(StatePart):
 class StateFamilies(StatePart):
     """Children, by their parent."""
 
-    def _children(self, parent_id: str) -> Iterator[Record]:
+    def children_of(self, parent_id: str) -> Iterator[Record]:
         return (self._state.records[child_id] for child_id in self._state.children.get(parent_id, ()))
 
     def to_cancel(self, parent_id: str) -> Sequence[str]:
-        return [child.run.id for child in self._children(parent_id) if child.run.on_close == "cancel"]
+        return [child.run.id for child in self.children_of(parent_id) if child.run.on_close == "cancel"]
 
     def detach(self, parent_id: str) -> None:
-        for child in self._children(parent_id):
+        for child in self.children_of(parent_id):
             if not child.run.state.is_end:
                 self._state.put_run(child, replace(child.run, parent_location=None))
 
     def parked(self, parent_id: str) -> Sequence[str]:
-        return [child.run.id for child in self._children(parent_id) if rules.is_parked(child.waits)]
+        return [child.run.id for child in self.children_of(parent_id) if rules.is_parked(child.waits)]
 
     def seated(self, parent_id: str | None, group: str | None) -> int:
-        siblings = map(self._state.records.__getitem__, self._state.siblings(parent_id or ""))
+        siblings = self.children_of(parent_id or "")
         alive = (record for record in siblings if record.run.group == group and not record.run.state.is_end)
         return sum(not rules.is_parked(record.waits) for record in alive)
 
@@ -227,7 +226,6 @@ class StateWaits(StatePart):
         for place in sorted(self._state.parked.get(queue, ())):
             if place[0] > level:
                 break
-            # Look up only runs of this level: a working set may not have loaded all runs of the levels before it.
             if place[0] == level and self._is_there(queue, rules.LIMIT_LOCATION, place):
                 return place[2]
         return None
@@ -251,7 +249,6 @@ class StateWaits(StatePart):
     def in_line(self, topic: str) -> Iterable[tuple[str, Wait]]:
         waiting = ((run_id, wait) for run_id, waits in self.for_event(topic) for wait in waits)
         yield from sorted(waiting, key=lambda one: (one[1].since, one[0]))
-        self._state.know_all_waiting(topic)
 
 
 class StateInboxes(StatePart):
@@ -349,13 +346,19 @@ class StateLimits(StatePart):
         return len(self._state.slots[slot])
 
     def counted(self, type: str) -> Sequence[Run]:
-        return [record.run for record in self._state.counted(type)]
+        runs = (record.run for record in self._state.records.values())
+        return [run for run in runs if run.type == type and (run.is_held or run.slots)]
 
     def key_queues(self, type: str) -> Sequence[str]:
-        return self._state.key_queues(type)
+        waiting = (limits.parked_at(one.waits) for one in self._state.records.values() if one.run.type == type)
+        shared = (limits.type_slot(type), limits.rate_slot(type))
+        return sorted({wait.names[0] for wait in waiting if wait is not None} - {*shared})
 
     def release_all(self, type: str, now: Micros) -> None:
-        self._state.release_all(type, now)
+        for record in self._state.records.values():
+            if record.run.type == type and (wait := limits.parked_at(record.waits)) is not None:
+                self._state.put_run(record, limits.release(record.run, wait.since, now))
+                self._state.put_waits(record, limits.without(record.waits))
 
     def tagged(self, run_id: str) -> Run:
         return self._state.records[run_id].run
@@ -415,7 +418,10 @@ class StateAudit(StatePart):
         self.note(fact)
 
     def note_once(self, fact: AuditFact, count: int = 1) -> None:
-        self._state.note_once(self._state.records[fact.run_id], fact)
+        if all(
+            (fact.event, fact.data) != (known.event, known.data) for known in self._state.records[fact.run_id].audit
+        ):
+            self.note(fact)
 
     def has_request(self, run_id: str, request_id: str) -> bool:
         return any(fact.data.get(audit.REQUEST) == request_id for fact in self._state.records[run_id].audit)
@@ -477,7 +483,7 @@ class StateEvents(StatePart):
             published = self._insert(Published(number, event, arrival.at))
         published.state, published.holder = "pending", None
 
-    def first_missed(self, topic: str, oldest: Micros, after: int) -> Arrival | None:
+    def first_missed(self, run_id: str, topic: str, oldest: Micros, after: int) -> Arrival | None:
         missed = (
             one for one in self._state.events[topic] if one.state == "open" and one.at >= oldest and one.number > after
         )
@@ -517,7 +523,7 @@ class StateFlows(StatePart):
         return self._state.flows.get(type) or ()
 
     def whole(self, definition: FlowDefinition) -> FlowDefinition:
-        return self._state.whole_flow(definition)
+        return definition
 
     def put(self, definition: FlowDefinition) -> None:
         others = [one for one in self.of(definition.type) if one.registered_at != definition.registered_at]

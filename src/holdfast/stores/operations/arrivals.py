@@ -111,7 +111,7 @@ def collect_missed(unit: UnitOfWork, run: Run, waits: Sequence[Wait], now: Micro
             continue
         (name,) = wait.names
         oldest = max(run.created_at, now - topic_of(name, unit.events.topics()).retention + 1)
-        missed = unit.events.first_missed(name, oldest, wait.after)
+        missed = unit.events.first_missed(run.id, name, oldest, wait.after)
         pending = unit.events.first_pending(name)
         if pending is not None and (missed is None or _number(pending) < _number(missed)):
             hand(unit, run, pending, now)

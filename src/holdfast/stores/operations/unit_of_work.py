@@ -4,9 +4,9 @@ The operations in this package decide; a store only reads and writes. Each part 
 store. Everything in one unit of work is committed together or not at all. Each part sees the earlier writes of the
 same unit.
 
-There are four implementations: dictionaries (memory), SQL statements in a transaction (SQLite), a part of the store
-that was locked and loaded before (the working set of Postgres), and loaded partitions (the workspace of key-value
-stores). On the last two, a read of something that was not loaded starts the operation over.
+There are four implementations: dictionaries (memory), SQL statements in a transaction (SQLite), rows that were locked
+and loaded before (Postgres), and loaded partitions (key-value stores). On the last two, a read of something that was
+not loaded starts the operation over (`stores.workspace`).
 """
 
 from __future__ import annotations
@@ -313,8 +313,8 @@ class Events(Protocol):
         """Make an event of a queue pending again. If it was pruned since a run took it, keep it again."""
         ...
 
-    def first_missed(self, topic: str, oldest: Micros, after: int) -> Arrival | None:
-        """Return the first open event that is not older than an instant and has a number above `after`."""
+    def first_missed(self, run_id: str, topic: str, oldest: Micros, after: int) -> Arrival | None:
+        """Return the first open event for a run: not older than an instant, and with a number above `after`."""
         ...
 
     def first_pending(self, topic: str) -> Arrival | None:

@@ -5,8 +5,8 @@ the port.
 
 Hot operations are one server function each, called in one round trip. `functions` holds the functions, `sql` the
 statements that call them. Operations that are rare or touch several runs are decided in Python: `stores.operations`
-decides on a working set (`unit_of_work`), which the kit in `stores.working` provides. A `load_document` says which rows
-to lock and load. The store then writes the changes back.
+decides on rows that were locked and loaded (`unit_of_work`), with the kit in `stores.workspace`. The store then writes
+the changes.
 
 Each operation is a script (`scripts`): a generator of statements. Small scripts run on the event loop (`loop_session`).
 Large scripts and repeated ones run in `sessions`, which are threads with one connection each. Operations in a user's

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import audit
-from holdfast.core.checkpoint import Checkpoint, Finish, Hold, Suspend, Verdict, Verdicts
+from holdfast.core.checkpoint import Checkpoint, Suspend, Verdict, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.hint import News
 from holdfast.core.model import Arrival, Entry, Run, Wait
@@ -22,9 +22,9 @@ from holdfast.stores.postgres import unreadable
 from holdfast.stores.postgres.json_parts import members
 from holdfast.stores.postgres.scripts import Script
 from holdfast.stores.postgres.sql import Calls
-from holdfast.stores.postgres.unit_of_work import TRANSACTION, Bounds, decided
-from holdfast.stores.working.load_request import LoadRequest
-from holdfast.stores.working.working_set import WorkingSet
+from holdfast.stores.postgres.unit_of_work import TRANSACTION, Bounds, decide
+from holdfast.stores.workspace.reads import for_checkpoints
+from holdfast.stores.workspace.row_unit import RowUnit
 
 encode = msgspec.json.encode
 
@@ -134,27 +134,20 @@ class Writing:
             AlreadySettled: Another attempt has settled the location `settling`.
 
         """
-        to_load = LoadRequest()
-        for checkpoint in batch:
-            to_load.checkpoint(checkpoint)
-            run = self._held.run(checkpoint.run_id, checkpoint.token)
-            if run is not None and run.group is not None and isinstance(checkpoint.next, Finish):
-                to_load.groups[run.group] += 1
-            if run is not None and run.slots and not isinstance(checkpoint.next, Hold):
-                to_load.leave(run)
+        reads = for_checkpoints(batch, [self._held.run(one.run_id, one.token) for one in batch])
         kept: list[tuple[Run, tuple[Wait, ...]]] = []
 
-        def operation(working: WorkingSet, now: Micros) -> Verdicts:
-            if settling is not None and (record := working.records.get(batch[0].run_id)) is not None:
-                known = record.recorded(settling)
+        def operation(unit: RowUnit, now: Micros) -> Verdicts:
+            if settling is not None:
+                known = unit.histories.entry(batch[0].run_id, settling)
                 if known is not None and known.is_settled:
                     raise AlreadySettled(known)
-            told = model.write(working.unit, batch, now)
-            records = [working.records[verdict.run_id] for verdict in told.verdicts if verdict.is_held]
+            answer = model.write(unit, batch, now)
+            records = [unit.rows.records[verdict.run_id] for verdict in answer.verdicts if verdict.is_held]
             kept[:] = [(record.run, record.waits) for record in records]
-            return told
+            return answer
 
-        told, news = yield from decided(self._calls, to_load, operation, self._at, bounds)
+        told, news = yield from decide(self._calls, reads, operation, self._at, bounds)
         self.news.add(news)
         self._now = told.now
         for verdict in told.verdicts:

@@ -22,9 +22,10 @@ from holdfast.stores.postgres import unreadable
 from holdfast.stores.postgres.json_parts import members
 from holdfast.stores.postgres.scripts import Script
 from holdfast.stores.postgres.sql import Calls
-from holdfast.stores.postgres.unit_of_work import TAKEN, TRANSACTION, Bounds, decided
-from holdfast.stores.working.load_request import DueRuns, LoadRequest, NotLoaded
-from holdfast.stores.working.working_set import WorkingSet
+from holdfast.stores.postgres.unit_of_work import TAKEN, TRANSACTION, Bounds, decide
+from holdfast.stores.workspace.decision import Missing
+from holdfast.stores.workspace.reads import DueRead, RowRead, TypeRead, for_intents, to_serve
+from holdfast.stores.workspace.row_unit import RowUnit
 
 encode = msgspec.json.encode
 
@@ -112,19 +113,19 @@ def _claim_limited(
 ) -> Script[Claimed]:
     suspects = SUSPECTS if request.may_suspect else 0
     limited, more = (
-        DueRuns(found.limited, count, suspects) for count in (request.limit, request.limit + PARKED_AT_ONCE)
+        DueRead(found.limited, count, suspects) for count in (request.limit, request.limit + PARKED_AT_ONCE)
     )
     types = found.limited + found.others
-    to_load = LoadRequest(types=set(types), due={limited, DueRuns(found.others, request.limit, suspects)})
+    reads: list[RowRead] = [*map(TypeRead, types), limited, DueRead(found.others, request.limit, suspects)]
     for type in found.rated:
-        to_load.serve(type, WAITING)
+        reads += to_serve(type, WAITING)
 
-    def operation(working: WorkingSet, now: Micros) -> Claimed:
-        unit = working.unit
-        known = [rule for rule in map(working.types.get, types) if rule is not None]
+    def operation(unit: RowUnit, now: Micros) -> Claimed:
+        known = [rule for rule in map(unit.types.get, types) if rule is not None]
         enabled = {*types} - {rule.name for rule in known if not rule.is_enabled}
-        due = [r.run for r in working.records.values() if r.run.type in enabled and rules.is_due(r.run, now)]
-        queue = queue_of(due) if more in to_load.due else _queue_in_sight(due, limited, more)
+        runs = [record.run for record in unit.rows.records.values()]
+        due = [run for run in runs if run.type in enabled and rules.is_due(run, now)]
+        queue = queue_of(due) if more in unit.rows.reads else _queue_in_sight(due, limited, more)
         chosen, has_more = choose_within_limits(unit, queue, request, now)
         leases = tuple(Lease(run=hold(unit, run, request, now)) for run in chosen)
         return Claimed(leases=leases, next_ready_at=None, now=now, has_more=has_more)
@@ -142,11 +143,11 @@ def _claim_limited(
         return replace(claimed, leases=leased.leases, next_ready_at=leased.next_ready_at)
 
     # The news is dropped: a run that got no slot waits, and the operation that frees a slot makes it ready.
-    claimed, _ = yield from decided(calls, to_load, operation, at, bounds, then=read)
+    claimed, _ = yield from decide(calls, reads, operation, at, bounds, then=read)
     return claimed
 
 
-def _queue_in_sight(due: Sequence[Run], wanted: DueRuns, more: DueRuns) -> Queue:
+def _queue_in_sight(due: Sequence[Run], wanted: DueRead, more: DueRead) -> Queue:
     """Return the due runs as a queue. A claim that gets past the loaded runs of a rank has to load `more`."""
     places: dict[int, list[Place]] = {}
     for run in due:
@@ -160,16 +161,16 @@ def _queue_in_sight(due: Sequence[Run], wanted: DueRuns, more: DueRuns) -> Queue
     ]
 
 
-def _until(end: Place, runs: Iterator[Run], more: DueRuns) -> Iterator[Run]:
+def _until(end: Place, runs: Iterator[Run], more: DueRead) -> Iterator[Run]:
     """Yield the runs of a lane up to a place. Behind it there may be runs that were not loaded."""
     priority = None
     for run in runs:
         if place_of(run) > end:
-            raise NotLoaded("due", more)
+            raise Missing([more])
         yield run
         priority = run.priority
     if priority == end[0]:
-        raise NotLoaded("due", more)
+        raise Missing([more])
 
 
 @lru_cache(maxsize=16)
@@ -210,15 +211,14 @@ def create(
         except psycopg.DatabaseError as error:
             if error.sqlstate != TAKEN:
                 raise
-    to_load = LoadRequest()
-    to_load.intents(intents)
+    reads: list[RowRead] = [*for_intents(intents)]
     if lease is not None:
-        to_load.types.update(intent.type for intent in intents)
-
-    def operation(working: WorkingSet, now: Micros) -> Created:
-        return model.create(working.unit, intents, lease, now)
-
-    return (yield from decided(calls, to_load, operation, at, bounds or TRANSACTION))
+        reads += (TypeRead(intent.type) for intent in intents)
+    return (
+        yield from decide(
+            calls, reads, lambda unit, now: model.create(unit, intents, lease, now), at, bounds or TRANSACTION
+        )
+    )
 
 
 def create_again(

@@ -21,7 +21,7 @@ import msgspec
 from holdfast.core.columns import FIXED, NEVER_NULL, StoredColumn, columns_of
 from holdfast.core.flow_definitions import FlowDefinition
 from holdfast.core.model import Arrival, DeadLetter, Entry, Intent, Run, TypeRule, Wait
-from holdfast.stores.working.working_set import EventRow
+from holdfast.stores.workspace.rows import EventRow
 
 _WRITTEN = {"ready_at": "instant(n.ready_at)", "tags": "n.tags::jsonb"}
 """Values of columns of a run that SQL producers write too, so that they have types of their own."""

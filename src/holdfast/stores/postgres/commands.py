@@ -10,12 +10,11 @@ from holdfast.core.clock import Micros
 from holdfast.core.commands import Command, RetireWorker, SetTopics
 from holdfast.core.hint import News
 from holdfast.stores.operations import commands
-from holdfast.stores.postgres import schedules, topics
+from holdfast.stores.postgres import topics
 from holdfast.stores.postgres.scripts import Script
 from holdfast.stores.postgres.sql import Calls
-from holdfast.stores.postgres.unit_of_work import TRANSACTION, Bounds, decided
-from holdfast.stores.working.load_request import LoadRequest
-from holdfast.stores.working.working_set import WorkingSet
+from holdfast.stores.postgres.unit_of_work import PART, TRANSACTION, decide
+from holdfast.stores.workspace.reads import reads_for, to_reopen
 
 SMALL = 4
 """Maximum number of runs, messages or schedules that a command encodes on the event loop. More would block it."""
@@ -39,29 +38,20 @@ def apply(calls: Calls, command: Command[A], at: Micros | None) -> Script[tuple[
 
 
 def _apply(calls: Calls, command: Command[Any], at: Micros | None) -> Script[tuple[object, News]]:
-    # Topics and workers are not part of a working set: nothing is decided about them.
+    # Topics and workers are not among the rows that operations load: nothing is decided about them.
     if isinstance(command, SetTopics):
         yield from TRANSACTION.around(topics.put(calls.schema, command.topics))
         return None, News()
     if isinstance(command, RetireWorker):
         yield calls.retire, (command.worker_id,)
         return None, News()
-    needs = command.needs()
-    if needs.schedules:
-        return (yield from schedules.apply(calls, command, at))
-    to_load = LoadRequest.of(command)
-    for run_id, limit in needs.reopenings.items():
+    reads = [*reads_for(command)]
+    for run_id, limit in command.needs().reopenings.items():
         found = yield calls.lost, (run_id, limit)
-        to_load.reopened(msgspec.json.decode(found, type=list[str]))
-    return (yield from on_working_set(calls, to_load, command, at))
+        reads += to_reopen(msgspec.json.decode(found, type=list[str]))
+    return (yield from decide(calls, reads, lambda unit, now: commands.apply(unit, command, now), at))
 
 
-def on_working_set(
-    calls: Calls, to_load: LoadRequest, command: Command[A], at: Micros | None, bounds: Bounds = TRANSACTION
-) -> Script[tuple[A, News]]:
-    """Apply a command to the working set that is loaded for it."""
-
-    def operation(working: WorkingSet, now: Micros) -> A:
-        return commands.apply(working.unit, command, now)
-
-    return decided(calls, to_load, operation, at, bounds)
+def apply_in(calls: Calls, command: Command[A], at: Micros | None) -> Script[tuple[A, News]]:
+    """Apply a command in a transaction that is already open."""
+    return decide(calls, reads_for(command), lambda unit, now: commands.apply(unit, command, now), at, PART)

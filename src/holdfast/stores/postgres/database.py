@@ -29,7 +29,6 @@ from holdfast.stores.postgres.sessions import Sessions
 from holdfast.stores.postgres.sql import Calls
 from holdfast.stores.postgres.unit_of_work import PART
 from holdfast.stores.postgres.user_connections import run_on_user_connection
-from holdfast.stores.working.load_request import LoadRequest
 
 T = TypeVar("T")
 
@@ -167,15 +166,15 @@ class PostgresDatabase:
 
     async def send_in(self, connection: object, messages: Sequence[MessageToRun], *, by: str = "") -> Sequence[Sent]:
         command = SendMessages(messages=messages, by=by)
-        return await self._apply_in(connection, LoadRequest.of(command), command)
+        return await self._apply_in(connection, command)
 
     async def emit_in(self, connection: object, events: Sequence[Event], *, by: str = "") -> Sequence[int]:
         command = EmitEvents(events=events, by=by)
-        return await self._apply_in(connection, LoadRequest.of(command), command)
+        return await self._apply_in(connection, command)
 
-    async def _apply_in(self, connection: object, to_load: LoadRequest, command: Command[T]) -> T:
+    async def _apply_in(self, connection: object, command: Command[T]) -> T:
         at, _ = self._time()
-        return await self._run_script(connection, commands.on_working_set(self._calls, to_load, command, at, PART))
+        return await self._run_script(connection, commands.apply_in(self._calls, command, at))
 
     async def _run_script(self, connection: object, script: Script[tuple[T, News]]) -> T:
         """Run a script in a user's transaction. The server notifies other processes when the user commits."""

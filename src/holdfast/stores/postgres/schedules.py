@@ -1,25 +1,18 @@
-"""Schedules: locked and loaded before their runs, and changed by the shared operations."""
+"""Schedules: how a unit of work loads and writes them, and the questions about them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from holdfast.core.clock import Micros
-from holdfast.core.commands import Command, FireSchedules
-from holdfast.core.hint import News
 from holdfast.core.model import Schedule
 from holdfast.core.questions import Due, ListSchedules
-from holdfast.stores.operations import commands
-from holdfast.stores.operations import schedules as model
-from holdfast.stores.postgres.scripts import Connection, Script
-from holdfast.stores.postgres.sql import Calls, answer, qualified
+from holdfast.stores.postgres.scripts import Connection, Script, Statement
+from holdfast.stores.postgres.sql import answer, qualified
 from holdfast.stores.postgres.topics import SCHEDULING, classid
-from holdfast.stores.postgres.unit_of_work import PART, TRANSACTION, decided
-from holdfast.stores.working.load_request import LoadRequest
-from holdfast.stores.working.working_set import WorkingSet
+from holdfast.stores.workspace.reads import ScheduleRead
 
 _LOAD = "select {schema}.load_schedules_v1(%s, %s, %s)"
 
@@ -56,8 +49,6 @@ _LIST = """
 
 _DUE = "select {schema}.due_schedules_v1(%s, %s, %s, %s)"
 
-T = TypeVar("T")
-
 _decode = msgspec.json.Decoder(Schedule).decode
 _decode_all = msgspec.json.Decoder(list[Schedule]).decode
 _decode_due = msgspec.json.Decoder(Due).decode
@@ -74,64 +65,25 @@ class _Row(msgspec.Struct, frozen=True):
         return cls(schedule.name, schedule.type, schedule.next_at, _json(schedule))
 
 
-def apply(calls: Calls, command: Command[Any], at: Micros | None) -> Script[tuple[Any, News]]:
-    """Apply a command about schedules."""
-
-    def operation(working: WorkingSet, now: Micros) -> Any:
-        return commands.apply(working.unit, command, now)
-
-    # A firing skips schedules that another process is changing. The other commands wait for their turn.
-    is_patient = not isinstance(command, FireSchedules)
-    return _changing(calls, command.needs().schedules, LoadRequest.of(command), operation, at, is_patient=is_patient)
-
-
-def restore(calls: Calls, wanted: Sequence[Schedule], at: Micros | None) -> Script[tuple[int, News]]:
-    names = [schedule.name for schedule in wanted]
-    return _changing(calls, names, LoadRequest(), lambda working, _: model.restore(working.unit, wanted), at)
+def load(schema: str, reads: Sequence[ScheduleRead]) -> Script[Mapping[str, Schedule]]:
+    """Lock and load schedules, always before the rows of runs. Return those that exist, by name."""
+    if not reads:
+        return {}
+    turn = None if all(read.may_skip for read in reads) else SCHEDULING
+    names = sorted(read.name for read in reads)
+    found = _decode_all((yield qualified(_LOAD, schema), (_json(names), classid(schema), turn)))
+    return {schedule.name: schedule for schedule in found}
 
 
-def _changing(
-    calls: Calls,
-    names: Sequence[str],
-    to_load: LoadRequest,
-    operation: Callable[[WorkingSet, Micros], T],
-    at: Micros | None,
-    *,
-    is_patient: bool = True,
-) -> Script[tuple[T, News]]:
-    """Run an operation on some schedules and their runs.
-
-    Schedules are always locked before runs. Without `is_patient`, schedules that another transaction has locked are
-    skipped.
-    """
-
-    def work() -> Script[tuple[T, News]]:
-        turn = SCHEDULING if is_patient else None
-        load = qualified(_LOAD, calls.schema)
-        found = _decode_all((yield load, (_json(sorted(set(names))), classid(calls.schema), turn)))
-        before = {schedule.name: schedule for schedule in found}
-        after: dict[str, Schedule] = {}
-
-        def on_working_set(working: WorkingSet, now: Micros) -> T:
-            working.schedules = dict(before)
-            told = operation(working, now)
-            after.clear()
-            after.update(working.schedules)
-            return told
-
-        told = yield from decided(calls, to_load, on_working_set, at, PART)
-        yield from _write(calls, before, after)
-        return told
-
-    return TRANSACTION.around(work())
-
-
-def _write(calls: Calls, before: dict[str, Schedule], after: dict[str, Schedule]) -> Script[None]:
+def writes(schema: str, before: Mapping[str, Schedule], after: Mapping[str, Schedule]) -> list[Statement]:
+    """Return the statements that write changed schedules."""
+    statements: list[Statement] = []
     changed = [_Row.of(schedule) for name, schedule in after.items() if before.get(name) != schedule]
     if changed:
-        yield qualified(_PUT, calls.schema), (_json(changed),)
+        statements.append((qualified(_PUT, schema), (_json(changed),)))
     if gone := [name for name in before if name not in after]:
-        yield qualified(_REMOVE, calls.schema), (_json(gone),)
+        statements.append((qualified(_REMOVE, schema), (_json(gone),)))
+    return statements
 
 
 def _json(value: object) -> str:

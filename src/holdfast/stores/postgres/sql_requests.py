@@ -22,9 +22,9 @@ from holdfast.stores.operations import commands
 from holdfast.stores.postgres.scripts import Connection, run_script
 from holdfast.stores.postgres.sql import Calls, qualified
 from holdfast.stores.postgres.topics import REQUESTING, classid
-from holdfast.stores.postgres.unit_of_work import PART, decided
-from holdfast.stores.working.load_request import LoadRequest
-from holdfast.stores.working.working_set import WorkingSet
+from holdfast.stores.postgres.unit_of_work import PART, decide
+from holdfast.stores.workspace.reads import reads_for
+from holdfast.stores.workspace.row_unit import RowUnit
 
 BATCH_LIMIT = 200
 
@@ -145,11 +145,12 @@ def _done(connection: Connection, calls: Calls, taken: Sequence[Taken], at: Micr
     if not asked:
         return News()
 
-    def operation(working: WorkingSet, now: Micros) -> None:
+    def operation(unit: RowUnit, now: Micros) -> None:
         for command in asked:
-            _perform(working, command, now)
+            _perform(unit, command, now)
 
-    _, news = run_script(connection, decided(calls, LoadRequest.of(*asked), operation, at, PART))
+    reads = [read for command in asked for read in reads_for(command)]
+    _, news = run_script(connection, decide(calls, reads, operation, at, PART))
     return news
 
 
@@ -165,11 +166,11 @@ def _is_hopeless(error: Exception) -> bool:
     return error.sqlstate[:2] in _VALUES
 
 
-def _perform(working: WorkingSet, command: RequestedCommand, now: Micros) -> None:
+def _perform(unit: RowUnit, command: RequestedCommand, now: Micros) -> None:
     """Carry out a command as far as still possible: its run may have ended since the request was written."""
     match command:
         case SendMessages():
-            (sent,) = commands.apply(working.unit, command, now)
+            (sent,) = commands.apply(unit, command, now)
             if sent.refused is not None:
                 _log.warning(
                     "a message to run %s is dropped: the run has ended meanwhile",
@@ -177,10 +178,10 @@ def _perform(working: WorkingSet, command: RequestedCommand, now: Micros) -> Non
                     extra={"run_id": sent.run_id},
                 )
         case EmitEvents():
-            commands.apply(working.unit, command, now)
+            commands.apply(unit, command, now)
         case Cancel():
             with suppress(RunNotFound):
-                commands.apply(working.unit, command, now)
+                commands.apply(unit, command, now)
 
 
 def take(connection: psycopg.Connection[Any], schema: str, limit: int) -> list[Taken]:

@@ -5,7 +5,8 @@ As for every other write, `stores.operations` makes the decisions.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -18,16 +19,28 @@ from holdfast.core.hint import News
 from holdfast.core.model import EntryKind, Schedule
 from holdfast.core.received import received_in
 from holdfast.core.transfer import Dump, KeptEvent, Origin, Restoration, Restored, is_at_rest
-from holdfast.stores.operations import transfers
-from holdfast.stores.postgres import schedules
+from holdfast.stores.operations import schedules, transfers
 from holdfast.stores.postgres.reads import DETAILS_FIELDS
 from holdfast.stores.postgres.scripts import Script
 from holdfast.stores.postgres.sql import Calls, qualified
 from holdfast.stores.postgres.topics import RESTORING, TAKE_TURN, classid
-from holdfast.stores.postgres.unit_of_work import PART, TRANSACTION, decided
+from holdfast.stores.postgres.unit_of_work import PART, TRANSACTION, decide
 from holdfast.stores.postgres.unreadable import readable
-from holdfast.stores.working.load_request import LoadRequest
-from holdfast.stores.working.working_set import WorkingSet
+from holdfast.stores.workspace.reads import (
+    FEW_WAITING,
+    AuditRead,
+    EmitRead,
+    EventRead,
+    FlowRead,
+    KeyRead,
+    NumbersRead,
+    RowRead,
+    RunRead,
+    ScheduleRead,
+    TopicRead,
+    TypeRead,
+)
+from holdfast.stores.workspace.row_unit import RowUnit
 
 STEPS_LIMIT = 1_000_000
 """Maximum gap in event numbers to draw one by one, which every role may do. Only the owner may jump a wider gap."""
@@ -173,7 +186,12 @@ class PostgresTransfer:
 
     async def restore_schedules(self, wanted: Sequence[Schedule]) -> int:
         at = self._time()
-        return await self._write(lambda: schedules.restore(self._calls, wanted, at), is_small=False)
+        reads = [ScheduleRead(schedule.name) for schedule in wanted]
+
+        def operation(unit: RowUnit, _: Micros) -> int:
+            return schedules.restore(unit, wanted)
+
+        return await self._write(lambda: decide(self._calls, reads, operation, at), is_small=False)
 
 
 def dump(connection: psycopg.Connection[Any], schema: str, run_ids: Sequence[str]) -> list[Dump]:
@@ -239,14 +257,14 @@ def _restored(calls: Calls, restoration: Restoration, at: Micros | None) -> Scri
     origin = _origin.decode((yield qualified(_ORIGIN, schema), (name,)))
     after = origin
 
-    def operation(working: WorkingSet, now: Micros) -> Restored:
+    def operation(unit: RowUnit, now: Micros) -> Restored:
         nonlocal after
-        working.origins[restoration.export_id] = origin
-        told = transfers.restore(working.unit, restoration, now)
-        after = working.origins[restoration.export_id]
-        return told
+        unit.rows.origins[restoration.export_id] = origin
+        answer = transfers.restore(unit, restoration, now)
+        after = unit.rows.origins[restoration.export_id]
+        return answer
 
-    told, news = yield from decided(calls, _to_load(restoration, origin), operation, at, PART)
+    told, news = yield from decide(calls, _reads_for(restoration, origin), operation, at, PART)
     yield qualified(_KEEP_ORIGIN, schema), (name, _encoded(after))
     return told, news
 
@@ -259,26 +277,22 @@ def _encoded(origin: Origin) -> str:
     return msgspec.json.encode(origin).decode()
 
 
-def _to_load(restoration: Restoration, origin: Origin) -> LoadRequest:
-    to_load = LoadRequest()
-    for one in restoration.runs:
-        to_load.runs.add(one.run.id)
-        to_load.audits.add(one.run.id)
-        if one.run.key is not None:
-            to_load.keys.add(one.run.key)
+def _reads_for(restoration: Restoration, origin: Origin) -> Iterator[RowRead]:
+    for dump in restoration.runs:
+        yield RunRead(dump.run.id)
+        yield AuditRead(dump.run.id)
+        if dump.run.key is not None:
+            yield KeyRead(dump.run.key)
+    queued = Counter(event.topic for event in restoration.events if event.is_queued)
+    yield from (EmitRead(topic, count + FEW_WAITING) for topic, count in queued.items())
     for event in restoration.events:
-        to_load.events.add((event.topic, event.id))
-        if event.is_queued:
-            to_load.emitted.add(event.topic)
-            to_load.waiting[event.topic] += 1
-        else:
-            to_load.awaited.add(event.topic)
+        yield TopicRead(event.topic, 1)
+        yield EventRead(event.topic, event.id)
     for flow in restoration.flows:
-        to_load.types.add(flow.type)
-        to_load.flows.add(flow.type)
-        to_load.flow_texts.add(flow.type)
-    to_load.new_events = _numbers_wanted(restoration, origin.high)
-    return to_load
+        yield TypeRead(flow.type)
+        yield FlowRead(flow.type, has_texts=True)
+    if wanted := _numbers_wanted(restoration, origin.high):
+        yield NumbersRead(wanted)
 
 
 def _numbers_wanted(restoration: Restoration, high: int) -> int:

@@ -1,4 +1,4 @@
-"""A unit of work on Postgres: an operation on a working set, in one transaction.
+"""A unit of work on Postgres: an operation on loaded rows, in one transaction.
 
 One round trip locks and loads the rows that the operation needs, the operation decides, and another round trip writes
 its changes. If the operation needs more rows, everything is rolled back and repeated with more. So locks are always
@@ -7,7 +7,7 @@ taken in one order, and the operation decides on locked rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -17,13 +17,20 @@ import psycopg
 
 from holdfast.core.clock import Micros
 from holdfast.core.hint import News
-from holdfast.stores.postgres import unreadable
+from holdfast.core.rules import is_due
+from holdfast.stores.postgres import schedules, unreadable
 from holdfast.stores.postgres.connections import IDLE_IN_TRANSACTION_SECONDS
-from holdfast.stores.postgres.load_document import document
 from holdfast.stores.postgres.scripts import Script, Statement, Statements, pipelined
 from holdfast.stores.postgres.sql import Calls
-from holdfast.stores.working.decision import ROUNDS_LIMIT, Operation, decide
-from holdfast.stores.working.load_request import LoadRequest, NotLoaded
+from holdfast.stores.postgres.topics import bucket, classid
+from holdfast.stores.workspace.decision import Missing, rounds
+from holdfast.stores.workspace.reads import EmitRead, Reads, RowRead, ScheduleRead, TopicRead
+from holdfast.stores.workspace.row_changes import changes_of
+from holdfast.stores.workspace.row_unit import RowUnit
+from holdfast.stores.workspace.rows import RowWorkspace
+
+ROUNDS_LIMIT = 200
+"""Maximum number of rounds of one operation. Each round loads more than the one before, so reaching it is a bug."""
 
 MUCH_CHARACTERS = 2_000_000
 """Size of a document from which deciding may exceed the usual idle limit of the store's transactions. That limit is
@@ -36,6 +43,8 @@ UNIQUE = "23505"
 """SQLSTATE of the database if another transaction took a key first that an ended run was to take again."""
 
 T = TypeVar("T")
+
+Operation = Callable[[RowUnit, Micros], T]
 
 
 class Bounds:
@@ -99,9 +108,9 @@ PART = Bounds(
 )
 
 
-def decided(
+def decide(
     calls: Calls,
-    to_load: LoadRequest,
+    first: Iterable[RowRead],
     operation: Operation[T],
     at: Micros | None,
     bounds: Bounds = TRANSACTION,
@@ -110,26 +119,29 @@ def decided(
 ) -> Script[tuple[T, News]]:
     """Let an operation decide and write its changes. Return its answer and its news.
 
-    `then` completes the answer with a read after the writes, in the same transaction.
+    `first` is what it is known to read. `then` completes the answer with a read after the writes, in the same
+    transaction.
     """
-    for _ in range(ROUNDS_LIMIT):
+    reads = Reads(first)
+    numbers = rounds(ROUNDS_LIMIT)
+    while True:
+        next(numbers)
         try:
             if then is None:
-                attempt = _attempt(calls, to_load, operation, at, bounds, is_committing=True)
+                attempt = _attempt(calls, reads, operation, at, bounds, is_committing=True)
                 return (yield from bounds.around(attempt, is_committing=True))
-            attempt = _attempt(calls, to_load, operation, at, bounds)
+            attempt = _attempt(calls, reads, operation, at, bounds)
             return (yield from bounds.around(_completed(attempt, then)))
-        except NotLoaded as missing:
-            to_load.add(missing)
+        except Missing as missing:
+            reads.add(missing.reads)
         except psycopg.DatabaseError as error:
             if error.sqlstate not in (TAKEN, UNIQUE):
                 raise  # otherwise the next round finds the row of the transaction that was first
-    raise AssertionError(f"an operation asks for more data in every round: {to_load}")
 
 
 def _attempt(
     calls: Calls,
-    to_load: LoadRequest,
+    reads: Reads,
     operation: Operation[T],
     at: Micros | None,
     bounds: Bounds,
@@ -137,18 +149,42 @@ def _attempt(
     is_committing: bool = False,
 ) -> Script[tuple[T, News]]:
     """Load, decide and write. With `is_committing`, commit in the same round trip as the writes."""
-    found = yield calls.load, (document(to_load, calls.schema), at)
+    known = yield from schedules.load(calls.schema, reads.of(ScheduleRead))
+    found = yield calls.load, (_document(reads, calls.schema), at)
     yield from bounds.taking_time(found)
-    loaded = unreadable.loaded(found, to_load.runs, is_strict=bool(to_load.due))
-    decision = decide(loaded, to_load, operation)
-    last = [bounds.commit] if is_committing else []
-    if decision.changes:
-        last.insert(0, (calls.apply, (msgspec.json.encode(decision.changes).decode(), loaded.now)))
-    if last:
-        yield pipelined(*last)
-    return decision.answer, decision.news
+    rows = RowWorkspace(unreadable.loaded(found, reads), reads)
+    rows.schedules = dict(known)
+    now = rows.loaded.now
+    answer = operation(RowUnit(rows), now)
+    writes = schedules.writes(calls.schema, known, rows.schedules)
+    if changes := changes_of(rows):
+        writes.append((calls.apply, (msgspec.json.encode(changes).decode(), now)))
+    if is_committing:
+        writes.append(bounds.commit)
+    if writes:
+        yield pipelined(*writes)
+    # Claims skip rows that this transaction has locked. So give a hint for those that are due once it is committed.
+    runs = [record.run for record in rows.records.values()]
+    rows.news.ready |= {run.type for run in runs if run.worker is None and is_due(run, now)}
+    return answer, rows.news
 
 
 def _completed(attempt: Script[tuple[T, News]], then: Callable[[T], Script[T]]) -> Script[tuple[T, News]]:
-    told, news = yield from attempt
-    return (yield from then(told)), news
+    answer, news = yield from attempt
+    return (yield from then(answer)), news
+
+
+def _document(reads: Reads, schema: str) -> str:
+    """Return reads as the JSON that the server function `load` takes, with the locks of their topics.
+
+    A lock that two topics share is exclusive if either topic needs that.
+    """
+    locks = {bucket(read.name): False for read in reads.of(TopicRead)}
+    locks |= {bucket(read.name): True for read in reads.of(EmitRead)}
+    document = reads.document()
+    if locks:
+        family = classid(schema)
+        document["buckets"] = [
+            {"class": family, "bucket": at, "is_exclusive": is_exclusive} for at, is_exclusive in locks.items()
+        ]
+    return msgspec.json.encode(document).decode()

@@ -7,7 +7,7 @@ row by itself.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,7 +19,8 @@ from holdfast.core.errors import Unreadable
 from holdfast.core.model import Arrival, Entry, Lease, Run, Wait
 from holdfast.core.unreadable import reason_of
 from holdfast.stores.postgres.json_parts import items, members
-from holdfast.stores.working.working_set import Loaded
+from holdfast.stores.workspace.reads import DueRead, Reads, RunRead
+from holdfast.stores.workspace.rows import Loaded
 
 FAILURES = (msgspec.MsgspecError, RecursionError)
 """Errors that the decoder raises for a row that cannot be decoded."""
@@ -82,11 +83,11 @@ def _unread(lease: str, why: str) -> Lease | UnreadableRun:
     return UnreadableRun(_decode_id(members(members(lease)["run"])["id"]), why)
 
 
-def loaded(document: str, wanted: Collection[str], *, is_strict: bool) -> Loaded:
+def loaded(document: str, reads: Reads) -> Loaded:
     """Decode a loaded document. A run that cannot be decoded is left out, so that an event reaches all other runs.
 
     Raises:
-        UnreadableRun: The operation names such a run (it is in `wanted`), or `is_strict` is set.
+        UnreadableRun: The operation names such a run in its reads, or it is a claim, which blocks the run.
 
     """
     try:
@@ -96,7 +97,7 @@ def loaded(document: str, wanted: Collection[str], *, is_strict: bool) -> Loaded
     odd: dict[str, str] = {}
     rows = {name: [_row(text, kind, odd) for text in items(parts.pop(name, ""))] for name, kind in _ROWS.items()}
     for run_id, why in sorted(odd.items()):
-        if is_strict or run_id in wanted:
+        if RunRead(run_id) in reads or reads.of(DueRead):
             raise UnreadableRun(run_id, why)
         _log.warning("run %s is skipped, because it cannot be read: %s", run_id, why, extra={"run_id": run_id})
     others = {name: msgspec.Raw(text.encode()) for name, text in parts.items()}

@@ -226,7 +226,7 @@ class SqliteEvents:
         row = (_number(arrival), arrival.name, arrival.payload or "null", arrival.at)
         self._connection.execute(_GIVE_BACK, row)
 
-    def first_missed(self, topic: str, oldest: Micros, after: int) -> Arrival | None:
+    def first_missed(self, run_id: str, topic: str, oldest: Micros, after: int) -> Arrival | None:
         found = self._connection.execute(MISSED, (topic, oldest, after)).fetchall()
         return _arrival(topic, found[0], is_exclusive=False) if found else None
 

@@ -19,9 +19,9 @@ from holdfast.stores.postgres import store as store_module
 from holdfast.stores.postgres import unit_of_work
 from holdfast.stores.postgres.connections import OWN, SessionLimits
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.postgres.unit_of_work import decided
-from holdfast.stores.working.load_request import LoadRequest
-from holdfast.stores.working.working_set import WorkingSet
+from holdfast.stores.postgres.unit_of_work import decide
+from holdfast.stores.workspace.reads import RulingRead, TypeRead
+from holdfast.stores.workspace.row_unit import RowUnit
 from holdfast.testing.patience import wait_for
 
 CHANGE = TypeChange(name="t", concurrency=1)
@@ -55,16 +55,16 @@ class Sleeper:
         while is_small and store._loop_session._connection is None:  # the first scripts open the connection
             await store.apply(SendMessages(messages=[]))
             await asyncio.sleep(0.01)
-        to_load = LoadRequest(types={"t"}, is_ruling=True)
-        await store._write(lambda: decided(store._calls, to_load, self._decide, None), is_small=is_small)
+        reads = [TypeRead("t"), RulingRead()]
+        await store._write(lambda: decide(store._calls, reads, self._decide, None), is_small=is_small)
         await store.close()
 
-    def _decide(self, working: WorkingSet, now: Micros) -> None:
+    def _decide(self, unit: RowUnit, now: Micros) -> None:
         self.times += 1
         if self.times == 1:
             self.stands.set()
             wait_for("the sleeper may go on", self.goes_on)
-        types.change(working.unit, [replace(CHANGE, concurrency=3)], now)
+        types.change(unit, [replace(CHANGE, concurrency=3)], now)
 
 
 @pytest.mark.parametrize("is_small", [True, False], ids=["on the loop", "in a thread"])

@@ -15,8 +15,8 @@ from holdfast.stores.operations import arrivals, controls
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.scripts import Script, pipelined, run_script
 from holdfast.stores.postgres.sql import Calls
-from holdfast.stores.postgres.unit_of_work import PART, decided
-from holdfast.stores.working.load_request import LoadRequest
+from holdfast.stores.postgres.unit_of_work import PART, decide
+from holdfast.stores.workspace.reads import for_messages, reads_for
 from holdfast.testing.contract.arrange import OTHER_WORKER, a_message, an_id, an_intent, claim_one, start, the_run
 from holdfast.testing.patience import until
 
@@ -55,12 +55,10 @@ async def test_a_run_created_while_another_is_waited_for_is_not_written_without_
     """Otherwise its row would be reset, although a worker has claimed it since."""
     await start(store, an_intent(1, type="other.v1"))
     messages = [a_message(1, id="m1"), a_message(2, id="m2")]
-    wishes = LoadRequest()
-    wishes.send(messages)
-    script = decided(
+    script = decide(
         Calls("holdfast"),
-        wishes,
-        lambda working, now: arrivals.send(working.unit, messages, now),
+        for_messages(messages),
+        lambda unit, now: arrivals.send(unit, messages, now),
         None,
     )
     hold_row(outsider, 1)
@@ -112,10 +110,10 @@ async def test_the_end_of_a_run_reads_only_its_own_children(
 
     run_script(
         sender,
-        decided(
+        decide(
             Calls("holdfast"),
-            LoadRequest.of(request),
-            lambda working, now: controls.control(working.unit, request, now),
+            reads_for(request),
+            lambda unit, now: controls.control(unit, request, now),
             None,
         ),
     )

@@ -1,8 +1,6 @@
-"""The working set: decisions about a queue of which only the first runs were loaded."""
+"""Loaded rows: decisions about a queue of which only the first runs were loaded."""
 
 from __future__ import annotations
-
-from collections import Counter
 
 import pytest
 
@@ -10,10 +8,11 @@ from holdfast.core import limits, rules
 from holdfast.core.claim_order import BEGUN, CHILD, NEW, RANKS
 from holdfast.core.model import Run
 from holdfast.core.states import RunState
-from holdfast.stores.memory.unit_of_work import StateUnit
 from holdfast.stores.operations.limits import heads
-from holdfast.stores.working.load_request import LoadRequest, NotLoaded
-from holdfast.stores.working.working_set import Loaded, WorkingSet
+from holdfast.stores.workspace.decision import Missing
+from holdfast.stores.workspace.reads import QueueRead, Reads, RunRead
+from holdfast.stores.workspace.row_unit import RowUnit
+from holdfast.stores.workspace.rows import Loaded, RowWorkspace
 
 QUEUE = "type:shop"
 FIRST, LATER = 50, 100
@@ -34,16 +33,15 @@ def a_run(rank: int, number: int, priority: int = FIRST) -> Run:
     )
 
 
-def unit_of(*runs: Run, count: int) -> StateUnit:
+def unit_of(*runs: Run, count: int) -> RowUnit:
     """A unit of work that knows these waiting runs, after at most this number was loaded."""
     waits = [(run.id, limits.parking(run, QUEUE, 1)) for run in runs]
     parked = [(QUEUE, (wait.after, wait.since, run_id)) for run_id, wait in waits]
     loaded = Loaded(now=1, runs=[*runs], waits=waits, arrivals=[], closing=[], parked=parked)
-    wishes = LoadRequest(runs={run.id for run in runs}, groups=Counter({QUEUE: count}))
-    return WorkingSet(loaded, wishes).unit
+    return RowUnit(RowWorkspace(loaded, Reads([*(RunRead(run.id) for run in runs), QueueRead(QUEUE, count)])))
 
 
-def head_ids(unit: StateUnit) -> list[str]:
+def head_ids(unit: RowUnit) -> list[str]:
     return [run.id for run in heads(unit, QUEUE)]
 
 
@@ -63,10 +61,13 @@ def test_more_of_a_rank_are_loaded_when_those_loaded_have_gone(rank: int) -> Non
     for run in several(rank):
         unit.waits.put(run.id, ())
 
-    with pytest.raises(NotLoaded) as unknown:
+    with pytest.raises(Missing) as missing:
         heads(unit, QUEUE)
 
-    assert (unknown.value.part, unknown.value.what) == ("groups", (QUEUE,))
+    (read,) = missing.value.reads
+    assert isinstance(read, QueueRead)
+    assert read.name == QUEUE
+    assert read.count > 2
 
 
 def test_a_rank_with_fewer_loaded_than_wanted_has_no_others() -> None:
@@ -98,5 +99,5 @@ def test_a_later_priority_is_not_searched_before_the_last_that_was_loaded() -> N
     for run in several(NEW):
         unit.waits.put(run.id, ())
 
-    with pytest.raises(NotLoaded):
+    with pytest.raises(Missing):
         unit.waits.first(QUEUE, rules.LIMIT_LOCATION)
