@@ -44,12 +44,7 @@ _RULED = f"""
        or rate is not null
 """  # full scan: there are few types
 
-_PUT_TYPE = f"""
-    insert into type ({rows.TYPE_COLUMNS})
-    values ({rows.placed(rows.TYPE_COLUMNS)})
-    on conflict (name) do update
-    set {rows.overwritten(TypeRule, "name")}
-"""
+_PUT_TYPE = rows.upsert("type", rows.TYPE_COLUMNS, "name")
 
 
 class SqliteTypes:
@@ -102,8 +97,7 @@ _FLOW_TEXTS = """
 """  # by the primary key
 
 _PUT_FLOW = f"""
-    insert into flow ({rows.listed(FlowDefinition)})
-    values ({rows.placed(rows.listed(FlowDefinition))})
+    {rows.insertion("flow", rows.listed(FlowDefinition))}
     on conflict (type, registered_at) do update
     set used_at = excluded.used_at
 """
@@ -191,12 +185,7 @@ _SCHEDULE = """
     where name = ?
 """  # by the primary key
 
-_PUT_SCHEDULE = """
-    insert into schedule (name, type, next_at, body)
-    values (?, ?, ?, ?)
-    on conflict (name) do update
-    set type = excluded.type, next_at = excluded.next_at, body = excluded.body
-"""
+_PUT_SCHEDULE = rows.upsert("schedule", "name, type, next_at, body", "name")
 
 _REMOVE_SCHEDULE = """
     delete from schedule
@@ -288,12 +277,7 @@ def _schedule_row(schedule: Schedule) -> rows.Row:
 # Workers
 
 
-_BEAT = f"""
-    insert into worker ({rows.WORKER_COLUMNS})
-    values ({rows.placed(rows.WORKER_COLUMNS)})
-    on conflict (id) do update
-    set {rows.overwritten(WorkerRecord, "id", "started_at", "is_dead")}
-"""
+_BEAT = rows.upsert("worker", rows.WORKER_COLUMNS, "id", kept="started_at")
 
 _REMOVE_WORKER = """
     delete from worker
@@ -320,10 +304,7 @@ class SqliteWorkers:
 _LETTER_COLUMNS = rows.listed(DeadLetter)
 _NEW_LETTER = [field for field in DeadLetter.__struct_fields__ if field != "number"]
 
-_ADD_LETTER = f"""
-    insert into letter ({rows.listed(DeadLetter, _NEW_LETTER)})
-    values ({rows.placed(rows.listed(DeadLetter, _NEW_LETTER))})
-"""
+_ADD_LETTER = rows.insertion("letter", rows.listed(DeadLetter, _NEW_LETTER))
 
 _LETTERS = f"""
     select {_LETTER_COLUMNS}
@@ -403,12 +384,7 @@ _ORIGIN = """
     where name = ?
 """  # by the primary key
 
-_KEEP_ORIGIN = """
-    insert into meta (name, value)
-    values (?, ?)
-    on conflict (name) do update
-    set value = excluded.value
-"""
+_KEEP_ORIGIN = rows.upsert("meta", "name, value", "name")
 
 _decode_origin = msgspec.json.Decoder(Origin).decode
 

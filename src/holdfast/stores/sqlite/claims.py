@@ -135,7 +135,7 @@ REGISTERED = """
 """  # full scan: there are few workers
 
 _PROBE: Micros = round(PROBE_SECONDS * SECOND)
-_LOOKS = 16
+_LEASES_READ = 16
 """Maximum number of leases per worker that a claim reads to find the next expiry of an offered type.
 
 After that many it reports the expiry of another type. Waking too early costs one claim. Reading all leases would make
@@ -300,7 +300,7 @@ def _merged(transaction: Transaction, lanes: Sequence[_Lane], lost: Sequence[_Ex
     """Merge some lanes and the expired runs by ready time and id. A lane is opened only when its head is next."""
     if len(lanes) == 1 and not lost:
         for run in lanes[0].read(transaction, now):
-            yield transaction.runs.completed(run)
+            yield transaction.runs.complete(run)
         return
     heads = [(lane.ready_at, lane.first_id, place) for place, lane in enumerate(lanes)]
     heads += [(one.ready_at, one.id, -1) for one in lost]
@@ -317,7 +317,7 @@ def _merged(transaction: Transaction, lanes: Sequence[_Lane], lost: Sequence[_Ex
         due = ahead.pop(place, None) or next(runs, None)
         if due is None:
             continue
-        yield transaction.runs.completed(due)
+        yield transaction.runs.complete(due)
         if (following := next(runs, None)) is not None:
             ahead[place] = following
             heappush(heads, (following.ready_at or 0, following.id, place))
@@ -346,8 +346,8 @@ def _expiries(
     expiries: list[Micros] = []
     for holder in holding:
         with closing(transaction.connection.execute(NEXT_EXPIRIES, (holder, now))) as found:
-            for looks, (type, ready_at) in enumerate(found, 1):
-                if types[bisect_left(types, type) : bisect_right(types, type)] or looks == _LOOKS:
+            for count, (type, ready_at) in enumerate(found, 1):
+                if types[bisect_left(types, type) : bisect_right(types, type)] or count == _LEASES_READ:
                     expiries.append(ready_at)
                     if locks.is_elsewhere(holder):
                         expiries.append(now + _PROBE)

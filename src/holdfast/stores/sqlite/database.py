@@ -126,9 +126,9 @@ class SqliteDatabase:
         """Open a unit of work in a user's transaction.
 
         It posts no hint, because only the user's commit makes the change visible. A connection from `connection()`
-        marks the hint file after that commit, so every process looks at the database.
+        marks the hint file after that commit, so every process queries the database.
         """
-        ours = self._checked(connection)
+        ours = self._check_connection(connection)
         guard = ours.authorizer
         lifted = guard.off() if isinstance(guard, Guard) else nullcontext()
         with self._translating(), lifted, ours:  # a savepoint, so that a refusal leaves nothing behind
@@ -136,7 +136,7 @@ class SqliteDatabase:
             yield unit
             unit.flush()
 
-    def _checked(self, connection: object) -> apsw.Connection:
+    def _check_connection(self, connection: object) -> apsw.Connection:
         if type(connection).__module__.partition(".")[0] == "sqlite3":
             raise InvalidRequest(
                 "this is a connection of the sqlite3 module: two SQLite libraries with the same file open in one "
@@ -176,7 +176,7 @@ class SqliteDatabase:
 
 LIMIT_SECONDS = 5.0
 
-_STEPS_BETWEEN_LOOKS = 2_000
+_STEPS_BETWEEN_CHECKS = 2_000
 
 
 def _transact(unit: Unit, checkpoint: Checkpoint, location: str, transaction: Transaction) -> Transacted:
@@ -191,20 +191,20 @@ def _transact(unit: Unit, checkpoint: Checkpoint, location: str, transaction: Tr
     recorded = unit.histories.entry(checkpoint.run_id, location)
     if recorded is not None and recorded.is_settled:  # committed by an earlier call, whose answer was lost
         return Transacted(verdict=verdict, now=now, entry=recorded)
-    entry, error = _carried_out(unit.connection, transaction, now)
+    entry, error = _run_transaction(unit.connection, transaction, now)
     if entry is not None:
         checkpoints.record(unit, checkpoint.run_id, checkpoint.token, entry, now)
     return Transacted(verdict=verdict, now=now, entry=entry, error=error)
 
 
-def _carried_out(
+def _run_transaction(
     connection: apsw.Connection, transaction: Transaction, now: Micros
 ) -> tuple[Entry | None, BaseException | None]:
     """Run a transaction. Returns its entry, or the error that undid it."""
     connection.execute(f'savepoint "{SAVEPOINT}"')
     ends_at = time.monotonic() + LIMIT_SECONDS
     try:
-        with _confined(connection, ends_at):
+        with _confine(connection, ends_at):
             entry = transaction(connection, now)
         _check(connection, ends_at)
     except BaseException as error:
@@ -253,7 +253,7 @@ def _end_savepoint(connection: apsw.Connection, how: str) -> None:
 
 
 @contextmanager
-def _confined(connection: apsw.Connection, ends_at: float) -> Iterator[None]:
+def _confine(connection: apsw.Connection, ends_at: float) -> Iterator[None]:
     """Limit what a user's function can do and how long it can run, and close the cursors that it leaves open."""
     cursors: weakref.WeakSet[apsw.Cursor] = weakref.WeakSet()
 
@@ -263,7 +263,7 @@ def _confined(connection: apsw.Connection, ends_at: float) -> Iterator[None]:
         return cursor
 
     connection.cursor_factory = cursor_of
-    connection.set_progress_handler(lambda: time.monotonic() > ends_at, _STEPS_BETWEEN_LOOKS, id=SAVEPOINT)
+    connection.set_progress_handler(lambda: time.monotonic() > ends_at, _STEPS_BETWEEN_CHECKS, id=SAVEPOINT)
     # Refuse commits: if the function ends the transaction, each further statement would commit by itself.
     connection.set_commit_hook(lambda: True, id=SAVEPOINT)
     try:

@@ -29,12 +29,7 @@ _TOPICS = f"""
     order by name
 """  # full scan: there are few topics
 
-_PUT_TOPIC = f"""
-    insert into topic ({rows.listed(Topic)})
-    values ({rows.placed(rows.listed(Topic))})
-    on conflict (name) do update
-    set {rows.overwritten(Topic, "name")}
-"""
+_PUT_TOPIC = rows.upsert("topic", rows.listed(Topic), "name")
 
 # `_LAST_CHARACTER` bounds a family of topics: topic names cannot contain it, because it is not printable.
 _RECONSIDER = """
@@ -71,11 +66,7 @@ _ADD = """
     returning number
 """
 
-_KEEP = """
-    insert into event (number, topic, id, payload, at, reached, state)
-    values (?, ?, ?, ?, ?, ?, ?)
-    returning number
-"""
+_KEEP = rows.insertion("event", "number, topic, id, payload, at, reached, state") + " returning number"
 
 _COUNT = """
     update event
@@ -138,10 +129,7 @@ _RAISE = """
     where name = 'event'
 """
 
-_BEGIN = """
-    insert into sqlite_sequence (name, seq)
-    values ('event', ?)
-"""
+_BEGIN = "insert into sqlite_sequence (name, seq) values ('event', ?)"
 
 _topic_of = rows.reader(Topic, what="topic {name}")
 _topic_row = rows.writer(Topic)
@@ -182,7 +170,7 @@ class SqliteEvents:
         return self._topics
 
     def put_topics(self, topics: Sequence[Topic]) -> None:
-        """Set the rules of topics. Makes the pruner look at their events again."""
+        """Set the rules of topics. Makes the pruner examine their events again."""
         for topic in topics:
             self._connection.execute(_PUT_TOPIC, _topic_row(topic))
             is_family = topic.name.endswith(FAMILY)

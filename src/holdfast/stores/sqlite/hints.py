@@ -45,7 +45,7 @@ _POLLS_APART_SECONDS = 0.005
 # A request and its answer are only a few notes, so each is read at once. These limits bound the cost of a stream.
 _TOUCHES_A_SECOND = 2_000
 _TOUCHES_AT_ONCE = 50
-_DEAF_SECONDS = 0.005
+_REST_SECONDS = 0.005
 
 _encode = msgspec.json.encode
 _decode: Callable[[bytes], Hint | None] = msgspec.json.Decoder(Hint | None).decode
@@ -293,10 +293,10 @@ class _Watch:
         self._pause: asyncio.TimerHandle | None = None
         self._allowed_at = 0.0
         libc = ctypes.CDLL(None, use_errno=True)
-        self._file = _checked(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+        self._file = _check(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
         try:
             self._notes.open()
-            _checked(libc.inotify_add_watch(self._file, os.fsencode(path), _IN_MODIFY))
+            _check(libc.inotify_add_watch(self._file, os.fsencode(path), _IN_MODIFY))
             self._heading = self._notes.heading()
             loop.add_reader(self._file, self._on_touch)
         except BaseException:
@@ -331,7 +331,7 @@ class _Watch:
         self._allowed_at = max(self._allowed_at, now) + 1 / _TOUCHES_A_SECOND
         if self._allowed_at - now > _TOUCHES_AT_ONCE / _TOUCHES_A_SECOND:
             self._loop.remove_reader(self._file)
-            self._pause = self._loop.call_later(_DEAF_SECONDS, self._resume)
+            self._pause = self._loop.call_later(_REST_SECONDS, self._resume)
 
     def _resume(self) -> None:
         self._pause = None
@@ -349,7 +349,7 @@ class _Watch:
         self._notes.close()
 
 
-def _checked(answer: int) -> int:
+def _check(answer: int) -> int:
     if answer < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

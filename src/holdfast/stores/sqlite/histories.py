@@ -42,20 +42,16 @@ _ENTRY = f"""
       and location = ?
 """  # by the primary key
 
+_STORED_COLUMNS = f"run_id, token, {rows.ENTRY_COLUMNS}"
+
 # `rules.supersedes` in SQL: a settled entry never changes again.
 _RECORD = f"""
-    insert into entry (run_id, token, {rows.ENTRY_COLUMNS})
-    values (?, ?, {rows.placed(rows.ENTRY_COLUMNS)})
-    on conflict (run_id, location) do update
-    set token = excluded.token, {rows.overwritten(Entry, "location")}
+    {rows.upsert("entry", _STORED_COLUMNS, "run_id", "location")}
     where entry.position = 0
       and (excluded.position > 0 or excluded.attempts > entry.attempts)
 """
 
-_PUT = f"""
-    insert into entry (run_id, token, {rows.ENTRY_COLUMNS})
-    values (?, ?, {rows.placed(rows.ENTRY_COLUMNS)})
-"""
+_PUT = rows.insertion("entry", _STORED_COLUMNS)
 
 _DROP = """
     delete from entry
@@ -187,10 +183,7 @@ class SqliteHistories:
 # The audit
 
 
-_NOTE = f"""
-    insert into audit ({rows.AUDIT_COLUMNS})
-    values ({rows.placed(rows.AUDIT_COLUMNS)})
-"""
+_NOTE = rows.insertion("audit", rows.AUDIT_COLUMNS)
 
 _IS_NOTED = """
     select 1

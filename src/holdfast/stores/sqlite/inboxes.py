@@ -18,10 +18,7 @@ from holdfast.stores.sqlite.rows import Row
 if TYPE_CHECKING:
     from holdfast.stores.sqlite.transaction import Transaction
 
-_ADD = f"""
-    insert into inbox (run_id, {rows.ARRIVAL_COLUMNS})
-    values (?, {rows.placed(rows.ARRIVAL_COLUMNS)})
-"""
+_ADD = rows.insertion("inbox", f"run_id, {rows.ARRIVAL_COLUMNS}")
 
 _NEWER = f"""
     select {rows.ARRIVAL_COLUMNS}
@@ -79,18 +76,9 @@ _IS_KNOWN = """
        or exists (select 1 from inbox where run_id = ?1 and ref = ?2 and kind = 'message')
 """  # the primary key of receipt, inbox_message
 
-_KEEP_RECEIPT = """
-    insert into receipt (run_id, message_id, at)
-    values (?, ?, ?)
-    on conflict (run_id, message_id) do update
-    set at = excluded.at
-"""
+_KEEP_RECEIPT = rows.upsert("receipt", "run_id, message_id, at", "run_id", "message_id")
 
-_KEEP_REPLY = """
-    insert into reply (run_id, message_id, payload, at)
-    values (?, ?, ?, ?)
-    on conflict (run_id, message_id) do nothing
-"""
+_KEEP_REPLY = rows.insertion("reply", "run_id, message_id, payload, at") + " on conflict do nothing"
 
 
 class SqliteInboxes:

@@ -30,11 +30,7 @@ _TAKEN = """
     where name = ?
 """  # by the primary key
 
-_TAKE = """
-    insert into slot (name, run_id)
-    values (?, ?)
-    on conflict (name, run_id) do nothing
-"""
+_TAKE = rows.insertion("slot", "name, run_id") + " on conflict do nothing"
 
 _GIVE_BACK = """
     delete from slot

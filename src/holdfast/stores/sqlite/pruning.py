@@ -63,66 +63,46 @@ _GIVE_UP = """
     where number = ?
 """  # by the primary key
 
-# The newest event beyond the maximum. It and all events before it go.
-_LAST_PENDING_TOO_MANY = """
-    select number
-    from event indexed by event_pending
-    where topic = ?
-      and state = 'pending'
-    order by number desc
-    limit 1 offset ?
-"""
 
-_PENDING_TOO_MANY = """
-    select number, topic, state
-    from event indexed by event_pending
-    where topic = ?
-      and state = 'pending'
-      and number <= ?
-    order by number
-    limit ?
-"""
+def _surplus(state: str, index: str, order: str) -> tuple[str, str]:
+    """Return the statements that find the newest event beyond a maximum, and the first events up to it."""
+    newest_first = ", ".join(f"{column} desc" for column in order.split(", "))
+    last = f"""
+        select number
+        from event indexed by {index}
+        where topic = ?
+          and state = '{state}'
+        order by {newest_first}
+        limit 1 offset ?
+    """
+    too_many = f"""
+        select number, topic, state
+        from event indexed by {index}
+        where topic = ?
+          and state = '{state}'
+          and number <= ?
+        order by {order}
+        limit ?
+    """
+    return last, too_many
 
-_LAST_OPEN_TOO_MANY = """
-    select number
-    from event
-    where topic = ?
-      and state = 'open'
-    order by at desc, number desc
-    limit 1 offset ?
-"""  # event_topic
 
-_OPEN_TOO_MANY = """
-    select number, topic, state
-    from event
-    where topic = ?
-      and state = 'open'
-      and number <= ?
-    order by at, number
-    limit ?
-"""  # event_topic
+SURPLUS = (_surplus("open", "event_topic", "at, number"), _surplus("pending", "event_pending", "number"))
 
-_DROP_RECEIPTS = """
-    delete from receipt
+# The index `receipt_age` or `reply_age`, then the primary key.
+_DROP_RECEIPTS, _DROP_REPLIES = (
+    f"""
+    delete from {table}
     where (run_id, message_id) in (
         select run_id, message_id
-        from receipt
+        from {table}
         where at <= ?
         order by at
         limit ?
     )
-"""  # receipt_age, then the primary key
-
-_DROP_REPLIES = """
-    delete from reply
-    where (run_id, message_id) in (
-        select run_id, message_id
-        from reply
-        where at <= ?
-        order by at
-        limit ?
-    )
-"""  # reply_age, then the primary key
+    """
+    for table in ("receipt", "reply")
+)
 
 
 class SqliteHousekeeping:
@@ -147,7 +127,7 @@ class SqliteHousekeeping:
         surplus: list[OldEvent] = []
         for topic, newest in self._newest.items():
             most = topic_of(topic, self._transaction.events.topics()).max_pending
-            for last, too_many in ((_LAST_OPEN_TOO_MANY, _OPEN_TOO_MANY), (_LAST_PENDING_TOO_MANY, _PENDING_TOO_MANY)):
+            for last, too_many in SURPLUS:
                 found = self._transaction.one(last, topic, most)
                 if found is not None:
                     left = limit - len(surplus)

@@ -73,7 +73,7 @@ class Readers:
             except Exception as error:  # noqa: BLE001 - every error goes to its caller; the thread goes on
                 if needs_reopening(error):
                     connection.close()
-                job.error = schema.translated(self._files.database, error, self._steps)
+                job.error = schema.translate(self._files.database, error, self._steps)
             deliver([job])
         connection.close()
 
@@ -88,7 +88,7 @@ class _Connection:
 
     def read(self, operation: Callable[[apsw.Connection], _Answer]) -> _Answer:
         """Run an operation in one read transaction, on a consistent snapshot."""
-        connection = self._opened()
+        connection = self._open()
         connection.execute("begin")
         try:
             return operation(connection)
@@ -101,7 +101,7 @@ class _Connection:
             self._connection.close(force=True)
             self._connection = None
 
-    def _opened(self) -> apsw.Connection:
+    def _open(self) -> apsw.Connection:
         identity = self._files.identity()
         if identity != self._identity:  # the file at the path was replaced since it was opened
             self.close()

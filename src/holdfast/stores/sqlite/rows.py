@@ -52,15 +52,17 @@ def listed(kind: type[msgspec.Struct], fields: Iterable[str] | None = None) -> s
     return ", ".join(columns[field].name for field in (columns if fields is None else fields))
 
 
-def placed(columns: str) -> str:
-    """Return one placeholder per column."""
-    return ", ".join("?" * (columns.count(",") + 1))
+def insertion(table: str, columns: str) -> str:
+    """Return the statement that inserts a row."""
+    places = ", ".join("?" * (columns.count(",") + 1))
+    return f"insert into {table} ({columns}) values ({places})"  # noqa: S608 - built from constants of this package
 
 
-def overwritten(kind: type[msgspec.Struct], *keys: str) -> str:
-    """Return the assignments of an upsert of a value: all fields but those of its key."""
-    names = [one.name for one in columns_of(kind).values() if one.field not in keys]
-    return ", ".join(f"{name} = excluded.{name}" for name in names)
+def upsert(table: str, columns: str, *keys: str, kept: str = "") -> str:
+    """Return the statement that inserts a row, or overwrites the row with these keys, except its column `kept`."""
+    changed = [column for column in columns.split(", ") if column not in (*keys, kept)]
+    assignments = ", ".join(f"{column} = excluded.{column}" for column in changed)
+    return f"{insertion(table, columns)} on conflict ({', '.join(keys)}) do update set {assignments}"
 
 
 # Functions between rows and values

@@ -24,6 +24,7 @@ from holdfast.core.errors import SchemaOutOfDate, StoreUnavailable
 from holdfast.core.ports import AppliedStep, Report, SchemaStatus
 from holdfast.stores.migrations import Migration, Migrations, check, sql_migrations
 from holdfast.stores.sql_text import filled_in
+from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.connections import open_for_reading, unavailable
 from holdfast.stores.sqlite.files import PRIVATE_MODE, utf8_name
 
@@ -44,12 +45,7 @@ _NUMBERS = """
     where name in ('schema', 'compatible_from')
 """
 
-_SET_NUMBER = """
-    insert into meta (name, value)
-    values (?, ?)
-    on conflict (name) do update
-    set value = excluded.value
-"""
+_SET_NUMBER = rows.upsert("meta", "name, value", "name")
 
 _STEPS = """
     select number, name, at, version
@@ -57,10 +53,7 @@ _STEPS = """
     order by number
 """
 
-_ADD_STEP = """
-    insert into schema_step (number, name, at, version)
-    values (?, ?, ?, ?)
-"""
+_ADD_STEP = rows.insertion("schema_step", "number, name, at, version")
 
 _log = logging.getLogger("holdfast.store")
 
@@ -87,8 +80,8 @@ def status(connection: apsw.Connection, path: Path, steps: Migrations[str]) -> S
             )
         return steps.status(0)
     current, oldest = connection.execute(_NUMBERS).get
-    rows = connection.execute(_STEPS) if int(current) > BASELINE else ()
-    applied = [convert(dict(zip(AppliedStep.__struct_fields__, row, strict=True)), AppliedStep) for row in rows]
+    found = connection.execute(_STEPS) if int(current) > BASELINE else ()
+    applied = [convert(dict(zip(AppliedStep.__struct_fields__, row, strict=True)), AppliedStep) for row in found]
     return steps.status(int(current), int(oldest or 0), applied)
 
 
@@ -114,7 +107,7 @@ def check_number(connection: apsw.Connection, path: Path, steps: Migrations[str]
     check(steps.status(int(current), int(oldest or 0)), str(path), may_migrate=True)
 
 
-def translated(path: Path, error: Exception, steps: Migrations[str]) -> Exception:
+def translate(path: Path, error: Exception, steps: Migrations[str]) -> Exception:
     """Return the error for a caller, with the driver's as its cause.
 
     A statement that does not fit the tables is the first sign that another process has migrated the database.

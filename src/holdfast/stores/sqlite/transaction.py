@@ -91,20 +91,11 @@ _SET_KEY = """
     where id = ?
 """  # by the primary key
 
-_INSERT_RUN = f"""
-    insert into run ({rows.RUN_COLUMNS})
-    values ({rows.placed(rows.RUN_COLUMNS)})
-"""
+_INSERT_RUN = rows.insertion("run", rows.RUN_COLUMNS)
 
-_INSERT_INTENT = f"""
-    insert into intent (run_id, {rows.INTENT_COLUMNS})
-    values (?, {rows.placed(rows.INTENT_COLUMNS)})
-"""
+_INSERT_INTENT = rows.insertion("intent", f"run_id, {rows.INTENT_COLUMNS}")
 
-_INSERT_TAG = """
-    insert into tag (name, value, created_at, run_id)
-    values (?, ?, ?, ?)
-"""
+_INSERT_TAG = rows.insertion("tag", "name, value, created_at, run_id")
 
 _UPDATE_RUN = f"""
     update run
@@ -130,12 +121,7 @@ _PROLONG = """
     where id = ?
 """  # by the primary key
 
-_SET_VALUE = """
-    insert into value (run_id, name, value)
-    values (?, ?, ?)
-    on conflict (run_id, name) do update
-    set value = excluded.value
-"""
+_SET_VALUE = rows.upsert("value", "run_id, name, value", "run_id", "name")
 
 _uncounted = attrgetter(*(field for field in rows.MOVED if field not in ("crashes", "arrivals")))
 """Returns all that an update writes besides the counts. An arrival at a held run changes only counts."""
@@ -162,28 +148,28 @@ class SqliteRuns:
         if known is not None:
             return known
         row = self._connection.execute(_LOAD, (run_id,)).get
-        return self.loaded(rows.run_of(row)) if row is not None else None
+        return self.register(rows.run_of(row)) if row is not None else None
 
     def whole(self, run_id: str) -> Run | None:
         row = self._transaction.one(BY_ID, run_id)
-        return None if row is None else self.completed(rows.whole_run_of(row))
+        return None if row is None else self.complete(rows.whole_run_of(row))
 
     def options(self, run: Run) -> RunOptions:
         return rows.options_of(self._connection.execute(_OPTIONS, (run.id,)).get)
 
-    def loaded(self, run: Run) -> Run:
+    def register(self, run: Run) -> Run:
         """Register a run that another statement has read."""
         self.known[run.id] = self._stored[run.id] = run
         return run
 
-    def completed(self, run: Run) -> Run:
+    def complete(self, run: Run) -> Run:
         """Combine a run that another statement has read whole with this transaction's changes of it."""
         known = self.known.get(run.id)
         if known is None:
-            return self.loaded(run)
+            return self.register(run)
         whole = replace(known, **rows.started_with(run))
         if known is self._stored[run.id]:
-            return self.loaded(whole)
+            return self.register(whole)
         self.put(whole)
         return whole
 
@@ -288,10 +274,7 @@ _DROP_WAITS = """
     where run_id = ?
 """  # by the primary key
 
-_PUT_WAIT = f"""
-    insert into wait (run_id, place, topic, {rows.WAIT_COLUMNS})
-    values (?, ?, ?, {rows.placed(rows.WAIT_COLUMNS)})
-"""
+_PUT_WAIT = rows.insertion("wait", f"run_id, place, topic, {rows.WAIT_COLUMNS}")
 
 FIRST_WAIT = """
     select run_id

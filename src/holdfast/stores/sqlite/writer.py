@@ -166,7 +166,7 @@ class Writer:
         except Exception as error:  # noqa: BLE001 - the caller gets every error, and the thread ends
             self._is_stopped = True
             self._close_files()
-            opening.error = self._translated(error)
+            opening.error = self._translate(error)
             deliver([opening])
             return
         is_wanted = not opened.done()
@@ -219,7 +219,7 @@ class Writer:
                 self._disconnect()
             if len(jobs) == 1 or concerns_all_operations(error):
                 for job in jobs:
-                    job.error = self._translated(error)
+                    job.error = self._translate(error)
                 deliver(jobs)
                 return
             for job in jobs:  # one transaction per job, so that only the job at fault fails
@@ -235,7 +235,7 @@ class Writer:
 
         Posts the hint for other processes, and returns it for the listeners of this one.
         """
-        connection = self._connected()
+        connection = self._live_connection()
         self._write_lock.acquire()
         try:
             connection.execute("begin immediate")
@@ -260,7 +260,7 @@ class Writer:
 
     # The connection
 
-    def _connected(self) -> apsw.Connection:
+    def _live_connection(self) -> apsw.Connection:
         if self._connection is not None and self._files.identity() != self._identity:
             self._disconnect()
         if self._connection is None:
@@ -339,8 +339,8 @@ class Writer:
         self._write_lock.close()
         self._hints.close()
 
-    def _translated(self, error: Exception) -> Exception:
-        return schema.translated(self._files.database, error, self._steps)
+    def _translate(self, error: Exception) -> Exception:
+        return schema.translate(self._files.database, error, self._steps)
 
 
 def _roll_back(connection: apsw.Connection) -> None:

@@ -56,12 +56,31 @@ READS_EVERYTHING = {
     "_RAISE",
 }
 
-STATEMENTS = {drop: drop for drop in (*pruning._DROPS, *pruning._DROPS_SOME)} | {
-    f"{module.__name__.rpartition('.')[2]}.{name}": text
-    for module in MODULES
-    for name, text in vars(module).items()
-    if isinstance(text, str) and re.match(r"\s*(select|insert|update|delete)\b", text) and name not in READS_EVERYTHING
-}
+SURPLUS = dict(
+    zip(
+        (
+            "the newest surplus open event",
+            "surplus open events",
+            "the newest surplus pending event",
+            "surplus pending events",
+        ),
+        (*pruning.SURPLUS[0], *pruning.SURPLUS[1]),
+        strict=True,
+    )
+)
+
+STATEMENTS = (
+    {drop: drop for drop in (*pruning._DROPS, *pruning._DROPS_SOME)}
+    | SURPLUS
+    | {
+        f"{module.__name__.rpartition('.')[2]}.{name}": text
+        for module in MODULES
+        for name, text in vars(module).items()
+        if isinstance(text, str)
+        and re.match(r"\s*(select|insert|update|delete)\b", text)
+        and name not in READS_EVERYTHING
+    }
+)
 
 CLAIM_PLANS = {
     "claims.NEXT_TYPE": "run_queue (type>?)",
@@ -115,10 +134,10 @@ QUEUE_PLANS = {
     "events.PENDING": "event_pending (topic=?)",
     "pruning._NEW_EVENTS": "event_expiry (expires_at=?)",
     "pruning._EXPIRED": "event_expiry (expires_at<?)",
-    "pruning._LAST_PENDING_TOO_MANY": "event_pending (topic=?)",
-    "pruning._PENDING_TOO_MANY": "event_pending (topic=? AND number<?)",
-    "pruning._LAST_OPEN_TOO_MANY": "event_topic (topic=?)",
-    "pruning._OPEN_TOO_MANY": "event_topic (topic=?)",
+    "the newest surplus pending event": "event_pending (topic=?)",
+    "surplus pending events": "event_pending (topic=? AND number<?)",
+    "the newest surplus open event": "event_topic (topic=?)",
+    "surplus open events": "event_topic (topic=?)",
     "pruning._DUE_RUNS": "run_purge (purge_at<?)",
     "pruning._DUE_RUNS_OF_TYPE": "run_ended (type=? AND finished_at>? AND finished_at<?)",
     "pruning._NEXT_TYPE": "run_ended (type>?)",
