@@ -1,5 +1,1 @@
-"""The promises of holdfast as executable tests.
-
-`unit` mirrors `src`. `contract` has the tests that every store must pass. `scenario` drives the whole application.
-`crash` ends processes. `architecture` checks the structure of the code itself.
-"""
+"""The promises of holdfast as executable tests. `README.md` has the folders, and where a new test goes."""

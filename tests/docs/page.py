@@ -109,4 +109,14 @@ def _slug(heading: str) -> str:
 
 def pages() -> list[Page]:
     """Return every page for readers."""
-    return [Page(path) for path in sorted([*PROJECT.glob("*.md"), *PROJECT.glob("examples/*.md"), *DOCS.rglob("*.md")])]
+    return [
+        Page(path)
+        for path in sorted(
+            [
+                *PROJECT.glob("*.md"),
+                *PROJECT.glob("examples/*.md"),
+                PROJECT / "tests" / "README.md",
+                *DOCS.rglob("*.md"),
+            ]
+        )
+    ]
