@@ -103,6 +103,45 @@ Namer = Callable[[str], str]
 """A function of this module: the name for an id."""
 
 
+def _begins(prefix: str) -> Namer:
+    """Return the function that makes the names with a prefix."""
+    return prefix.__add__
+
+
+head = _begins("r:")
+history = _begins("h:")
+undo_index = _begins("u:")
+inbox = _begins("i:")
+message_ids = _begins("y:")
+unread_field = _begins("u")
+receipt_field = _begins("r")
+values = _begins("v:")
+replies = _begins("z:")
+audit = _begins("a:")
+key = _begins("k:")
+children = _begins("c:")
+children_index = _begins("C:")
+kids_index = _begins("kids:")
+queue = _begins("p:")
+queue_index = _begins("P:")
+waiters = _begins("w:")
+waiters_index = _begins("W:")
+events = _begins("e:")
+events_index = _begins("E:")
+type_rule = _begins("t:")
+slotted = _begins("S:")
+key_queues = _begins("K:")
+slot = _begins("s:")
+leases = _begins("g:")
+leases_by = _begins("n:")
+schedule = _begins("S/")
+flows = _begins("f:")
+origin = _begins("o:")
+lanes = _begins("L:")
+held_by = _begins("H:")
+ended = _begins("ended:")
+
+
 def time_text(at: Micros) -> str:
     """Return an instant as text of fixed width."""
     return _TIME_FORMAT % (at if 0 <= at <= _LAST_TIME else min(max(at, 0), _LAST_TIME))
@@ -118,140 +157,16 @@ def level_text(level: int) -> str:
     return f"{level + _LEVEL_ZERO:012x}"
 
 
-def head(run_id: str) -> str:
-    return f"r:{run_id}"
-
-
-def history(run_id: str) -> str:
-    return f"h:{run_id}"
-
-
-def undo_index(run_id: str) -> str:
-    return f"u:{run_id}"
-
-
-def inbox(run_id: str) -> str:
-    return f"i:{run_id}"
-
-
-def message_ids(run_id: str) -> str:
-    return f"y:{run_id}"
-
-
-def unread_field(message_id: str) -> str:
-    return f"u{message_id}"
-
-
-def receipt_field(message_id: str) -> str:
-    return f"r{message_id}"
-
-
-def values(run_id: str) -> str:
-    return f"v:{run_id}"
-
-
-def replies(run_id: str) -> str:
-    return f"z:{run_id}"
-
-
-def audit(run_id: str) -> str:
-    return f"a:{run_id}"
-
-
-def key(key: str) -> str:
-    return f"k:{key}"
-
-
-def children(run_id: str) -> str:
-    return f"c:{run_id}"
-
-
-def children_index(run_id: str) -> str:
-    return f"C:{run_id}"
-
-
-def kids_index(run_id: str) -> str:
-    return f"kids:{run_id}"
-
-
-def queue(queue: str) -> str:
-    return f"p:{queue}"
-
-
-def queue_index(queue: str) -> str:
-    return f"P:{queue}"
-
-
-def waiters(topic: str) -> str:
-    return f"w:{topic}"
-
-
-def waiters_index(topic: str) -> str:
-    return f"W:{topic}"
-
-
-def events(topic: str) -> str:
-    return f"e:{topic}"
-
-
-def events_index(topic: str) -> str:
-    return f"E:{topic}"
-
-
-def type_rule(type: str) -> str:
-    return f"t:{type}"
-
-
-def slotted(type: str) -> str:
-    return f"S:{type}"
-
-
-def key_queues(type: str) -> str:
-    return f"K:{type}"
-
-
-def slot(slot: str) -> str:
-    return f"s:{slot}"
-
-
-def leases(type: str) -> str:
-    return f"g:{type}"
-
-
-def leases_by(worker: str) -> str:
-    return f"n:{worker}"
-
-
 def letter(number: int) -> str:
     return f"d:{number}"
-
-
-def schedule(name: str) -> str:
-    return f"S/{name}"
-
-
-def flows(type: str) -> str:
-    return f"f:{type}"
 
 
 def flow_texts(type: str, registered_at: Micros) -> str:
     return f"j:{time_text(registered_at)}:{type}"
 
 
-def origin(export_id: str) -> str:
-    return f"o:{export_id}"
-
-
-def lanes(type: str) -> str:
-    return f"L:{type}"
-
-
 def lane(kind: str, priority: int, type: str) -> str:
     return f"Q:{kind}:{priority}:{type}"
-
-
-def held_by(worker: str) -> str:
-    return f"H:{worker}"
 
 
 def by_state(state: str, type: str) -> str:
@@ -260,10 +175,6 @@ def by_state(state: str, type: str) -> str:
 
 def tagged(name: str, value: str) -> str:
     return f"tag:{name}={value}"
-
-
-def ended(type: str) -> str:
-    return f"ended:{type}"
 
 
 def created_member(run: Run) -> str:
