@@ -23,17 +23,8 @@ from holdfast.stores.sqlite import rows
 if TYPE_CHECKING:
     from holdfast.stores.sqlite.transaction import Transaction
 
-_TYPES = f"""
-    select {rows.TYPE_COLUMNS}
-    from type
-    order by name
-"""  # full scan: there are few types
-
-_TYPE = f"""
-    select {rows.TYPE_COLUMNS}
-    from type
-    where name = ?
-"""  # by the primary key
+_TYPES = f"select {rows.TYPE_COLUMNS} from type order by name"  # full scan: there are few types
+_TYPE = f"select {rows.TYPE_COLUMNS} from type where name = ?"  # by the primary key
 
 _RULED = f"""
     select {rows.TYPE_COLUMNS}
@@ -102,11 +93,7 @@ _PUT_FLOW = f"""
     set used_at = excluded.used_at
 """
 
-_REMOVE_FLOW = """
-    delete from flow
-    where type = ?
-      and registered_at = ?
-"""  # by the primary key
+_REMOVE_FLOW = "delete from flow where type = ? and registered_at = ?"  # by the primary key
 
 _SUPERSEDED_FLOWS = """
     select type
@@ -116,11 +103,7 @@ _SUPERSEDED_FLOWS = """
     order by type
 """  # a scan of the primary key: there are few
 
-_OLDEST_RUN = """
-    select min(created_at)
-    from run indexed by run_type
-    where type = ?
-"""
+_OLDEST_RUN = "select min(created_at) from run indexed by run_type where type = ?"
 
 _FLOWS = f"""
     select {_FLOW_COLUMNS}
@@ -179,18 +162,9 @@ def _whole(connection: apsw.Connection, definition: FlowDefinition) -> FlowDefin
 # Schedules
 
 
-_SCHEDULE = """
-    select body
-    from schedule
-    where name = ?
-"""  # by the primary key
-
+_SCHEDULE = "select body from schedule where name = ?"  # by the primary key
 _PUT_SCHEDULE = rows.upsert("schedule", "name, type, next_at, body", "name")
-
-_REMOVE_SCHEDULE = """
-    delete from schedule
-    where name = ?
-"""  # by the primary key
+_REMOVE_SCHEDULE = "delete from schedule where name = ?"  # by the primary key
 
 _SCHEDULES = """
     select body, type
@@ -278,11 +252,7 @@ def _schedule_row(schedule: Schedule) -> rows.Row:
 
 
 _BEAT = rows.upsert("worker", rows.WORKER_COLUMNS, "id", kept="started_at")
-
-_REMOVE_WORKER = """
-    delete from worker
-    where id = ?
-"""  # by the primary key
+_REMOVE_WORKER = "delete from worker where id = ?"  # by the primary key
 
 
 class SqliteWorkers:
@@ -332,16 +302,8 @@ _LETTERS_OF_FAMILY = f"""
     limit ?3
 """  # by the primary key
 
-_LETTER = f"""
-    select {_LETTER_COLUMNS}
-    from letter
-    where number = ?
-"""  # by the primary key
-
-_REMOVE_LETTER = """
-    delete from letter
-    where number = ?
-"""  # by the primary key
+_LETTER = f"select {_LETTER_COLUMNS} from letter where number = ?"  # by the primary key
+_REMOVE_LETTER = "delete from letter where number = ?"  # by the primary key
 
 _letter_of = rows.reader(DeadLetter, what="dead letter {number}")
 _letter_row = rows.writer(DeadLetter, _NEW_LETTER)
@@ -378,12 +340,7 @@ def list_letters(connection: apsw.Connection, query: ListDeadLetters) -> list[De
 
 # Imports
 
-_ORIGIN = """
-    select value
-    from meta
-    where name = ?
-"""  # by the primary key
-
+_ORIGIN = "select value from meta where name = ?"  # by the primary key
 _KEEP_ORIGIN = rows.upsert("meta", "name, value", "name")
 
 _decode_origin = msgspec.json.Decoder(Origin).decode

@@ -39,7 +39,7 @@ def findings(connection: apsw.Connection, files: Files, now: Micros) -> list[Fin
         finding_of_schema(schema.status(connection, files.database, schema.migrations())),
         _side_directory(files),
         _privacy(files),
-        _slots(connection),
+        finding_of(limits.stray(connection)),
         *_workers(connection, files, now),
     ]
 
@@ -105,10 +105,6 @@ def _wal(files: Files) -> Finding:
             "find it and close it",
         )
     return Finding.ok("wal", text)
-
-
-def _slots(connection: apsw.Connection) -> Finding:
-    return finding_of(limits.stray(connection))
 
 
 def _side_directory(files: Files) -> Finding:

@@ -129,10 +129,7 @@ RELEASE_DEAD = """
     returning type
 """
 
-REGISTERED = """
-    select id
-    from worker
-"""  # full scan: there are few workers
+REGISTERED = "select id from worker"  # full scan: there are few workers
 
 _PROBE: Micros = round(PROBE_SECONDS * SECOND)
 _LEASES_READ = 16
@@ -328,12 +325,8 @@ def _chosen(
 ) -> tuple[list[Run], bool]:
     """Return the runs that the worker gets, and True if there is more to claim. Skips limits if no type has any."""
     if not transaction.types.ruled():
-        return leases.choose(queue, request, _as_it_is)
+        return leases.choose(queue, request, lambda run: run)
     return leases.choose_within_limits(transaction, queue, request, now)
-
-
-def _as_it_is(run: Run) -> Run:
-    return run
 
 
 # Next wake-up
@@ -384,11 +377,7 @@ _EXPIRED_OF = """
     group by type
 """
 
-_HELD = """
-    select count(*)
-    from run indexed by run_held
-    where worker = ?
-"""
+_HELD = "select count(*) from run indexed by run_held where worker = ?"
 
 
 def backlog(connection: apsw.Connection, now: Micros) -> list[Backlog]:

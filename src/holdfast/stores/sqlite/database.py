@@ -284,35 +284,16 @@ SAVEPOINT = "holdfast transaction"
 
 _CREATE_TABLE = re.compile(r"^create table (\w+)", re.MULTILINE)
 
+
+def _operations(names: str) -> frozenset[int]:
+    return frozenset(getattr(apsw, f"SQLITE_{name}") for name in names.split())
+
+
 # SQLite passes two names with each operation. These sets say which of the two is the table.
-_FIRST_IS_TABLE = frozenset(
-    {
-        apsw.SQLITE_INSERT,
-        apsw.SQLITE_UPDATE,
-        apsw.SQLITE_DELETE,
-        apsw.SQLITE_CREATE_TABLE,
-        apsw.SQLITE_DROP_TABLE,
-        apsw.SQLITE_ANALYZE,
-    }
-)
-_SECOND_IS_TABLE = frozenset(
-    {
-        apsw.SQLITE_ALTER_TABLE,
-        apsw.SQLITE_CREATE_INDEX,
-        apsw.SQLITE_DROP_INDEX,
-        apsw.SQLITE_CREATE_TRIGGER,
-        apsw.SQLITE_DROP_TRIGGER,
-    }
-)
-_TEMPORARY = frozenset(
-    {
-        apsw.SQLITE_CREATE_TEMP_TABLE,
-        apsw.SQLITE_CREATE_TEMP_INDEX,
-        apsw.SQLITE_CREATE_TEMP_TRIGGER,
-        apsw.SQLITE_CREATE_TEMP_VIEW,
-    }
-)
-_FILES = frozenset({apsw.SQLITE_ATTACH, apsw.SQLITE_DETACH})
+_FIRST_IS_TABLE = _operations("INSERT UPDATE DELETE CREATE_TABLE DROP_TABLE ANALYZE")
+_SECOND_IS_TABLE = _operations("ALTER_TABLE CREATE_INDEX DROP_INDEX CREATE_TRIGGER DROP_TRIGGER")
+_TEMPORARY = _operations("CREATE_TEMP_TABLE CREATE_TEMP_INDEX CREATE_TEMP_TRIGGER CREATE_TEMP_VIEW")
+_FILES = _operations("ATTACH DETACH")
 
 # Allowed pragmas: they change neither a lasting setting nor the file. SQLite's full-text search uses `data_version`.
 _PRAGMAS = frozenset(

@@ -23,12 +23,7 @@ from holdfast.stores.sqlite.rows import Row
 if TYPE_CHECKING:
     from holdfast.stores.sqlite.transaction import Transaction
 
-_TOPICS = f"""
-    select {rows.listed(Topic)}
-    from topic
-    order by name
-"""  # full scan: there are few topics
-
+_TOPICS = f"select {rows.listed(Topic)} from topic order by name"  # full scan: there are few topics
 _PUT_TOPIC = rows.upsert("topic", rows.listed(Topic), "name")
 
 # `_LAST_CHARACTER` bounds a family of topics: topic names cannot contain it, because it is not printable.
@@ -49,16 +44,8 @@ _FIND = """
       and id = ?
 """  # event_once
 
-_DROP = """
-    delete from event
-    where number = ?
-"""  # by the primary key
-
-LATEST = """
-    select at
-    from event
-    where number = (select max(number) from event)
-"""  # by the primary key, twice
+_DROP = "delete from event where number = ?"  # by the primary key
+LATEST = "select at from event where number = (select max(number) from event)"  # by the primary key, twice
 
 _ADD = """
     insert into event (topic, id, payload, at, reached, state)
@@ -67,12 +54,7 @@ _ADD = """
 """
 
 _KEEP = rows.insertion("event", "number, topic, id, payload, at, reached, state") + " returning number"
-
-_COUNT = """
-    update event
-    set reached = ?
-    where number = ?
-"""  # by the primary key
+_COUNT = "update event set reached = ? where number = ?"  # by the primary key
 
 _HAND = f"""
     update event
@@ -80,11 +62,7 @@ _HAND = f"""
     where number = ?
 """  # by the primary key
 
-_TAKE = """
-    update event
-    set state = 'taken', holder = ?, expires_at = ?
-    where number = ?
-"""  # by the primary key
+_TAKE = "update event set state = 'taken', holder = ?, expires_at = ? where number = ?"  # by the primary key
 
 # An insert, because pruning may have removed the event since a run took it, and a rewind of that run gives it back.
 _GIVE_BACK = """
@@ -116,18 +94,10 @@ PENDING = """
     limit 1
 """
 
-_LAST_EVENT = """
-    select seq
-    from sqlite_sequence
-    where name = 'event'
-"""
+_LAST_EVENT = "select seq from sqlite_sequence where name = 'event'"
 
 # SQLite adds the row for this table with its first insert, so the row may be missing.
-_RAISE = """
-    update sqlite_sequence
-    set seq = max(seq, ?)
-    where name = 'event'
-"""
+_RAISE = "update sqlite_sequence set seq = max(seq, ?) where name = 'event'"
 
 _BEGIN = "insert into sqlite_sequence (name, seq) values ('event', ?)"
 

@@ -21,11 +21,7 @@ from holdfast.stores.sqlite.rows import Row
 if TYPE_CHECKING:
     from holdfast.stores.sqlite.transaction import Transaction
 
-HISTORY = f"""
-    select {rows.ENTRY_COLUMNS}
-    from entry
-    where run_id = ?
-"""  # by the primary key
+HISTORY = f"select {rows.ENTRY_COLUMNS} from entry where run_id = ?"  # by the primary key
 
 # `location.is_for_people` in SQL. The condition is no range, so that the rows of a run are read in one go.
 LEASED = f"""
@@ -52,17 +48,8 @@ _RECORD = f"""
 """
 
 _PUT = rows.insertion("entry", _STORED_COLUMNS)
-
-_DROP = """
-    delete from entry
-    where run_id = ?
-      and location = ?
-"""  # by the primary key
-
-_CLEAR = """
-    delete from entry
-    where run_id = ?
-"""  # by the primary key
+_DROP = "delete from entry where run_id = ? and location = ?"  # by the primary key
+_CLEAR = "delete from entry where run_id = ?"  # by the primary key
 
 # The entry of a scope and everything below it: `0` is the character after `/`.
 _PRUNE = """
@@ -90,11 +77,7 @@ _HAS_UNDO = """
     limit 1
 """
 
-_LAST_POSITION = """
-    select max(position)
-    from entry
-    where run_id = ?
-"""  # by the primary key
+_LAST_POSITION = "select max(position) from entry where run_id = ?"  # by the primary key
 
 
 def history(connection: apsw.Connection, run_id: str, statement: str = HISTORY) -> tuple[Entry, ...]:

@@ -35,16 +35,8 @@ _TAKE = """
     returning kind, name, ref, is_exclusive
 """  # by the primary key
 
-_CLEAR = """
-    delete from inbox
-    where run_id = ?
-"""  # by the primary key
-
-_KEEP_MESSAGES = """
-    delete from inbox
-    where run_id = ?
-      and kind != 'message'
-"""  # by the primary key
+_CLEAR = "delete from inbox where run_id = ?"  # by the primary key
+_KEEP_MESSAGES = "delete from inbox where run_id = ? and kind != 'message'"  # by the primary key
 
 _MESSAGES = f"""
     select {rows.ARRIVAL_COLUMNS}
@@ -77,7 +69,6 @@ _IS_KNOWN = """
 """  # the primary key of receipt, inbox_message
 
 _KEEP_RECEIPT = rows.upsert("receipt", "run_id, message_id, at", "run_id", "message_id")
-
 _KEEP_REPLY = rows.insertion("reply", "run_id, message_id, payload, at") + " on conflict do nothing"
 
 

@@ -24,19 +24,9 @@ from holdfast.stores.sqlite import rows
 if TYPE_CHECKING:
     from holdfast.stores.sqlite.transaction import Transaction
 
-_TAKEN = """
-    select count(*)
-    from slot
-    where name = ?
-"""  # by the primary key
-
+_TAKEN = "select count(*) from slot where name = ?"  # by the primary key
 _TAKE = rows.insertion("slot", "name, run_id") + " on conflict do nothing"
-
-_GIVE_BACK = """
-    delete from slot
-    where name = ?
-      and run_id = ?
-"""  # by the primary key
+_GIVE_BACK = "delete from slot where name = ? and run_id = ?"  # by the primary key
 
 # The tags follow a space in the name of a slot, and `!` is the character after the space.
 _KEY_QUEUES = f"""
@@ -64,23 +54,9 @@ COUNTED = """
       and run.type = ?1
 """  # run_held; slot by the primary key
 
-_TAGS = """
-    select tags
-    from intent
-    where run_id = ?
-"""  # by the primary key
-
-_WINDOW = """
-    select rate_window
-    from type
-    where name = ?
-"""  # by the primary key
-
-_KEEP_WINDOW = """
-    update type
-    set rate_window = ?
-    where name = ?
-"""  # by the primary key
+_TAGS = "select tags from intent where run_id = ?"  # by the primary key
+_WINDOW = "select rate_window from type where name = ?"  # by the primary key
+_KEEP_WINDOW = "update type set rate_window = ? where name = ?"  # by the primary key
 
 _USES = f"""
     select name, sum(used), sum(waiting)

@@ -42,11 +42,7 @@ _NEW_EVENTS = """
     limit ?
 """  # event_expiry
 
-_SET_EXPIRY = """
-    update event
-    set expires_at = ?
-    where number = ?
-"""  # by the primary key
+_SET_EXPIRY = "update event set expires_at = ? where number = ?"  # by the primary key
 
 _EXPIRED = """
     select number, topic, state
@@ -215,17 +211,8 @@ _NEXT_TYPE = """
     limit 1
 """
 
-_RETENTIONS = """
-    select name, retention
-    from type
-    where retention is not null
-"""  # full scan: there are few types
-
-_DEFER = """
-    update run
-    set purge_at = ?
-    where id = ?
-"""  # by the primary key
+_RETENTIONS = "select name, retention from type where retention is not null"  # full scan: there are few types
+_DEFER = "update run set purge_at = ? where id = ?"  # by the primary key
 
 _HIDE = """
     update run

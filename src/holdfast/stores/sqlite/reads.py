@@ -42,11 +42,7 @@ _GET = f"""
       and run.deleted_at is null
 """  # by the primary keys
 
-_FIND = """
-    select id
-    from run
-    where key = ?
-"""  # run_key
+_FIND = "select id from run where key = ?"  # run_key
 
 _WAITS = f"""
     select run_id, {rows.WAIT_COLUMNS}
@@ -84,11 +80,7 @@ _COUNTS = """
     order by type
 """  # reads every run
 
-_WORKERS = f"""
-    select {rows.WORKER_COLUMNS}
-    from worker
-    order by id
-"""
+_WORKERS = f"select {rows.WORKER_COLUMNS} from worker order by id"
 
 _ORPHANS = f"""
     select id
@@ -146,7 +138,8 @@ def details(connection: apsw.Connection, found: Sequence[Row]) -> list[Details]:
 
 
 def _read(row: Row) -> tuple[Run, str | None]:
-    if not has_odd_types(row):
+    # SQLite accepts any value in an integer column.
+    if not any(row[place].__class__ is not int and row[place] is not None for place in _INTEGERS):
         with suppress(OddRow):
             return rows.whole_run_of(row), None
     return marked(row)
@@ -371,11 +364,6 @@ def marked(row: Row) -> tuple[Run, str]:
     """Decode what can be decoded of a row of `WHOLE_RUN` or `RAW_RUN`, and return why the rest cannot."""
     columns: dict[str, Any] = dict(zip(_COLUMNS, row, strict=True))
     return unreadable.marked(columns | {flag: bool(columns[flag]) for flag in _FLAGS})
-
-
-def has_odd_types(row: Row) -> bool:
-    """Return True if a row of `WHOLE_RUN` has a value that is not an integer in an integer column."""
-    return any(row[place].__class__ is not int and row[place] is not None for place in _INTEGERS)
 
 
 def block_due(unit: Transaction, types: Sequence[str]) -> int:

@@ -46,13 +46,7 @@ _NUMBERS = """
 """
 
 _SET_NUMBER = rows.upsert("meta", "name, value", "name")
-
-_STEPS = """
-    select number, name, at, version
-    from schema_step
-    order by number
-"""
-
+_STEPS = "select number, name, at, version from schema_step order by number"
 _ADD_STEP = rows.insertion("schema_step", "number, name, at, version")
 
 _log = logging.getLogger("holdfast.store")

@@ -39,11 +39,7 @@ from holdfast.stores.sqlite.limits import SqliteLimits
 from holdfast.stores.sqlite.pruning import SqliteHousekeeping
 from holdfast.stores.sqlite.rows import Row
 
-_LOAD = f"""
-    select {rows.RUN_COLUMNS}
-    from run
-    where id = ?
-"""  # by the primary key
+_LOAD = f"select {rows.RUN_COLUMNS} from run where id = ?"  # by the primary key
 
 BY_ID = f"""
     select {rows.WHOLE_RUN}
@@ -52,11 +48,7 @@ BY_ID = f"""
     where run.id = ?
 """  # by the primary keys
 
-_OPTIONS = """
-    select options
-    from intent
-    where run_id = ?
-"""  # by the primary key
+_OPTIONS = "select options from intent where run_id = ?"  # by the primary key
 
 # All fences in one row: a thread releases the GIL with each row that it fetches, and next to a busy event loop it can
 # wait milliseconds to get it back.
@@ -66,11 +58,7 @@ _FENCES = """
     cross join run on run.id = wanted.value
 """  # by the primary key
 
-_EXISTING = """
-    select id
-    from run
-    where id in (select value from json_each(?))
-"""  # by the primary key
+_EXISTING = "select id from run where id in (select value from json_each(?))"  # by the primary key
 
 _HOLDERS = f"""
     select {rows.WHOLE_RUN}
@@ -79,22 +67,10 @@ _HOLDERS = f"""
     where run.key in (select value from json_each(?))
 """  # run_key
 
-BY_KEY = """
-    select id
-    from run
-    where key = ?
-"""  # run_key
-
-_SET_KEY = """
-    update run
-    set key = ?
-    where id = ?
-"""  # by the primary key
-
+BY_KEY = "select id from run where key = ?"  # run_key
+_SET_KEY = "update run set key = ? where id = ?"  # by the primary key
 _INSERT_RUN = rows.insertion("run", rows.RUN_COLUMNS)
-
 _INSERT_INTENT = rows.insertion("intent", f"run_id, {rows.INTENT_COLUMNS}")
-
 _INSERT_TAG = rows.insertion("tag", "name, value, created_at, run_id")
 
 _UPDATE_RUN = f"""
@@ -109,18 +85,8 @@ _UPDATE_COUNTS = """
     where id = ?
 """  # by the primary key; touches no index
 
-_CONTINUE = """
-    update intent
-    set continued = ?
-    where run_id = ?
-"""  # by the primary key
-
-_PROLONG = """
-    update run
-    set ready_at = ?
-    where id = ?
-"""  # by the primary key
-
+_CONTINUE = "update intent set continued = ? where run_id = ?"  # by the primary key
+_PROLONG = "update run set ready_at = ? where id = ?"  # by the primary key
 _SET_VALUE = rows.upsert("value", "run_id, name, value", "run_id", "name")
 
 _uncounted = attrgetter(*(field for field in rows.MOVED if field not in ("crashes", "arrivals")))
@@ -269,11 +235,7 @@ _WAITS = f"""
     order by place
 """  # by the primary key
 
-_DROP_WAITS = """
-    delete from wait
-    where run_id = ?
-"""  # by the primary key
-
+_DROP_WAITS = "delete from wait where run_id = ?"  # by the primary key
 _PUT_WAIT = rows.insertion("wait", f"run_id, place, topic, {rows.WAIT_COLUMNS}")
 
 FIRST_WAIT = """

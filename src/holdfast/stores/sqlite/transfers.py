@@ -35,17 +35,8 @@ _INBOX = f"""
     order by number
 """  # by the primary key
 
-_RECEIPTS = """
-    select message_id, at
-    from receipt
-    where run_id = ?
-"""  # by the primary key
-
-_REPLIES = """
-    select message_id, payload, at
-    from reply
-    where run_id = ?
-"""  # by the primary key
+_RECEIPTS = "select message_id, at from receipt where run_id = ?"  # by the primary key
+_REPLIES = "select message_id, payload, at from reply where run_id = ?"  # by the primary key
 
 _KEPT_EVENTS = """
     select number, topic, id, payload, at, reached, state = 'pending'
