@@ -20,8 +20,7 @@ from benchmarks.throughput import registry
 from holdfast import Holdfast
 from holdfast.core.checkpoint import Checkpoint, ClaimRequest, Finish, Hold
 from holdfast.core.clock import SECOND
-from holdfast.core.ids import new_id
-from holdfast.core.model import Entry, EntryKind, EntryState, Intent
+from holdfast.core.model import Entry, EntryKind, EntryState, Intent, new_id
 from holdfast.core.states import RunState
 from holdfast.stores.postgres.store import PostgresStore
 

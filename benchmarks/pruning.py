@@ -20,8 +20,7 @@ from holdfast import Holdfast
 from holdfast.app import session_of
 from holdfast.core.checkpoint import Checkpoint, ClaimRequest, Finish
 from holdfast.core.clock import SECOND, Micros
-from holdfast.core.ids import new_id
-from holdfast.core.model import Entry, EntryKind, EntryState, Intent
+from holdfast.core.model import Entry, EntryKind, EntryState, Intent, new_id
 from holdfast.core.ports import Store
 from holdfast.core.questions import CountRuns
 from holdfast.core.states import RunState

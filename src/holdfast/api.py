@@ -33,9 +33,9 @@ from holdfast.core.errors import (
     WaitTimeout,
     WorkflowViolation,
 )
+from holdfast.core.intent import Call
+from holdfast.core.news import Signal
 from holdfast.core.retry import Retry
-from holdfast.core.signals import Signal
-from holdfast.core.startable import Call
 from holdfast.core.states import RunState
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.info import RunInfo

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import cached_property
@@ -18,11 +19,10 @@ from holdfast.config import settings
 from holdfast.config.configuration import Configuration
 from holdfast.config.secret import scrubbed
 from holdfast.core.clock import in_seconds
+from holdfast.core.intent import Call, Startable, StartOptions
+from holdfast.core.news import Signal, Signals, named
 from holdfast.core.ports import Store
 from holdfast.core.schedules import ScheduleOptions
-from holdfast.core.signals import Signal, Signals, named
-from holdfast.core.start_options import StartOptions
-from holdfast.core.startable import Call, Startable
 from holdfast.engine import namespaces
 from holdfast.engine.check import RunCheck, check_runs
 from holdfast.engine.controls import Selection
@@ -42,13 +42,50 @@ from holdfast.engine.transfers import (
     import_lines,
     new_export,
 )
-from holdfast.local_workers import LocalWorkers
 from holdfast.runner.pipeline import PipelineDeclaration
 from holdfast.runner.registry import Registry, StepDecorator, TaskDecorator, WorkflowDecorator
 from holdfast.store_urls import store_for
 from holdfast.telemetry.hooks import Hooks
 from holdfast.telemetry.metrics import Metrics
 from holdfast.worker.worker import Worker
+
+
+class LocalWorkers:
+    """Makes workers for a session and knows those that still exist. Starts and results take a short cut to them."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(self._workers)
+
+    def make(self, **options: Any) -> Worker:
+        """Make a worker on the store of the session."""
+        session = self._session
+        worker = Worker(
+            session.store,
+            session.registry,
+            signals=session.signals,
+            on_open=session.open,
+            on_start=session.local_workers.append,
+            on_stop=self._forget,
+            on_end=lambda run_id, end: session.results.note(run_id, end),  # noqa: PLW0108 - none before it is open
+            **options,
+        )
+        self._workers.add(worker)
+        return worker
+
+    async def stop(self) -> None:
+        """Stop all of them."""
+        for worker in list(self._workers):
+            await worker.stop()
+
+    def _forget(self, worker: Worker) -> None:
+        if worker in self._session.local_workers:
+            self._session.local_workers.remove(worker)
+        self._workers.discard(worker)
+
 
 _HOOK_SECONDS = 5.0
 

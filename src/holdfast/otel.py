@@ -18,11 +18,9 @@ from typing import Any
 from holdfast.app import Holdfast, session_of
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.location import without_iterations
-from holdfast.core.signals import Signal
-from holdfast.telemetry.counters import PATTERNS, Counters
-from holdfast.telemetry.definitions import METRICS, Metric
-from holdfast.telemetry.metrics import Metrics
-from holdfast.telemetry.prometheus import Sample
+from holdfast.core.news import Signal
+from holdfast.telemetry.metrics import PATTERNS, Counters, Metrics
+from holdfast.telemetry.prometheus import METRICS, Metric, Sample
 
 try:
     from opentelemetry import context as contexts

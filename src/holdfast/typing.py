@@ -8,9 +8,8 @@ Programs rarely create these objects. Names that programs create, raise or catch
 from __future__ import annotations
 
 from holdfast.core.errors import ErrorRecord, Mistake
+from holdfast.core.intent import ChildOptions, Startable, StartOptions
 from holdfast.core.schedules import ScheduleOptions
-from holdfast.core.start_options import ChildOptions, StartOptions
-from holdfast.core.startable import Startable
 from holdfast.engine.check import RunCheck
 from holdfast.engine.controls import SelectedRun, Selection, SelectionReport, SyncSelection
 from holdfast.engine.handle import SyncRunHandle

@@ -86,8 +86,8 @@ from holdfast.core.questions import (
     RepliesTo,
     VerdictsOn,
 )
-from holdfast.core.recovery import RECOVERABLE
 from holdfast.core.retention import RUN_RETENTION
+from holdfast.core.revision import RECOVERABLE
 from holdfast.core.states import RunState
 from holdfast.core.transfer import Dump, KeptEvent, Restoration
 from holdfast.testing.contract.arrange import (

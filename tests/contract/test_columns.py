@@ -14,9 +14,8 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from holdfast.core.columns import FIXED, StoredColumn, columns_of
 from holdfast.core.errors import ErrorRecord
-from holdfast.core.model import Arrival, Entry, EntryKind, Run, RunOptions, Wait
+from holdfast.core.model import FIXED, Arrival, Entry, EntryKind, Run, RunOptions, StoredColumn, Wait, columns_of
 from holdfast.core.ports import Store
 from holdfast.core.states import RunState
 from holdfast.core.transfer import Dump, Restoration

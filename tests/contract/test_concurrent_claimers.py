@@ -16,8 +16,7 @@ import pytest
 from holdfast.core.checkpoint import ClaimRequest
 from holdfast.core.clock import Micros
 from holdfast.core.commands import ChangeTypes
-from holdfast.core.ids import new_id
-from holdfast.core.model import Lease, TypeChange
+from holdfast.core.model import Lease, TypeChange, new_id
 from holdfast.core.ports import Store
 from holdfast.core.questions import CountRuns, Query
 from holdfast.core.states import RunState

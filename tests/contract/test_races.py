@@ -20,8 +20,7 @@ import pytest_asyncio
 
 from holdfast.core.checkpoint import Checkpoint, Hold, LeaseRequest, Suspend, Verdicts
 from holdfast.core.commands import Cancel, EmitEvents, SendMessages
-from holdfast.core.ids import new_id
-from holdfast.core.model import Event, Intent, Lease, MessageToRun
+from holdfast.core.model import Event, Intent, Lease, MessageToRun, new_id
 from holdfast.core.ports import Store
 from holdfast.core.questions import FindOrphans, Query
 from holdfast.core.states import RunState

@@ -11,12 +11,12 @@ from typing import Any
 
 from holdfast import Registry
 from holdfast.app import session_of
+from holdfast.core.entries import received_in
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.location import is_for_people
 from holdfast.core.model import Entry, EntryKind
 from holdfast.core.ports import Store
 from holdfast.core.questions import FindOrphans, Query
-from holdfast.core.received import received_in
 from holdfast.testing.faults import FaultyStore, When
 from holdfast.testing.harness import Harness
 from holdfast.testing.patience import GUARD_SECONDS

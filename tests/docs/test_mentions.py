@@ -13,8 +13,8 @@ import holdfast
 from holdfast.cli.main import SUMMARIES, cli
 from holdfast.config.settings import SETTINGS, Setting
 from holdfast.core import errors, states
-from holdfast.core.signals import SIGNALS
-from holdfast.telemetry.definitions import METRICS, Metric
+from holdfast.core.news import SIGNALS
+from holdfast.telemetry.prometheus import METRICS, Metric
 from tests.docs.page import DOCS, PROJECT, Page, pages
 from tests.rows import each_row
 

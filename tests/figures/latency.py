@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import RunCancelled
-from holdfast.core.hint import Hint
+from holdfast.core.news import Hint
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.patience import guarded
 from tests.figures.series import measured, tell

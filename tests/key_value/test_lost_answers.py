@@ -10,8 +10,8 @@ import pytest
 from holdfast.core.checkpoint import Suspend
 from holdfast.core.commands import ChangeTypes, SendMessages
 from holdfast.core.errors import StoreUnavailable
-from holdfast.core.hint import Hint
 from holdfast.core.model import TypeChange
+from holdfast.core.news import Hint
 from holdfast.stores.kv import KeyValueStore
 from holdfast.stores.kv.dictionary import Dictionary, DictionaryDriver
 from holdfast.testing.contract import START, SettableClock

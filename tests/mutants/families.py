@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Catch, Edit, Mutant
 
-_RECOVERY = "core/recovery.py"
+_RECOVERY = "core/revision.py"
 
 _SIMULATION = Catch("simulation")
 _CONTRACT = Catch("contract")

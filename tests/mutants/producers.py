@@ -165,7 +165,7 @@ MUTANTS = (
         breaks="no name, key, topic or tag has characters that hide or reorder others",
         edits=(
             Edit(
-                "core/text.py",
+                "core/location.py",
                 '    (0x202A, 0x202E, "bidirectional embeddings and overrides"),\n',
                 "",
             ),

@@ -254,7 +254,7 @@ REPLAY = (
     Mutant(
         name="rounds-begin-anew",
         breaks="rounds count all completed undos of a generation",
-        edits=(Edit("core/rounds.py", "    rounds = rounds_in(entry)\n", "    rounds = rounds_in(None)\n"),),
+        edits=(Edit("core/entries.py", "    rounds = rounds_in(entry)\n", "    rounds = rounds_in(None)\n"),),
         caught_by=(Catch("contract", "test_completed_undos_are_counted_in_rounds"),),
     ),
     Mutant(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Registry, RunState
-from holdfast.core.signals import Signal
+from holdfast.core.news import Signal
 from tests.stage import Stage
 
 

@@ -13,7 +13,7 @@ from holdfast import InvalidRequest, Registry, RunState
 from holdfast.core.checkpoint import Claimed, ClaimRequest
 from holdfast.core.clock import SECOND
 from holdfast.core.entries import FLOW_LOCATION
-from holdfast.core.hint import Hint
+from holdfast.core.news import Hint
 from holdfast.core.ports import Store
 from holdfast.core.questions import ListFlows
 from holdfast.testing.faults import FaultyStore

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import Context, Fatal, InvalidRequest, Registry, Retry, RunFailed, RunState, Signal, StoreUnavailable
 from holdfast.app import session_of
-from holdfast.core.signals import SIGNALS
+from holdfast.core.news import SIGNALS
 from holdfast.telemetry import hooks
 from holdfast.testing.faults import FaultyStore
 from holdfast.testing.harness import Harness

@@ -16,11 +16,10 @@ from holdfast.app import session_of
 from holdfast.cli.commands import inputs, schedules
 from holdfast.cli.session import actor
 from holdfast.core.clock import SECOND, instant
-from holdfast.core.intent import ACTOR_LIMIT
+from holdfast.core.intent import ACTOR_LIMIT, ATTEMPTS_LIMIT, OPTIONS, EveryRunOptions, StoredRunOptions
 from holdfast.core.model import Run, RunOptions
 from holdfast.core.questions import ListSchedules
 from holdfast.core.schedules import ScheduleOptions
-from holdfast.core.start_options import ATTEMPTS_LIMIT, OPTIONS, EveryRunOptions, StoredRunOptions
 from holdfast.flows.grammar import OPTION_NAMES
 from holdfast.isolated import DictionaryNamespace, IsolatedOptions, advance
 from holdfast.isolated.layout import STATE, ValueReader

@@ -15,8 +15,7 @@ from typing import Any
 from holdfast import Holdfast, InvalidRequest, RunBusy, RunNotFound
 from holdfast.app import session_of
 from holdfast.core.commands import EmitEvents
-from holdfast.core.ids import derived_id
-from holdfast.core.model import Event, Overlap
+from holdfast.core.model import Event, Overlap, derived_id
 from tests.programs.flow_text import FlowExpectation, expectation_of
 from tests.programs.interpreter import LIMIT_SECONDS, Program, mail_of, news_of
 from tests.simulation import crowd, flows

@@ -15,8 +15,7 @@ from typing import Any
 from holdfast import Context, Holdfast, Registry, Retry, WaitTimeout, step_info
 from holdfast.app import session_of
 from holdfast.core.commands import EmitEvents
-from holdfast.core.ids import derived_id
-from holdfast.core.model import Event, Run
+from holdfast.core.model import Event, Run, derived_id
 from holdfast.core.rules import CRASH_LIMIT
 from holdfast.core.states import RunState
 from holdfast.stores.memory.state import State

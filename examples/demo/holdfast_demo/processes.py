@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 import holdfast
-from holdfast.config.file import OWN_NAME
+from holdfast.config.configuration import OWN_NAME
 from holdfast.config.settings import SETTINGS
 from holdfast_demo.application import LEDGER_VARIABLE, PACE_VARIABLE
 from holdfast_demo.step_log import StepLog

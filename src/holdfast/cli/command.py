@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 from holdfast.cli.exits import ExitCode, Refusal, exit_code_of
 from holdfast.cli.option import Settings, global_options
 from holdfast.cli.output import Output, cleaned
-from holdfast.core.suggestion import nearest
+from holdfast.core.errors import nearest
 
 _NAMES = {"help_option_names": ["-h", "--help"]}
 

@@ -30,7 +30,7 @@ class Refusal(Exception):
 
 def exit_code_of(error: Exception) -> ExitCode | None:
     """Return the exit code of an expected error, or None if the error is a bug."""
-    from holdfast.core.error_codes import error_code_of
+    from holdfast.core.errors import error_code_of
 
     if isinstance(error, Refusal):
         return error.code

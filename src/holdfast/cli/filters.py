@@ -11,8 +11,8 @@ from holdfast.cli import completing
 from holdfast.cli.exits import Refusal
 from holdfast.cli.option import combined, parse_moment, parse_since
 from holdfast.cli.payloads import parse_pair
+from holdfast.core.errors import nearest
 from holdfast.core.states import RunState
-from holdfast.core.suggestion import nearest
 from holdfast.engine.lists import Filter
 
 WORDS = "state: type: key: tag.NAME: parent: since: until: deleted:"

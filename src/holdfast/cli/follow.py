@@ -19,13 +19,12 @@ from holdfast.cli.view import GLYPHS, Snapshot, run_lines
 from holdfast.core.codec import decode_any, json_flaw
 from holdfast.core.errors import RunCancelled, RunFailed, RunNotFound, Unreadable
 from holdfast.core.flow_revision import is_flow
-from holdfast.core.hint import Hint
 from holdfast.core.model import Entry, EntryKind, EntryState
+from holdfast.core.news import Hint
 from holdfast.core.ports import Store
 from holdfast.core.questions import Details, ListFlows
 from holdfast.core.states import RunState
-from holdfast.core.unreadable import joined
-from holdfast.core.wire import as_json
+from holdfast.core.wire import as_json, joined
 from holdfast.engine.explain import explanation, plan_progress
 from holdfast.engine.flow_view import FlowView, flow_view
 from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo, entry_infos

@@ -95,7 +95,7 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         is_called = not ctx.resilient_parsing  # False while a shell asks for completions
         if is_called and args and not args[0].startswith("-") and args[0] not in SUMMARIES:
-            from holdfast.core.suggestion import nearest
+            from holdfast.core.errors import nearest
 
             near = nearest(args[0], SUMMARIES, cutoff=0.5)
             advice = f"did you mean `holdfast {near}`?" if near else "`holdfast --help` lists the commands."

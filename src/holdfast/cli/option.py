@@ -18,7 +18,7 @@ from holdfast.config import settings
 from holdfast.config.configuration import Configuration
 from holdfast.config.kind import Choice, Names
 from holdfast.config.settings import Setting
-from holdfast.core.length import parse_length
+from holdfast.core.clock import parse_length
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -120,7 +120,7 @@ def setting_options(*chosen: Setting[Any]) -> Callable[[F], F]:
 
 def start_options(producer: type) -> Callable[[F], F]:
     """Give a command the options that a producer has. Each reaches the command under its name in Python, or is None."""
-    from holdfast.core.start_options import OPTIONS
+    from holdfast.core.intent import OPTIONS
 
     hints = get_type_hints(producer)
     return combined(

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.cli.exits import ExitCode
-from holdfast.config.file import OWN_NAME, PROJECT_NAME
+from holdfast.config.configuration import OWN_NAME, PROJECT_NAME
 from holdfast.worker.shutdown import Shutdown
 
 _MEANINGFUL = frozenset(ExitCode) - {ExitCode.OK}

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Generic, TypeVar
 from urllib.parse import quote
 
-from holdfast.config.address import Address
-from holdfast.config.secret import HIDDEN, scrubbed
-from holdfast.core.length import parse_length, written
+from holdfast.config.secret import HIDDEN, Address, scrubbed
+from holdfast.core.clock import parse_length, written
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
-from holdfast.config.address import Address
 from holdfast.config.kind import Choice, Kind, Length, Listening, Names, Secret, Text, Url, Whole
+from holdfast.config.secret import Address
 
 T = TypeVar("T")
 

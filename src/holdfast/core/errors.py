@@ -32,8 +32,8 @@ Errors are stored as data (`ErrorRecord`). Classes are never rebuilt from stored
 from __future__ import annotations
 
 import traceback as tracebacks
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -404,3 +404,66 @@ def _with_causes(record: ErrorRecord) -> str:
             texts.append(str(cause))
         cause = cause.cause
     return "; caused by ".join(texts)
+
+
+class ErrorCode(NamedTuple):
+    """How programs recognize an error. `code` is a stable word, `exit` the exit code of a command."""
+
+    code: str
+    status: int
+    exit: int
+
+
+ERROR_CODES: dict[type[BaseException], ErrorCode] = {
+    HoldfastError: ErrorCode("failed", 500, 1),
+    InvalidRequest: ErrorCode("invalid_request", 400, 2),
+    NotSerializable: ErrorCode("not_serializable", 400, 2),
+    PayloadTooLarge: ErrorCode("payload_too_large", 413, 2),
+    Unreadable: ErrorCode("unreadable", 500, 2),
+    FlowRefused: ErrorCode("flow_refused", 422, 2),
+    UnknownWorkflow: ErrorCode("unknown_workflow", 404, 2),
+    KeyConflict: ErrorCode("key_conflict", 409, 6),
+    RunNotFound: ErrorCode("run_not_found", 404, 3),
+    ScheduleNotFound: ErrorCode("schedule_not_found", 404, 3),
+    RunFinished: ErrorCode("run_finished", 409, 6),
+    RunBusy: ErrorCode("run_busy", 409, 6),
+    LeaseLost: ErrorCode("lease_lost", 409, 1),
+    StoreUnavailable: ErrorCode("store_unavailable", 503, 5),
+    SchemaOutOfDate: ErrorCode("schema_out_of_date", 503, 5),
+    HistoryDiverged: ErrorCode("history_diverged", 500, 1),
+    WorkflowViolation: ErrorCode("workflow_violation", 500, 1),
+    RunFailed: ErrorCode("run_failed", 200, 10),
+    RunCancelled: ErrorCode("run_cancelled", 200, 11),
+    WorkflowError: ErrorCode("workflow_error", 500, 1),
+}
+"""The table. The outcome of a run is no failure of the request that asks for it, so its status is 200."""
+
+
+def error_code_of(error: BaseException) -> ErrorCode | None:
+    """Return the row of an expected error; None if the error is a bug."""
+    return next((ERROR_CODES[kind] for kind in type(error).__mro__ if kind in ERROR_CODES), None)
+
+
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """Return the known name that is most similar to a misspelt one, if its similarity is at least `cutoff` (0 to 1)."""
+    import difflib  # imported here, because it is slow to load and needed only for mistakes
+
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
+
+
+def refuse_unknown(
+    kind: str, given: Iterable[str], known: Iterable[str], *, of: str = "", advice: str = ""
+) -> NoReturn:
+    """Raise `InvalidRequest` for the given names that are not known.
+
+    `kind` says what they are (`option`, `filter`, `parameter`), `of` names their owner, and `advice` says what to do.
+    """
+    names = list(known)
+    unknown = [name for name in given if name not in names]
+    near = [found for name in unknown if (found := nearest(name, names)) is not None]
+    owner = f" of {of}" if of else ""
+    text = f"unknown {kind} {', '.join(unknown)}{owner}"
+    if near:
+        text += f"; did you mean {', '.join(near)}?"
+    listed = f"the {kind}s{owner} are {', '.join(names)}" if names else f"{of or 'it'} has no {kind}s"
+    raise InvalidRequest(f"{text}{'' if near else ';'} {advice or listed}")

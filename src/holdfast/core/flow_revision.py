@@ -16,17 +16,18 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import received, rules
+from holdfast.core import rules
 from holdfast.core.clock import Micros
 from holdfast.core.commands import Cancellation
-from holdfast.core.consequences import FACTS
 from holdfast.core.entries import (
     ADOPTED_LOCATION,
+    FACTS,
     FLOW_LOCATION,
     TURN_PREFIX,
     end_of,
     is_bookkeeping,
     is_done,
+    received_in,
     unsettled,
 )
 from holdfast.core.errors import ErrorRecord, InvalidRequest
@@ -222,7 +223,7 @@ def arrivals_in(entry: Entry) -> list[Arrival]:
     """Return the messages or events that an entry records as received."""
     if entry.kind not in (EntryKind.MESSAGE, EntryKind.EVENT) or not is_done(entry):
         return []
-    return [one.arrival(entry.kind, 0) for one in received.received_in(entry)]
+    return [one.arrival(entry.kind, 0) for one in received_in(entry)]
 
 
 def removed_end(entry: Entry, now: Micros) -> Arrival:

@@ -1,22 +1,69 @@
-"""The model: the values that stores keep and exchange with workers.
+"""Identifiers: time-ordered UUIDs (version 7), which any process can create.
 
-All are frozen; a change makes a new value. Times are microseconds (see `clock`). Values of users are JSON text, which
-only `codec` reads and writes.
+With time order, rows of neighbouring runs share pages, which makes inserts several times cheaper.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from enum import StrEnum
-from typing import Literal
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum, StrEnum
+from functools import cache
+from textwrap import dedent
+from types import NoneType
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
 from holdfast.core.clock import Micros
 from holdfast.core.errors import ErrorRecord
-from holdfast.core.ids import derived_id
 from holdfast.core.states import RunState
 from holdfast.core.verbs import PAUSING, StopRequest
+
+_RANDOM_BITS = 74
+_PLACE_BITS = 32
+
+
+_time_ns = time.time_ns
+_chance = os.urandom
+
+
+def new_id() -> str:
+    """Return a new id. Ids sort by time to a quarter of a microsecond, so runs started in a loop keep their order."""
+    milliseconds, rest = divmod(_time_ns(), 1_000_000)
+    return _uuid7(milliseconds, (rest * 4096 // 1_000_000) << 62 | int.from_bytes(_chance(8), "big") >> 2)
+
+
+@contextmanager
+def repeatable(time_ns: Callable[[], int], chance: Callable[[int], bytes]) -> Iterator[None]:
+    """Take time and randomness of all new ids from these functions, for a simulation that must be repeatable."""
+    global _time_ns, _chance
+    before = _time_ns, _chance
+    _time_ns, _chance = time_ns, chance
+    try:
+        yield
+    finally:
+        _time_ns, _chance = before
+
+
+def derived_id(origin: str, at: Micros, place: int | None = None) -> str:
+    """Return the same id for the same origin and instant each time, such as a child's id from its parent and location.
+
+    With `place`, it is one of many ids with the same origin. These sort by place.
+    """
+    noise = int.from_bytes(hashlib.blake2b(origin.encode(), digest_size=10).digest(), "big")
+    return _uuid7(at // 1_000, noise if place is None else noise >> _PLACE_BITS << _PLACE_BITS | place)
+
+
+def _uuid7(milliseconds: int, noise: int) -> str:
+    noise &= (1 << _RANDOM_BITS) - 1
+    high, low = noise >> 62, noise & ((1 << 62) - 1)
+    text = f"{(milliseconds << 80) | (7 << 76) | (high << 64) | (2 << 62) | low:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
 
 DEFAULT_PRIORITY = 100
 EVENT_RETENTION: Micros = 7 * 86_400 * 1_000_000
@@ -515,3 +562,67 @@ class AuditFact(Value, frozen=True, kw_only=True):
     event: str
     at: Micros
     data: dict[str, str | int] = {}
+
+
+NAMES = {"group": "family"}
+"""Columns whose names differ from those of their fields, because the field's name is a keyword of SQL."""
+
+FIXED = frozenset(
+    ("id", "type", "payload", "created_at", "priority", "tags", "parent_id", "on_close", "retention", "options")
+)
+"""Fields of a run that never change after its creation."""
+
+NEVER_NULL = frozenset(("names",))
+"""Fields that are kept as JSON even if they have their defaults."""
+
+
+class StoredColumn(NamedTuple):
+    """A field of a value, as a store keeps it. `default` is `NODEFAULT` if the field has none."""
+
+    field: str
+    name: str
+    annotation: Any
+    type: Any
+    """The type of its values, besides None."""
+    default: Any
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is msgspec.NODEFAULT
+
+    @property
+    def is_json(self) -> bool:
+        return get_origin(self.type) in (dict, tuple) or issubclass(self.scalar, msgspec.Struct)
+
+    @property
+    def is_enum(self) -> bool:
+        return issubclass(self.scalar, Enum)
+
+    @property
+    def scalar(self) -> type:
+        """The class of its values. A literal is a text."""
+        origin = get_origin(self.type)
+        return str if origin is Literal else origin or self.type
+
+
+@cache
+def columns_of(kind: type[msgspec.Struct]) -> dict[str, StoredColumn]:
+    """Return the columns of a value, by the names of its fields, in the order of the fields."""
+    return {one.name: _column(one) for one in msgspec.structs.fields(kind)}
+
+
+def _column(field: msgspec.structs.FieldInfo) -> StoredColumn:
+    types = get_args(field.type) if NoneType in get_args(field.type) else (field.type,)
+    (of_values,) = (one for one in types if one is not NoneType)
+    is_empty = field.default_factory is not msgspec.NODEFAULT
+    default = field.default_factory() if is_empty else field.default
+    return StoredColumn(field.name, NAMES.get(field.name, field.name), field.type, of_values, default)
+
+
+def compiled(name: str, text: str, known: dict[str, Any]) -> Any:
+    """Return the function that a text defines. `known` are the names that it may use.
+
+    A function that names each field executes far fewer instructions than a loop over the fields.
+    """
+    exec(compile(dedent(text), f"<{name} of fields>", "exec"), known)  # noqa: S102 - a text of this code base
+    return known[name]

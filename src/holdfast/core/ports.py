@@ -26,8 +26,8 @@ from typing import Any, Protocol, TypeVar
 from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Created, LeaseRequest, Verdict, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.commands import Command, Sent
-from holdfast.core.hint import Hint
 from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, MessageToRun, Schedule, Value, WorkerRecord
+from holdfast.core.news import Hint
 from holdfast.core.questions import Awaited, Details, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
@@ -327,3 +327,13 @@ class Database(Protocol):
     ) -> Awaitable[Sequence[Sent]]: ...
 
     def emit_in(self, connection: object, events: Sequence[Event], *, by: str = "") -> Awaitable[Sequence[int]]: ...
+
+
+def installed_version() -> str:
+    """Return the version of holdfast, for people who read a file or a record later."""
+    from importlib.metadata import PackageNotFoundError, version  # imported here: slow to load, and rarely needed
+
+    try:
+        return version("holdfast")
+    except PackageNotFoundError:
+        return "of a checkout"

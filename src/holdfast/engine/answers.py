@@ -19,8 +19,8 @@ import msgspec
 
 from holdfast.core.checkpoint import Finish
 from holdfast.core.errors import ErrorRecord, StoreUnavailable
-from holdfast.core.hint import Hint
 from holdfast.core.model import Run
+from holdfast.core.news import Hint
 from holdfast.core.outage import Outage
 from holdfast.core.ports import Store
 from holdfast.core.questions import EndsOf, RepliesTo

@@ -15,19 +15,18 @@ from typing import Any, Generic, Protocol, TypedDict, TypeVar, Unpack
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import recovery, revision
+from holdfast.core import revision
 from holdfast.core.audit import REQUEST
 from holdfast.core.clock import Micros, moment
 from holdfast.core.codec import encode_any
 from holdfast.core.commands import Cancel, Control, Delete, DropMessage, Fork, Recover, Rewind
 from holdfast.core.errors import InvalidRequest, KeyConflict, RunBusy, RunNotFound, StoreUnavailable
-from holdfast.core.ids import new_id
 from holdfast.core.intent import check_actor, check_id, check_reason, check_string
-from holdfast.core.model import Entry, Run
+from holdfast.core.model import Entry, Run, new_id
+from holdfast.core.news import Signal
 from holdfast.core.ports import Store
 from holdfast.core.questions import Details, EndsOf
 from holdfast.core.revision import Revision
-from holdfast.core.signals import Signal
 from holdfast.core.states import RunState
 from holdfast.core.verbs import VERBS, Verb
 from holdfast.engine.flow_view import ForkPoint, fork_point
@@ -325,9 +324,9 @@ class Selection(BulkVerbs[Coroutine[Any, Any, SelectionReport]]):
             details = await store.get(request.run_id)
             if details is None or not details.run.state.is_end:
                 return  # only an ended run can have lost its key
-            key = recovery.lost_key(details.run, await store.audit(request.run_id))
+            key = revision.lost_key(details.run, await store.audit(request.run_id))
             if key is not None and (holder := await store.get(key=key)) is not None:
-                raise recovery.key_conflict(details.run, key, holder.run.id)
+                raise revision.key_conflict(details.run, key, holder.run.id)
 
 
 class SyncSelection(BulkVerbs[SelectionReport], Facade):
@@ -359,7 +358,7 @@ def _is_changing(verb: Verb, request: Control[Any], details: Details, now: Micro
         case Cancel():
             return not run.state.is_end and (request.force or run.rollback is None)
         case Recover():
-            return run.state in recovery.RECOVERABLE
+            return run.state in revision.RECOVERABLE
         case Rewind() | Delete():
             revision.check_free(run, is_forced=request.force)
             return True

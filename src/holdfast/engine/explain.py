@@ -8,7 +8,7 @@ from typing import assert_never
 from holdfast.core import audit, limits
 from holdfast.core.clock import FIRST_INSTANT, LAST_INSTANT, SECOND, Micros, moment
 from holdfast.core.entries import UNDO_PREFIX
-from holdfast.core.errors import Unreadable
+from holdfast.core.errors import Unreadable, nearest
 from holdfast.core.flow_definitions import FLOW_RUNTIME
 from holdfast.core.model import AuditFact, Backlog, Run, TypeRule, Wait, WaitKind, WorkerRecord
 from holdfast.core.plan import PlanProgress, progress
@@ -16,7 +16,6 @@ from holdfast.core.ports import Reader
 from holdfast.core.questions import CountReady, CountSlots, Details, ListMessages, ListTypes, SlotUse
 from holdfast.core.rules import MAX_RUN_LOCATION, MAX_SUSPEND_LOCATION
 from holdfast.core.states import RunState
-from holdfast.core.suggestion import nearest
 from holdfast.engine.flow_view import FlowView, flow_view
 from holdfast.engine.info import RunInfo
 

@@ -22,10 +22,9 @@ from holdfast.core.errors import (
     StoreUnavailable,
     Unreadable,
 )
-from holdfast.core.ids import new_id
 from holdfast.core.intent import check_actor, check_string, check_text
 from holdfast.core.location import check_name
-from holdfast.core.model import MessageToRun, Run
+from holdfast.core.model import MessageToRun, Run, new_id
 from holdfast.core.questions import Details, ListMessages, RepliesTo
 from holdfast.core.states import RunState
 from holdfast.engine.answers import End

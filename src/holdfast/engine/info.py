@@ -13,8 +13,7 @@ import msgspec
 from holdfast.core.audit import BY, REQUEST
 from holdfast.core.clock import FIRST_INSTANT, LAST_INSTANT, Micros, instant, micros, moment
 from holdfast.core.codec import decode_any
-from holdfast.core.cron import zone_of
-from holdfast.core.entries import ADOPTED_LOCATION, FLOW_LOCATION
+from holdfast.core.entries import ADOPTED_LOCATION, FLOW_LOCATION, received_in
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import (
     Arrival,
@@ -35,10 +34,9 @@ from holdfast.core.model import (
     WorkerRecord,
 )
 from holdfast.core.questions import Details
-from holdfast.core.received import received_in
-from holdfast.core.schedules import UPCOMING, next_slots
+from holdfast.core.schedules import UPCOMING, next_slots, zone_of
 from holdfast.core.states import RunState
-from holdfast.core.unreadable import joined, reason_of
+from holdfast.core.wire import joined, reason_of
 
 R = TypeVar("R", bound=msgspec.Struct)
 

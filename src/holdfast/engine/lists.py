@@ -9,14 +9,13 @@ from typing import Any, Generic, TypedDict, TypeVar
 from msgspec.structs import replace
 
 from holdfast.core.clock import Micros, instant, micros
-from holdfast.core.errors import InvalidRequest, RunNotFound
+from holdfast.core.errors import InvalidRequest, RunNotFound, refuse_unknown
 from holdfast.core.flow_definitions import FlowDefinition
 from holdfast.core.intent import check_string, check_tags
 from holdfast.core.model import DeadLetter, Schedule
 from holdfast.core.ports import Reader, Store
 from holdfast.core.questions import PAGE_LIMIT, Details, ListDeadLetters, ListFlows, ListSchedules, Query
 from holdfast.core.states import RunState
-from holdfast.core.suggestion import refuse_unknown
 from holdfast.engine.info import RunInfo
 from holdfast.engine.session import Session, refuse_workflow_code
 

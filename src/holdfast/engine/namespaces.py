@@ -27,11 +27,12 @@ from holdfast.core.commands import (
     SetTopics,
     TriggerSchedule,
 )
-from holdfast.core.errors import InvalidRequest, ScheduleNotFound, StoreUnavailable
+from holdfast.core.errors import InvalidRequest, ScheduleNotFound, StoreUnavailable, nearest
 from holdfast.core.flow_definitions import FlowDefinition
-from holdfast.core.ids import new_id
 from holdfast.core.intent import check_actor, check_topic, check_type, is_count
-from holdfast.core.model import Event, Topic, TopicMode, TypeRule
+from holdfast.core.limits import checked_change
+from holdfast.core.model import Event, Topic, TopicMode, TypeRule, new_id
+from holdfast.core.news import Signal
 from holdfast.core.questions import (
     PAGE_LIMIT,
     CountLeases,
@@ -44,11 +45,8 @@ from holdfast.core.questions import (
     ListTypes,
 )
 from holdfast.core.schedules import UPCOMING, ScheduleOptions, check_schedule_name, checked_schedule
-from holdfast.core.signals import Signal
 from holdfast.core.states import RunState
-from holdfast.core.suggestion import nearest
 from holdfast.core.topics import checked_topic
-from holdfast.core.types import checked_change
 from holdfast.engine.explain import is_alive
 from holdfast.engine.flow_view import flow_registrations
 from holdfast.engine.handle import RunHandle

@@ -16,8 +16,8 @@ from holdfast.core.checkpoint import LeaseRequest
 from holdfast.core.clock import Micros
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.model import Lease
+from holdfast.core.news import Signals
 from holdfast.core.ports import Database, Store, Transfer
-from holdfast.core.signals import Signals
 from holdfast.engine.answers import Replies, Results
 from holdfast.runner.asyncio_private import get_running_loop_or_none
 from holdfast.runner.loop import RunLoop

@@ -13,12 +13,9 @@ from holdfast.core.checkpoint import Created, LeaseRequest
 from holdfast.core.clock import moment
 from holdfast.core.codec import Codec
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
-from holdfast.core.ids import new_id
-from holdfast.core.intent import check_key, described
-from holdfast.core.model import DEFAULT_OPTIONS, Intent
-from holdfast.core.signals import Signal
-from holdfast.core.start_options import StartOptions, check_names, intent_fields
-from holdfast.core.startable import Call
+from holdfast.core.intent import Call, StartOptions, check_key, check_names, described, intent_fields
+from holdfast.core.model import DEFAULT_OPTIONS, Intent, new_id
+from holdfast.core.news import Signal
 from holdfast.core.states import RunState
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.session import LocalWorker, SessionPart, database_of

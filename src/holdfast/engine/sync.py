@@ -12,8 +12,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, Self, TypeVar, TypeVarTuple, Unpack, overload
 
-from holdfast.core.start_options import StartOptions
-from holdfast.core.startable import Call, Startable
+from holdfast.core.intent import Call, Startable, StartOptions
 from holdfast.engine.check import RunCheck
 from holdfast.engine.controls import SyncSelection
 from holdfast.engine.handle import SyncRunHandle

@@ -14,16 +14,15 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, I
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import export_format, kinship
+from holdfast.core import kinship
+from holdfast.core import transfer as export_format
 from holdfast.core.codec import json_flaw
 from holdfast.core.commands import ChangeTypes, Pause, Resume, SetTopics
 from holdfast.core.errors import InvalidRequest, RunNotFound, Unreadable
 from holdfast.core.flow_definitions import FlowDefinition
-from holdfast.core.ids import new_id
 from holdfast.core.intent import check_actor, check_reason
-from holdfast.core.model import DeadLetter, Run, Schedule, Value, WaitKind
-from holdfast.core.package import installed_version
-from holdfast.core.ports import Store
+from holdfast.core.model import DeadLetter, Run, Schedule, Value, WaitKind, new_id
+from holdfast.core.ports import Store, installed_version
 from holdfast.core.questions import Details, ListDeadLetters, ListFlows, ListSchedules, ListTopics, ListTypes, Query
 from holdfast.core.rules import is_due
 from holdfast.core.states import ENDS, LIVE, RunState
@@ -40,7 +39,7 @@ from holdfast.core.transfer import (
     ruling,
     values_of,
 )
-from holdfast.core.unreadable import joined
+from holdfast.core.wire import joined
 from holdfast.engine.info import RunInfo
 from holdfast.engine.lists import (
     Filter,

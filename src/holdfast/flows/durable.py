@@ -7,11 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.core.clock import Micros, instant, micros
-from holdfast.core.errors import InvalidRequest
-from holdfast.core.intent import check_id, check_topic, check_type, is_count
+from holdfast.core.errors import InvalidRequest, refuse_unknown
+from holdfast.core.intent import check_id, check_topic, check_type, intent_fields, is_count, refuse_parent
 from holdfast.core.location import check_name
-from holdfast.core.start_options import intent_fields, refuse_parent
-from holdfast.core.suggestion import refuse_unknown
 from holdfast.flows.builtins import text_of
 from holdfast.flows.faults import exceeded, fault
 from holdfast.flows.grammar import DURABLE, OPTION_NAMES

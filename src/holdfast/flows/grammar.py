@@ -9,7 +9,7 @@ import ast
 
 import msgspec
 
-from holdfast.core.start_options import ChildOptions
+from holdfast.core.intent import ChildOptions
 from holdfast.flows.instructions import LAZY_ITERABLES
 
 

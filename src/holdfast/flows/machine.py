@@ -12,8 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from holdfast.core.clock import SECOND, Micros, moment
-from holdfast.core.errors import ErrorRecord, InvalidRequest
-from holdfast.core.suggestion import refuse_unknown
+from holdfast.core.errors import ErrorRecord, InvalidRequest, refuse_unknown
 from holdfast.flows.durable import Continuation, DurableCalls
 from holdfast.flows.faults import ErrorValue, FlowFault, exceeded
 from holdfast.flows.handles import Handles

@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from holdfast.core.errors import InvalidRequest, Unreadable
-from holdfast.core.suggestion import refuse_unknown
+from holdfast.core.errors import InvalidRequest, Unreadable, refuse_unknown
 from holdfast.flows import instructions as ops
 from holdfast.flows.faults import FlowFault
 from holdfast.flows.limits import FlowLimits

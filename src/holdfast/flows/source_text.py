@@ -7,8 +7,7 @@ import hashlib
 import warnings
 from collections.abc import Iterable
 
-from holdfast.core.errors import FlowRefused, Mistake
-from holdfast.core.suggestion import nearest
+from holdfast.core.errors import FlowRefused, Mistake, nearest
 from holdfast.flows.limits import MISTAKE_LIMIT, NESTING_LIMIT, NODE_LIMIT, SOURCE_LIMIT_CHARACTERS
 from holdfast.flows.scopes import child_nodes
 

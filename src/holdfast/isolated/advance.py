@@ -16,9 +16,8 @@ from holdfast.core import rules
 from holdfast.core.checkpoint import LeaseRequest
 from holdfast.core.clock import SECOND, Clock, Micros, SystemClock, moment
 from holdfast.core.errors import ErrorRecord, InvalidRequest, UnknownWorkflow
-from holdfast.core.intent import check_id, described
+from holdfast.core.intent import EveryRunOptions, check_id, check_names, described, intent_fields
 from holdfast.core.model import Intent, Run
-from holdfast.core.start_options import EveryRunOptions, check_names, intent_fields
 from holdfast.core.states import RunState
 from holdfast.isolated.driver import CheckedDriver, NamespaceDriver
 from holdfast.isolated.host import NAME, NamespaceHost

@@ -11,7 +11,7 @@ from holdfast.config import settings
 from holdfast.core.checkpoint import Finish
 from holdfast.core.clock import Clock, Micros
 from holdfast.core.model import Lease
-from holdfast.core.signals import Signals
+from holdfast.core.news import Signals
 from holdfast.isolated.driver import CheckedDriver
 from holdfast.isolated.namespace import Namespace
 from holdfast.runner.definition import Definition

@@ -28,9 +28,8 @@ import msgspec
 from msgspec.structs import asdict
 
 from holdfast.core.clock import Micros
-from holdfast.core.columns import columns_of
 from holdfast.core.errors import ErrorRecord
-from holdfast.core.model import Arrival, Entry, Event, Intent, Run, Wait
+from holdfast.core.model import Arrival, Entry, Event, Intent, Run, Wait, columns_of
 
 # Keys as tuples: the encoding whose byte order is tuple order. It is the tuple encoding of FoundationDB for texts,
 # whole numbers from 0 on, and tuples of these in a tuple.

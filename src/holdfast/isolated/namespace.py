@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from holdfast.core import rules
 from holdfast.core.checkpoint import Checkpoint, LeaseRequest, Verdict
 from holdfast.core.clock import Micros
-from holdfast.core.hint import News
 from holdfast.core.model import EVENT_RETENTION, RECEIPT_RETENTION, Arrival, AuditFact, Entry, Intent, Lease, Run
+from holdfast.core.news import News
 from holdfast.core.states import RunState
 from holdfast.isolated import layout
 from holdfast.isolated.driver import CheckedDriver

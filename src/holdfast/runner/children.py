@@ -9,10 +9,9 @@ from msgspec.structs import replace
 
 from holdfast.core.codec import Codec
 from holdfast.core.errors import InvalidRequest, JoinFailed, WorkflowError
-from holdfast.core.intent import is_count
+from holdfast.core.intent import intent_fields, is_count
 from holdfast.core.location import name_from
 from holdfast.core.model import DEFAULT_OPTIONS, Entry, EntryKind, Intent
-from holdfast.core.start_options import intent_fields
 from holdfast.runner.operation import ChildEnd, ChildGroup
 
 if TYPE_CHECKING:

@@ -13,12 +13,10 @@ import msgspec
 
 from holdfast.core.clock import NEVER_SECONDS, SECOND, Micros
 from holdfast.core.codec import Codec
-from holdfast.core.entries import UNDO_PREFIX
+from holdfast.core.entries import ROUNDS_LOCATION, UNDO_PREFIX, received_in, rounds_in
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.location import iteration_of
 from holdfast.core.model import Entry, EntryKind, EntryState, Intent, Run
-from holdfast.core.received import received_in
-from holdfast.core.rounds import ROUNDS_LOCATION, rounds_in
 from holdfast.runner.context import Context, version_in
 from holdfast.runner.history import History
 from holdfast.runner.loop import LoopTimer, RunLoop

@@ -17,13 +17,10 @@ from uuid import UUID
 from holdfast.core.clock import Micros, instant, micros, moment
 from holdfast.core.codec import Codec, encode_any
 from holdfast.core.errors import InvalidRequest
-from holdfast.core.ids import derived_id
-from holdfast.core.intent import check_topic, described, is_count, unbound
+from holdfast.core.intent import Call, ChildOptions, Startable, check_names, check_topic, described, is_count, unbound
 from holdfast.core.location import TIMER_NAME, check_name, name_from
-from holdfast.core.model import Entry, EntryKind, Event, Intent, MessageToRun, Run
+from holdfast.core.model import Entry, EntryKind, Event, Intent, MessageToRun, Run, derived_id
 from holdfast.core.retry import Retry
-from holdfast.core.start_options import ChildOptions, check_names
-from holdfast.core.startable import Call, Startable
 from holdfast.runner.branches import Branches, check_some
 from holdfast.runner.children import (
     Child,

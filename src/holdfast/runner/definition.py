@@ -26,14 +26,12 @@ from holdfast.core.checkpoint import Block, Finish
 from holdfast.core.clock import Micros
 from holdfast.core.codec import Codec, name_of
 from holdfast.core.errors import ErrorRecord, HoldfastError, InvalidRequest, StepFailed
-from holdfast.core.intent import check_type, is_count
+from holdfast.core.intent import Call, Signature, check_type, hints_of, is_count, result_codec
+from holdfast.core.limits import first_line
 from holdfast.core.location import check_name
 from holdfast.core.model import Entry
 from holdfast.core.rules import CRASH_LIMIT
-from holdfast.core.signature import Signature, hints_of, result_codec
-from holdfast.core.startable import Call
 from holdfast.core.states import RunState
-from holdfast.core.types import first_line
 from holdfast.runner import divergence
 from holdfast.runner.code_requests import CodeRequests
 from holdfast.runner.context import Context, requests_of

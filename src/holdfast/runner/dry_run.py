@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Block, ContinueAsNew, Finish, StartRollback
 from holdfast.core.clock import Micros
-from holdfast.core.consequences import FACTS
+from holdfast.core.entries import FACTS
 from holdfast.core.errors import ErrorRecord, HistoryDiverged, InvalidRequest
 from holdfast.core.model import Entry, EntryKind, Lease, Run
 from holdfast.core.states import RunState

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from holdfast.core.clock import Micros
 from holdfast.core.codec import Codec
+from holdfast.core.entries import Received, received_in
 from holdfast.core.errors import ChildFailed, ErrorRecord, WaitTimeout
-from holdfast.core.ids import derived_id
 from holdfast.core.location import name_from
 from holdfast.core.model import (
     Entry,
@@ -27,8 +27,8 @@ from holdfast.core.model import (
     MessageToRun,
     Run,
     WaitKind,
+    derived_id,
 )
-from holdfast.core.received import Received, received_in
 from holdfast.flows.limits import FlowLimits
 from holdfast.flows.operations import ChildPlace
 from holdfast.flows.requests import (

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_origin
 from holdfast.core.codec import Codec
 from holdfast.core.entries import PRUNED
 from holdfast.core.errors import InvalidRequest
-from holdfast.core.intent import is_count
+from holdfast.core.intent import hints_of, is_count
 from holdfast.core.location import Scope, iteration_of
-from holdfast.core.signature import hints_of
 from holdfast.runner.operation import Mark
 
 if TYPE_CHECKING:

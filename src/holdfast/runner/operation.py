@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from holdfast.core.clock import Micros, in_seconds
 from holdfast.core.codec import Codec
+from holdfast.core.entries import Received, received_in, record_of
 from holdfast.core.errors import (
     ChildFailed,
     ErrorRecord,
@@ -29,13 +30,12 @@ from holdfast.core.errors import (
     StepFailed,
     StepTimeout,
     WaitTimeout,
+    refuse_unknown,
 )
 from holdfast.core.intent import check_length
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Wait, WaitKind
-from holdfast.core.received import Received, received_in, record_of
 from holdfast.core.retry import Retry, worker_lost
 from holdfast.core.states import RunState
-from holdfast.core.suggestion import refuse_unknown
 from holdfast.runner.step_info import StepInfo, TaskContext, current_step
 
 MISSING: Any = object()

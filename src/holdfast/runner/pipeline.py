@@ -25,12 +25,11 @@ from typing import (
 
 from holdfast.core.codec import name_of
 from holdfast.core.errors import InvalidRequest
+from holdfast.core.intent import Call, Signature, hints_of, result_codec
+from holdfast.core.limits import first_line
 from holdfast.core.location import check_name
 from holdfast.core.model import Entry
 from holdfast.core.rules import CRASH_LIMIT
-from holdfast.core.signature import Signature, hints_of, result_codec
-from holdfast.core.startable import Call
-from holdfast.core.types import first_line
 from holdfast.runner.code_requests import CodeRequests
 from holdfast.runner.context import Context, StepKeywords, requests_of
 from holdfast.runner.definition import Definition, Step, accepts_context

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 
 from holdfast.core.clock import Micros, micros, moment
 from holdfast.core.codec import ANY, Codec, encode_any
+from holdfast.core.entries import Received
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.intent import check_topic
 from holdfast.core.location import check_name, name_from
 from holdfast.core.model import EntryKind, Reply, WaitKind
-from holdfast.core.received import Received
 from holdfast.runner.children import Done
 from holdfast.runner.operation import Batch, Reception
 

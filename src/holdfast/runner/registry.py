@@ -11,12 +11,11 @@ from collections.abc import Callable, Coroutine, Iterator
 from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
-from holdfast.core.errors import InvalidRequest, UnknownWorkflow
+from holdfast.core.errors import InvalidRequest, UnknownWorkflow, nearest
 from holdfast.core.model import Schedule
 from holdfast.core.retry import TASK_RETRY, Retry
 from holdfast.core.rules import CRASH_LIMIT
 from holdfast.core.schedules import ScheduleOptions, checked_schedule
-from holdfast.core.suggestion import nearest
 from holdfast.runner.context import Context
 from holdfast.runner.definition import AsyncTask, Definition, Step, SyncWorkflow, Task, Workflow
 from holdfast.runner.operation import DEFAULT_STEP_OPTIONS, StepOptions, step_options

@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.core.codec import encode_any, name_of
 from holdfast.core.errors import InvalidRequest, LeaseLost
-from holdfast.core.signature import hints_of
+from holdfast.core.intent import hints_of
 
 
 class StepInfo:

@@ -13,9 +13,8 @@ from random import Random
 from typing import Any, Generic, Never, TypeVar, TypeVarTuple, Unpack, overload
 from uuid import UUID
 
+from holdfast.core.intent import Call, ChildOptions, Startable
 from holdfast.core.retry import Retry
-from holdfast.core.start_options import ChildOptions
-from holdfast.core.startable import Call, Startable
 from holdfast.runner.children import Child
 from holdfast.runner.context import Context, RunLogger, RunView, StepKeywords
 from holdfast.runner.looping import Break, Continue

@@ -16,8 +16,7 @@ from typing import Generic, TypeVar
 
 from holdfast.core.clock import Micros
 from holdfast.core.errors import SchemaOutOfDate
-from holdfast.core.package import installed_version
-from holdfast.core.ports import AppliedStep, Finding, SchemaStatus, SchemaStep
+from holdfast.core.ports import AppliedStep, Finding, SchemaStatus, SchemaStep, installed_version
 from holdfast.stores.sql_text import filled_in
 
 B = TypeVar("B")

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple, cast
 
-from holdfast.config.address import DEFAULT_HOST, Address
+from holdfast.config.secret import DEFAULT_HOST, Address
 from holdfast.core.errors import InvalidRequest
 
 _HEAD_LIMIT = 8 * 1024

@@ -17,7 +17,7 @@ from contextvars import Context
 from typing import Any
 
 from holdfast.core.errors import InvalidRequest
-from holdfast.core.signals import Signal, Signals
+from holdfast.core.news import Signal, Signals
 
 PENDING_LIMIT = 1_000
 """Maximum number of signals that wait for one hook. Further signals are dropped."""

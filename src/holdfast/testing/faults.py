@@ -21,8 +21,8 @@ from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Created,
 from holdfast.core.clock import Micros
 from holdfast.core.commands import Command, Sent
 from holdfast.core.errors import StoreUnavailable
-from holdfast.core.hint import Hint
 from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, MessageToRun, WorkerRecord
+from holdfast.core.news import Hint
 from holdfast.core.ports import (
     Database,
     Finding,

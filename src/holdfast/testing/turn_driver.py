@@ -24,10 +24,9 @@ from holdfast.core.clock import Micros, instant, micros, moment
 from holdfast.core.codec import encode_any
 from holdfast.core.entries import is_bookkeeping
 from holdfast.core.errors import ErrorRecord, HistoryDiverged, InvalidRequest
-from holdfast.core.ids import derived_id
 from holdfast.core.intent import check_topic, described
 from holdfast.core.location import check_name
-from holdfast.core.model import Arrival, Entry, Intent, Lease, MessageToRun, Run
+from holdfast.core.model import Arrival, Entry, Intent, Lease, MessageToRun, Run, derived_id
 from holdfast.core.states import RunState
 from holdfast.runner.definition import Definition
 from holdfast.runner.operation import Mark, Operation, Raised, Returned, StepCall

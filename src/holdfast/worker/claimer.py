@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from holdfast.core.checkpoint import Claimed, ClaimRequest, LeaseRequest
 from holdfast.core.claim_order import Shares, after_claims
 from holdfast.core.clock import SECOND, Clock, Micros
-from holdfast.core.ids import new_id
+from holdfast.core.model import new_id
 from holdfast.core.outage import Outage
 from holdfast.core.ports import Store
 from holdfast.worker.background import BackgroundJob

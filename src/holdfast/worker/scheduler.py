@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from holdfast.core.clock import SECOND, Clock, Micros, moment
 from holdfast.core.commands import Fired, FireSchedules, PutSchedules
 from holdfast.core.errors import InvalidRequest
-from holdfast.core.hint import Hint
 from holdfast.core.model import Firing, Schedule
+from holdfast.core.news import Hint
 from holdfast.core.outage import Outage
 from holdfast.core.ports import Store
 from holdfast.core.questions import PAGE_LIMIT, ListDueSchedules

@@ -27,8 +27,8 @@ from holdfast.core.checkpoint import (
 from holdfast.core.clock import SECOND, Clock, Micros, moment
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import Entry, EntryKind, EntryState, Run
+from holdfast.core.news import Signal, Signals
 from holdfast.core.rules import is_cancellation
-from holdfast.core.signals import Signal, Signals
 from holdfast.core.states import RunState
 
 if TYPE_CHECKING:

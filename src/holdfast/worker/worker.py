@@ -22,14 +22,12 @@ from holdfast.core.checkpoint import Claimed, Finish, LeaseRequest, Verdicts
 from holdfast.core.clock import SECOND, FollowingClock, Micros, micros
 from holdfast.core.commands import OfferTypes, RetireWorker
 from holdfast.core.errors import InvalidRequest, SchemaOutOfDate, StoreUnavailable
-from holdfast.core.hint import Hint
-from holdfast.core.ids import new_id
 from holdfast.core.intent import check_length, check_text, is_count
-from holdfast.core.model import Holding, Lease, WorkerRecord
+from holdfast.core.model import Holding, Lease, WorkerRecord, new_id
+from holdfast.core.news import Hint, Signals
 from holdfast.core.ports import Store
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.rules import SUSPECT_CRASHES
-from holdfast.core.signals import Signals
 from holdfast.runner.operation import StepCall
 from holdfast.runner.registry import Registry
 from holdfast.worker.claimer import POLL, PYTHON, Claimer

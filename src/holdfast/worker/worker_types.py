@@ -16,9 +16,9 @@ from holdfast.core.clock import SECOND, Clock, Micros
 from holdfast.core.commands import OfferTypes
 from holdfast.core.errors import InvalidRequest, Unreadable
 from holdfast.core.flow_definitions import FLOW_RUNTIME, FlowDefinition, definition_at
-from holdfast.core.hint import Hint
 from holdfast.core.intent import matches_type
 from holdfast.core.model import Run, TypeOffer
+from holdfast.core.news import Hint
 from holdfast.core.outage import Outage
 from holdfast.core.ports import Store
 from holdfast.core.questions import PAGE_LIMIT, ListFlows

@@ -14,9 +14,8 @@ from typing import Any
 
 from holdfast.core.checkpoint import Checkpoint, Next, Release, Suspend
 from holdfast.core.commands import Cancel, ChangeTypes, Pause, Resume, RunControl, SendMessages
-from holdfast.core.ids import new_id
 from holdfast.core.limits import parked_at, type_slot
-from holdfast.core.model import Intent, Lease, MessageToRun, TypeChange
+from holdfast.core.model import Intent, Lease, MessageToRun, TypeChange, new_id
 from holdfast.core.ports import Store
 from holdfast.core.questions import CountSlots, ListTypes, Query
 from holdfast.core.states import RunState

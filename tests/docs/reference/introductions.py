@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from holdfast.core.signals import SIGNALS
+from holdfast.core.news import SIGNALS
 
 _TASKS = (
     ("define workflows, steps and tasks", "hf.workflow", "hf.step", "hf.task"),

@@ -15,11 +15,10 @@ import pytest
 from holdfast import Holdfast, InvalidRequest
 from holdfast.app import session_of
 from holdfast.config import settings
-from holdfast.config.address import Address
 from holdfast.config.configuration import Configuration
-from holdfast.config.secret import scrubbed
+from holdfast.config.secret import Address, scrubbed
 from holdfast.config.settings import SETTINGS, Setting
-from holdfast.core.length import parse_length, written
+from holdfast.core.clock import parse_length, written
 from tests.rows import each_row
 
 # For some settings: the values of the flag, the variable, the file and the default.

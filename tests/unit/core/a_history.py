@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from holdfast.core import revision, rules
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import Entry, EntryKind, EntryState, Run
-from holdfast.core.recovery import Recovery
-from holdfast.core.revision import Revision
+from holdfast.core.revision import Recovery, Revision
 from holdfast.core.states import RunState
 
 NOW = 1_000

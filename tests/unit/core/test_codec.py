@@ -30,7 +30,7 @@ from holdfast.core.codec import (
     same_json,
 )
 from holdfast.core.errors import InvalidRequest, NotSerializable, PayloadTooLarge
-from holdfast.core.signature import Signature, result_codec
+from holdfast.core.intent import Signature, result_codec
 from tests.rows import each_row
 
 if TYPE_CHECKING:

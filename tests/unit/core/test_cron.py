@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given, settings
 
 from holdfast import InvalidRequest
-from holdfast.core import cron
+from holdfast.core import schedules
 from holdfast.core.clock import instant, moment
-from holdfast.core.cron import check_cron, check_zone, next_fire
+from holdfast.core.schedules import check_cron, check_zone, next_fire
 from tests.plugin.tiers import amount
 from tests.rows import each_row
 
@@ -297,8 +297,8 @@ def test_an_unknown_zone_is_refused_with_similar_names(zone: str, says: str) -> 
 
 
 def test_a_machine_without_time_zones_gets_an_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cron, "available_timezones", set)
-    monkeypatch.setattr(cron, "ZoneInfo", zoneinfo.ZoneInfo.no_cache)
+    monkeypatch.setattr(schedules, "available_timezones", set)
+    monkeypatch.setattr(schedules, "ZoneInfo", zoneinfo.ZoneInfo.no_cache)
     zoneinfo.reset_tzpath([])
     try:
         with pytest.raises(InvalidRequest, match="pip install tzdata"):

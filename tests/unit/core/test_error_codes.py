@@ -9,8 +9,7 @@ import pytest
 
 from holdfast.cli.exits import ExitCode, exit_code_of
 from holdfast.core import errors
-from holdfast.core.error_codes import ERROR_CODES, error_code_of
-from holdfast.core.errors import HoldfastError, RunNotFound, StepTimeout, WorkflowError
+from holdfast.core.errors import ERROR_CODES, HoldfastError, RunNotFound, StepTimeout, WorkflowError, error_code_of
 
 PUBLIC = [
     kind

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from holdfast.core.ids import derived_id, new_id
+from holdfast.core.model import derived_id, new_id
 
 
 def test_a_new_id_is_a_uuid_of_version_7() -> None:

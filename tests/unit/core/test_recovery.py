@@ -9,12 +9,10 @@ from msgspec.structs import replace
 
 from holdfast.core import rules
 from holdfast.core.audit import KEY_REUSED, REQUEST
-from holdfast.core.entries import PRUNED
+from holdfast.core.entries import PRUNED, record_of
 from holdfast.core.errors import ErrorRecord, InvalidRequest, RunBusy
 from holdfast.core.model import Arrival, AuditFact, EntryKind, EntryState, Run, WaitKind
-from holdfast.core.received import record_of
-from holdfast.core.recovery import Recovery, is_willed, lost_key
-from holdfast.core.revision import Revision
+from holdfast.core.revision import Recovery, Revision, is_willed, lost_key
 from holdfast.core.states import ENDS, RunState
 from tests.unit.core.a_history import (
     CANCELLED,

@@ -10,13 +10,10 @@ from msgspec.structs import replace
 
 from holdfast.core import revision, rules
 from holdfast.core.commands import Fork
-from holdfast.core.entries import EVENTS_LOCATION, PRUNED
+from holdfast.core.entries import EVENTS_LOCATION, PRUNED, ROUNDS_LOCATION, record_of, rounds_after, rounds_in
 from holdfast.core.errors import InvalidRequest, RunBusy
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Run, WaitKind
-from holdfast.core.received import record_of
-from holdfast.core.recovery import Recovery
-from holdfast.core.revision import Revision
-from holdfast.core.rounds import ROUNDS_LOCATION, rounds_after, rounds_in
+from holdfast.core.revision import Recovery, Revision
 from holdfast.core.states import RunState
 from tests.unit.core.a_history import (
     CANCELLED,

@@ -10,9 +10,8 @@ import pytest
 
 from holdfast import Holdfast, InvalidRequest, Registry
 from holdfast.core.intent import check_id, check_key, check_tags, check_text, check_topic, check_type
-from holdfast.core.location import check_name
+from holdfast.core.location import POSTGRES_REFUSED_RANGE, REFUSED_CHARACTERS, check_name, refused_character
 from holdfast.core.schedules import check_schedule_name
-from holdfast.core.text import POSTGRES_REFUSED_RANGE, REFUSED_CHARACTERS, refused_character
 
 REFUSED = [code for first, last, _ in REFUSED_CHARACTERS for code in (first, last)]
 ALLOWED = [

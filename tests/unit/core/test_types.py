@@ -10,8 +10,8 @@ from msgspec import UNSET
 
 from holdfast.core.clock import SECOND
 from holdfast.core.errors import InvalidRequest
+from holdfast.core.limits import checked_change, first_line
 from holdfast.core.model import Rate, TypeChange
-from holdfast.core.types import checked_change, first_line
 from tests.rows import each_row
 
 

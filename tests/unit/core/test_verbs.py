@@ -11,7 +11,7 @@ import pytest
 from holdfast.cli.main import SUMMARIES, cli
 from holdfast.core import rules
 from holdfast.core.commands import AnyCommand, Control, DropMessage, Fork
-from holdfast.core.signals import SIGNALS
+from holdfast.core.news import SIGNALS
 from holdfast.core.states import ENDS, RunState
 from holdfast.core.verbs import VERBS, Verb
 from holdfast.engine.controls import BulkVerbs, Selection, SyncSelection

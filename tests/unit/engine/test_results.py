@@ -12,8 +12,8 @@ import pytest_asyncio
 from holdfast.core.checkpoint import Finish
 from holdfast.core.commands import Cancellation
 from holdfast.core.errors import ErrorRecord, StoreUnavailable
-from holdfast.core.hint import Hint
 from holdfast.core.model import Intent
+from holdfast.core.news import Hint
 from holdfast.core.questions import Awaited, EndsOf
 from holdfast.core.states import RunState
 from holdfast.engine.answers import Results

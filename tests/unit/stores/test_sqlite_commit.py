@@ -16,8 +16,8 @@ from holdfast.core.checkpoint import Hold
 from holdfast.core.clock import SECOND
 from holdfast.core.commands import Cancel, EmitEvents, SendMessages
 from holdfast.core.errors import InvalidRequest, KeyConflict, RunNotFound, StoreUnavailable
-from holdfast.core.hint import Hint
 from holdfast.core.model import Event, MessageToRun
+from holdfast.core.news import Hint
 from holdfast.stores.sqlite import SqliteStore, writer
 from holdfast.stores.sqlite.transaction import Transaction
 from holdfast.stores.sqlite.writer import Job, Writer

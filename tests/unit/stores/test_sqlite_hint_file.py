@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.hint import Hint, News
-from holdfast.core.ids import new_id
+from holdfast.core.model import new_id
+from holdfast.core.news import Hint, News
 from holdfast.stores.sqlite.files import Files
 from holdfast.stores.sqlite.hints import NOTE_BYTES, NOTES, HintFile, OwnNotes, mark
 

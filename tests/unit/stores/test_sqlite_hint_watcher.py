@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from holdfast.core.hint import Hint
+from holdfast.core.news import Hint
 from holdfast.stores.sqlite import SqliteStore, hints
 from holdfast.testing.contract.arrange import TYPE, an_intent, claim, start
 from holdfast.testing.patience import guarded, until

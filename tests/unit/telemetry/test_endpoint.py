@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import InvalidRequest
-from holdfast.config.address import Address
+from holdfast.config.secret import Address
 from holdfast.telemetry import endpoint
 from holdfast.telemetry.endpoint import Endpoint
 from holdfast.testing.patience import GUARD_SECONDS

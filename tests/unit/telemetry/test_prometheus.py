@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.telemetry import prometheus
-from holdfast.telemetry.definitions import (
+from holdfast.telemetry.prometheus import (
     FLUSH_RUNS,
     HOOK_ERRORS,
     METRICS,
@@ -13,8 +13,8 @@ from holdfast.telemetry.definitions import (
     QUEUE_DEPTH,
     RUNS_STARTED,
     STEP_DURATION,
+    PrometheusText,
 )
-from holdfast.telemetry.prometheus import PrometheusText
 
 
 def lines(text: str, name: str) -> list[str]:

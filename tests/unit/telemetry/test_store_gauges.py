@@ -10,9 +10,9 @@ import pytest
 from holdfast import StoreUnavailable
 from holdfast.core.questions import CountRuns, Stat
 from holdfast.stores.memory import MemoryStore
-from holdfast.telemetry import store_gauges as module
-from holdfast.telemetry.definitions import STORE_UP
-from holdfast.telemetry.store_gauges import StoreGauges
+from holdfast.telemetry import metrics
+from holdfast.telemetry.metrics import StoreGauges
+from holdfast.telemetry.prometheus import STORE_UP
 
 A = TypeVar("A")
 
@@ -77,7 +77,7 @@ async def test_a_store_that_cannot_count_its_runs_is_up_all_the_same() -> None:
 async def test_a_caller_that_stops_waiting_does_not_make_the_store_count_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(metrics, "PATIENCE_SECONDS", 0.0)
     store = SlowStore()
     store.gate = asyncio.Event()
     census = StoreGauges(lambda: opened(store), now=lambda: store.seconds)

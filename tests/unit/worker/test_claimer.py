@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.core.checkpoint import Claimed, ClaimRequest
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.errors import StoreUnavailable
-from holdfast.core.ids import new_id
+from holdfast.core.model import new_id
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.contract.arrange import TYPE, an_id, an_intent
 from holdfast.testing.contract.clock import SettableClock

@@ -10,12 +10,12 @@ from typing import TypeVar
 import pytest
 import pytest_asyncio
 
-from holdfast.core import cron
+from holdfast.core import schedules
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.commands import PutSchedules
 from holdfast.core.errors import InvalidRequest
-from holdfast.core.hint import Hint
 from holdfast.core.model import Schedule
+from holdfast.core.news import Hint
 from holdfast.core.questions import Listing, Query
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import VirtualClock
@@ -135,7 +135,7 @@ async def test_a_schedule_whose_zone_is_unknown_here_is_left_to_others_and_does_
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    right = cron.zone_of
+    right = schedules.zone_of
 
     def zone_of(name: str) -> object:
         if name == "Europe/Rome":
@@ -144,7 +144,7 @@ async def test_a_schedule_whose_zone_is_unknown_here_is_left_to_others_and_does_
 
     strange = Schedule(name="strange", type="shop", payload="{}", zone="Europe/Rome", cron="* * * * *")
     await store.apply(PutSchedules(schedules=[strange, a_schedule("usual", 60 * SECOND)]))
-    monkeypatch.setattr(cron, "zone_of", zone_of)
+    monkeypatch.setattr(schedules, "zone_of", zone_of)
     looks = store.looks
     with caplog.at_level(logging.WARNING, "holdfast.scheduler"):
         await advance(scheduler, clock, 125 * SECOND)

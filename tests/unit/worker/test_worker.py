@@ -14,8 +14,8 @@ import pytest_asyncio
 from holdfast import Context, Holdfast, InvalidRequest, KeyConflict, Registry, Retry, RunHandle, RunState, step_info
 from holdfast.app import session_of
 from holdfast.core.clock import SECOND, FollowingClock, Micros, Timer
-from holdfast.core.hint import Hint
 from holdfast.core.model import Intent
+from holdfast.core.news import Hint
 from holdfast.core.questions import ListFlows
 from holdfast.runner.operation import StepCall
 from holdfast.stores.memory import MemoryStore

@@ -21,10 +21,10 @@ from holdfast.cli.output import Output, stamp
 from holdfast.cli.payloads import check_timeout, given_options, parse_object, parse_payload
 from holdfast.cli.session import actor, find_run, in_session
 from holdfast.cli.streams import despite
-from holdfast.core.ids import new_id
+from holdfast.core.errors import nearest
+from holdfast.core.intent import StartOptions
+from holdfast.core.model import new_id
 from holdfast.core.questions import ListTypes
-from holdfast.core.start_options import StartOptions
-from holdfast.core.suggestion import nearest
 from holdfast.engine.explain import alive, is_handled
 from holdfast.engine.handle import RunHandle
 

@@ -25,8 +25,8 @@ from holdfast.cli.streams import spare_stdout
 from holdfast.cli.supervisor import Lifeline, Reloader, Supervisor
 from holdfast.config import settings
 from holdfast.config.secret import scrubbed
+from holdfast.core.errors import nearest
 from holdfast.core.intent import matches_type
-from holdfast.core.suggestion import nearest
 from holdfast.telemetry.endpoint import Endpoint
 from holdfast.worker.shutdown import Shutdown
 from holdfast.worker.worker import Worker

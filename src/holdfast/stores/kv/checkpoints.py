@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Checkpoint, Finish, Verdict, Verdicts
 from holdfast.core.clock import Micros
-from holdfast.core.hint import News
 from holdfast.core.model import Arrival, Entry, Lease, Run, Wait, WaitKind
+from holdfast.core.news import News
 from holdfast.stores.held import Held, Plain, plain, reached_by
 from holdfast.stores.kv import foresight, names
 from holdfast.stores.kv.decision import Decisions

@@ -16,7 +16,7 @@ from holdfast.core.limits import PARKED_AT_ONCE, parked_at
 from holdfast.core.location import PEOPLE_PREFIX
 from holdfast.core.model import AuditFact, Lease, Run, Wait
 from holdfast.core.states import RunState
-from holdfast.core.unreadable import reason_of
+from holdfast.core.wire import reason_of
 from holdfast.stores.kv import names
 from holdfast.stores.kv.decision import Decisions
 from holdfast.stores.kv.driver import AllFields, ClaimedRun, Driver, Fields, Lowest, Part, Partition, Range, Read

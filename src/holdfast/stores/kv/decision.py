@@ -16,8 +16,8 @@ import msgspec
 
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.errors import StoreUnavailable
-from holdfast.core.hint import News
-from holdfast.core.ids import new_id
+from holdfast.core.model import new_id
+from holdfast.core.news import News
 from holdfast.stores.kv import names
 from holdfast.stores.kv.descent import Follow, closing
 from holdfast.stores.kv.driver import MARK_MICROS, AllFields, Committed, Driver, Fields, Gain, Part, Partition, Read

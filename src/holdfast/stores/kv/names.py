@@ -53,10 +53,9 @@ from msgspec.structs import replace
 from holdfast.core import kinship, rules
 from holdfast.core.claim_order import rank_of
 from holdfast.core.clock import Micros
-from holdfast.core.columns import FIXED, columns_of, compiled
-from holdfast.core.model import Run
+from holdfast.core.model import FIXED, Run, columns_of, compiled
 from holdfast.core.states import RunState
-from holdfast.core.unreadable import PLACEHOLDERS
+from holdfast.core.wire import PLACEHOLDERS
 from holdfast.stores.kv.driver import Range
 
 BODY = "b"

@@ -40,7 +40,7 @@ from holdfast.core.questions import (
 from holdfast.core.states import RunState
 from holdfast.core.topics import covers
 from holdfast.core.transfer import Dump, KeptEvent
-from holdfast.core.unreadable import PLACEHOLDERS, joined, readable, reason_of
+from holdfast.core.wire import PLACEHOLDERS, joined, readable, reason_of
 from holdfast.stores.kv import names
 from holdfast.stores.kv.catalogue import (
     VALUE,

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from holdfast.core import rules
 from holdfast.core.clock import Micros
 from holdfast.core.model import Fence, Run, RunOptions, Wait, WaitKind
-from holdfast.core.unreadable import reason_of
+from holdfast.core.wire import reason_of
 from holdfast.stores.kv import names
 from holdfast.stores.kv.driver import AllFields, Fields, Log, Range, Read
 from holdfast.stores.kv.names import (

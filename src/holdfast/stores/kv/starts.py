@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Created, CreatedRun, LeaseRequest
 from holdfast.core.clock import Micros
-from holdfast.core.hint import News
 from holdfast.core.model import Intent
+from holdfast.core.news import News
 from holdfast.stores.kv import names
 from holdfast.stores.kv.checkpoints import HeldRuns
 from holdfast.stores.kv.decision import Assumption, Decided, Decisions

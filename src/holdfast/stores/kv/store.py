@@ -14,9 +14,8 @@ from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Created,
 from holdfast.core.clock import Clock, FollowingClock, Micros
 from holdfast.core.commands import Command
 from holdfast.core.errors import Unreadable
-from holdfast.core.hint import Hint, News
-from holdfast.core.ids import new_id
-from holdfast.core.model import AuditFact, Entry, Holding, Intent, Schedule, WorkerRecord
+from holdfast.core.model import AuditFact, Entry, Holding, Intent, Schedule, WorkerRecord, new_id
+from holdfast.core.news import Hint, News
 from holdfast.core.ports import Finding, Pruned, Report, SchemaStatus
 from holdfast.core.questions import AnyQuestion, Awaited, Details, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.core.hint import News
+from holdfast.core.news import News
 from holdfast.stores.kv.catalogue import KvDeadLetters, KvEvents, KvFlows, KvOrigins, KvSchedules, KvWorkers
 from holdfast.stores.kv.histories import KvAudit, KvHistories, KvInboxes
 from holdfast.stores.kv.limits import KvLimits, KvTypes

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from holdfast.core import audit, rules
 from holdfast.core.clock import Micros
 from holdfast.core.flow_definitions import FlowDefinition
-from holdfast.core.hint import News
 from holdfast.core.limits import Window
 from holdfast.core.location import is_for_people, is_within
 from holdfast.core.model import (
@@ -27,6 +26,7 @@ from holdfast.core.model import (
     WaitKind,
     WorkerRecord,
 )
+from holdfast.core.news import News
 from holdfast.core.questions import Details
 from holdfast.core.topics import EventState
 from holdfast.core.transfer import Origin

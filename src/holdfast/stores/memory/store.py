@@ -14,8 +14,8 @@ from typing import TypeVar
 from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Created, LeaseRequest, Verdicts
 from holdfast.core.clock import Clock, Micros, SystemClock
 from holdfast.core.commands import Command
-from holdfast.core.hint import Hint, News
 from holdfast.core.model import AuditFact, Entry, Holding, Intent, Schedule, WorkerRecord
+from holdfast.core.news import Hint, News
 from holdfast.core.ports import Finding, Pruned, Report, SchemaStatus
 from holdfast.core.questions import Awaited, Details, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION

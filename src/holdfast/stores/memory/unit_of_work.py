@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from holdfast.core import audit, limits, rules
 from holdfast.core.clock import Micros
 from holdfast.core.flow_definitions import FlowDefinition
-from holdfast.core.hint import News
 from holdfast.core.limits import Window
 from holdfast.core.model import (
     Arrival,
@@ -29,6 +28,7 @@ from holdfast.core.model import (
     WaitKind,
     WorkerRecord,
 )
+from holdfast.core.news import News
 from holdfast.core.transfer import KeptEvent, Origin
 from holdfast.stores.memory.pruning import StateHousekeeping
 from holdfast.stores.memory.state import Place, Published, Record, State

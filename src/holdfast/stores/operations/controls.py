@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from holdfast.core import audit, flow_revision, kinship, recovery, retention, revision, rules
+from holdfast.core import audit, flow_revision, kinship, retention, revision, rules
 from holdfast.core.audit import REQUEST
 from holdfast.core.clock import Micros
 from holdfast.core.commands import (
@@ -22,8 +22,7 @@ from holdfast.core.commands import (
 )
 from holdfast.core.errors import RunBusy, RunNotFound
 from holdfast.core.model import Arrival, Run, Wait, WaitKind
-from holdfast.core.recovery import Recovery
-from holdfast.core.revision import Revised, Revision
+from holdfast.core.revision import Recovery, Revised, Revision
 from holdfast.core.states import RunState
 from holdfast.core.verbs import VERBS
 from holdfast.stores.operations import transitions, types
@@ -145,7 +144,7 @@ def revise(unit: UnitOfWork, run: Run, request: Rewind | Recover, now: Micros) -
         change = revision.rewind(run, entries, request.location, children, now, reported=_ends_in(inbox))
         writer.write(_place(unit, run, _location_of(unit, run)), inbox, change)
         return True
-    if run.state not in recovery.RECOVERABLE:
+    if run.state not in revision.RECOVERABLE:
         return False
     planned, is_complete = _planned(unit, run, request)
     for place, one in planned:
@@ -207,7 +206,7 @@ def _lost(unit: UnitOfWork, parent: Recovery, request: Recover) -> Iterator[tupl
         some = {child.id: child for child in ours[begin : begin + request.limit]}
         unit.runs.expect(some, with_histories=True)
         facts = {child_id: unit.audit.requests(child_id) for child_id in some}
-        willed = {child_id for child_id in some if recovery.is_willed(facts[child_id])}
+        willed = {child_id for child_id in some if revision.is_willed(facts[child_id])}
         # A child that this request has reopened, and that failed again, stays failed. Otherwise a request that takes
         # several transactions might never end.
         again = {child_id for child_id in some if any(f.data.get(REQUEST) == request.id for f in facts[child_id])}
@@ -216,9 +215,9 @@ def _lost(unit: UnitOfWork, parent: Recovery, request: Recover) -> Iterator[tupl
 
 def _place(unit: UnitOfWork, run: Run, location: str | None) -> _Place:
     """Return the place of a run to reopen. Raises `KeyConflict` if its key now belongs to another run."""
-    key = recovery.lost_key(run, unit.audit.requests(run.id)) if run.state.is_end else None
+    key = revision.lost_key(run, unit.audit.requests(run.id)) if run.state.is_end else None
     if key is not None and (holder := unit.runs.with_key(key)) is not None:
-        raise recovery.key_conflict(run, key, holder)
+        raise revision.key_conflict(run, key, holder)
     return _Place(run, location, key)
 
 

@@ -16,7 +16,6 @@ from typing import NamedTuple, Protocol
 
 from holdfast.core.clock import Micros
 from holdfast.core.flow_definitions import FlowDefinition
-from holdfast.core.hint import News
 from holdfast.core.limits import Window
 from holdfast.core.model import (
     Arrival,
@@ -34,6 +33,7 @@ from holdfast.core.model import (
     Wait,
     WorkerRecord,
 )
+from holdfast.core.news import News
 from holdfast.core.topics import EventState
 from holdfast.core.transfer import KeptEvent, Origin
 

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from holdfast.core import audit
 from holdfast.core.checkpoint import Checkpoint, Suspend, Verdict, Verdicts
 from holdfast.core.clock import Micros
-from holdfast.core.hint import News
 from holdfast.core.model import Arrival, Entry, Run, Wait
+from holdfast.core.news import News
 from holdfast.stores.held import Held, Plain, plain, reached_by
 from holdfast.stores.operations import checkpoints as model
 from holdfast.stores.postgres import unreadable

@@ -13,9 +13,9 @@ from holdfast.core import rules
 from holdfast.core.checkpoint import Claimed, ClaimRequest, Created, CreatedRun, LeaseRequest
 from holdfast.core.claim_order import Place, place_of, rank_of
 from holdfast.core.clock import Micros
-from holdfast.core.hint import News
 from holdfast.core.limits import PARKED_AT_ONCE
 from holdfast.core.model import Intent, Lease, Run
+from holdfast.core.news import News
 from holdfast.stores.operations import starts as model
 from holdfast.stores.operations.leases import Queue, choose_within_limits, hold, queue_of
 from holdfast.stores.postgres import unreadable

@@ -18,9 +18,20 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from holdfast.core.columns import FIXED, NEVER_NULL, StoredColumn, columns_of
 from holdfast.core.flow_definitions import FlowDefinition
-from holdfast.core.model import Arrival, DeadLetter, Entry, Intent, Run, TypeRule, Wait
+from holdfast.core.model import (
+    FIXED,
+    NEVER_NULL,
+    Arrival,
+    DeadLetter,
+    Entry,
+    Intent,
+    Run,
+    StoredColumn,
+    TypeRule,
+    Wait,
+    columns_of,
+)
 from holdfast.stores.workspace.rows import EventRow
 
 _WRITTEN = {"ready_at": "instant(n.ready_at)", "tags": "n.tags::jsonb"}

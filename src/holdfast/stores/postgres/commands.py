@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.core.clock import Micros
 from holdfast.core.commands import Command, RetireWorker, SetTopics
-from holdfast.core.hint import News
+from holdfast.core.news import News
 from holdfast.stores.operations import commands
 from holdfast.stores.postgres import topics
 from holdfast.stores.postgres.scripts import Script

@@ -14,8 +14,8 @@ from holdfast.core.checkpoint import Checkpoint, Created
 from holdfast.core.clock import Micros
 from holdfast.core.commands import Command, EmitEvents, SendMessages, Sent
 from holdfast.core.errors import Fatal, StoreUnavailable
-from holdfast.core.hint import News
 from holdfast.core.model import Entry, Event, Intent, MessageToRun
+from holdfast.core.news import News
 from holdfast.core.ports import Transacted, Transaction
 from holdfast.stores.held import Held
 from holdfast.stores.postgres import claims, commands, reads

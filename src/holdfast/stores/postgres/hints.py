@@ -19,7 +19,7 @@ import psycopg
 from psycopg import sql
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.hint import Hint, News
+from holdfast.core.news import Hint, News
 from holdfast.stores.loops import call_on
 from holdfast.stores.postgres.address import PostgresAddress
 from holdfast.stores.postgres.connections import Connection, SessionLimits, disown

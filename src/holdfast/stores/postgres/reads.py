@@ -23,7 +23,7 @@ from holdfast.core.questions import Details, ListDeadLetters, Query, SlotUse, re
 from holdfast.core.rules import LIMIT_LOCATION
 from holdfast.core.states import RunState
 from holdfast.core.topics import FAMILY
-from holdfast.core.unreadable import reason_of
+from holdfast.core.wire import reason_of
 from holdfast.stores.postgres import unreadable
 from holdfast.stores.postgres.json_parts import items, members
 from holdfast.stores.postgres.scripts import Script

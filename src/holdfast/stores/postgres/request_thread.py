@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from holdfast.core.clock import Clock
-from holdfast.core.hint import News
+from holdfast.core.news import News
 from holdfast.core.outage import Outage
 from holdfast.stores.postgres import sql_requests
 from holdfast.stores.postgres.hints import Hints

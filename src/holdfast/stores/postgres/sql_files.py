@@ -17,12 +17,10 @@ from holdfast.core import audit
 from holdfast.core.claim_order import BEGUN, CHILD, NEW, RANKS, SHARE
 from holdfast.core.clock import FIRST_INSTANT, LAST_INSTANT, LENGTH_LIMIT_SECONDS
 from holdfast.core.codec import DEPTH_LIMIT, DIGIT_LIMIT, VALUE_LIMIT_BYTES
-from holdfast.core.intent import ACTOR_LIMIT, KEY_LIMIT
-from holdfast.core.location import NAME_LIMIT, PEOPLE_PREFIX
+from holdfast.core.intent import ACTOR_LIMIT, ATTEMPTS_LIMIT, KEY_LIMIT
+from holdfast.core.location import NAME_LIMIT, NOT_IN_TYPES_RANGE, PEOPLE_PREFIX, POSTGRES_REFUSED_RANGE
 from holdfast.core.model import EVENT_RETENTION, Undelivered
 from holdfast.core.rules import LIMIT_LOCATION, SUSPECT_CRASHES
-from holdfast.core.start_options import ATTEMPTS_LIMIT
-from holdfast.core.text import NOT_IN_TYPES_RANGE, POSTGRES_REFUSED_RANGE
 from holdfast.stores import sql_text
 from holdfast.stores.migrations import Migrations, sql_migrations
 from holdfast.stores.postgres.column_lists import column_lists

@@ -16,8 +16,8 @@ import psycopg
 from holdfast.core.clock import Micros
 from holdfast.core.commands import Cancel, EmitEvents, SendMessages
 from holdfast.core.errors import RunNotFound
-from holdfast.core.hint import News
 from holdfast.core.model import Event, MessageToRun, Value
+from holdfast.core.news import News
 from holdfast.stores.operations import commands
 from holdfast.stores.postgres.scripts import Connection, run_script
 from holdfast.stores.postgres.sql import Calls, qualified

@@ -16,8 +16,8 @@ from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Created,
 from holdfast.core.clock import Clock, FollowingClock, Micros
 from holdfast.core.commands import Command
 from holdfast.core.errors import SchemaOutOfDate, StoreUnavailable
-from holdfast.core.hint import Hint, News
 from holdfast.core.model import AuditFact, Entry, Holding, Intent, WorkerRecord
+from holdfast.core.news import Hint, News
 from holdfast.core.ports import Finding, Pruned, Report, SchemaStatus
 from holdfast.core.questions import Awaited, Details, EndsOf, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION

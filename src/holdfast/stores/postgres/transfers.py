@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from holdfast.core.audit import kept
 from holdfast.core.clock import Micros
-from holdfast.core.hint import News
+from holdfast.core.entries import received_in
 from holdfast.core.model import EntryKind, Schedule
-from holdfast.core.received import received_in
+from holdfast.core.news import News
 from holdfast.core.transfer import Dump, KeptEvent, Origin, Restoration, Restored, is_at_rest
 from holdfast.stores.operations import schedules, transfers
 from holdfast.stores.postgres.reads import DETAILS_FIELDS

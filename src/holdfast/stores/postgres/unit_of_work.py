@@ -16,7 +16,7 @@ import msgspec
 import psycopg
 
 from holdfast.core.clock import Micros
-from holdfast.core.hint import News
+from holdfast.core.news import News
 from holdfast.core.rules import is_due
 from holdfast.stores.postgres import schedules, unreadable
 from holdfast.stores.postgres.connections import IDLE_IN_TRANSACTION_SECONDS

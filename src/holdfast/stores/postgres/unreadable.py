@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core import unreadable as core_unreadable
+from holdfast.core import wire
 from holdfast.core.checkpoint import Verdict, Verdicts
 from holdfast.core.errors import Unreadable
 from holdfast.core.model import Arrival, Entry, Lease, Run, Wait
-from holdfast.core.unreadable import reason_of
+from holdfast.core.wire import reason_of
 from holdfast.stores.postgres.json_parts import items, members
 from holdfast.stores.workspace.reads import DueRead, Reads, RunRead
 from holdfast.stores.workspace.rows import Loaded
@@ -44,12 +44,12 @@ class UnreadableRun(Unreadable):
         self.why = why
 
 
-readable = partial(core_unreadable.readable, failures=FAILURES)
+readable = partial(wire.readable, failures=FAILURES)
 
 
 def marked(text: str) -> tuple[Run, str]:
     """Decode the JSON of a run with placeholders for what cannot be decoded, and return why it cannot."""
-    return core_unreadable.marked({name: msgspec.Raw(value.encode()) for name, value in members(text).items()})
+    return wire.marked({name: msgspec.Raw(value.encode()) for name, value in members(text).items()})
 
 
 def each(texts: str, decode: Callable[[str], _T], otherwise: Callable[[str, str], _T]) -> list[_T]:

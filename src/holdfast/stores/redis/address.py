@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Self
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from holdfast.core.errors import InvalidRequest
-from holdfast.core.suggestion import refuse_unknown
+from holdfast.core.errors import InvalidRequest, refuse_unknown
 
 DEFAULT_HOST = "localhost"
 DEFAULT_PORT = 6379

@@ -15,10 +15,9 @@ from hiredis import pack_command
 
 from holdfast.core import audit
 from holdfast.core.claim_order import BEGUN, CHILD, EPOCH_TOKENS, NEW, SHARE
-from holdfast.core.columns import StoredColumn, columns_of
 from holdfast.core.entries import FLOW_LOCATION
 from holdfast.core.location import PEOPLE_PREFIX
-from holdfast.core.model import Run
+from holdfast.core.model import Run, StoredColumn, columns_of
 from holdfast.core.rules import SUSPECT_CRASHES
 from holdfast.stores.kv import names
 from holdfast.stores.kv.driver import MARK_MICROS, TOUCH_MICROS

@@ -22,7 +22,7 @@ from pathlib import Path
 import apsw
 import msgspec
 
-from holdfast.core.hint import Hint, News
+from holdfast.core.news import Hint, News
 from holdfast.stores.loops import running_loop
 from holdfast.stores.sqlite.files import Files, open_beside
 

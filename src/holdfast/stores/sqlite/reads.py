@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import msgspec
 
-from holdfast.core import unreadable
-from holdfast.core.columns import columns_of
+from holdfast.core import wire
 from holdfast.core.errors import ErrorRecord, Unreadable
-from holdfast.core.model import AuditFact, Run, Wait, WorkerRecord
+from holdfast.core.model import AuditFact, Run, Wait, WorkerRecord, columns_of
 from holdfast.core.questions import Details, Query, replies_by_run
 from holdfast.core.states import ENDS, RunState
-from holdfast.core.unreadable import joined, reason_of
+from holdfast.core.wire import joined, reason_of
 from holdfast.stores.operations.unit_of_work import OddRow
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.histories import history
@@ -357,13 +356,13 @@ _BLOCK = """
 """  # by the primary key
 
 
-readable = partial(unreadable.readable, failures=FAILURES)
+readable = partial(wire.readable, failures=FAILURES)
 
 
 def marked(row: Row) -> tuple[Run, str]:
     """Decode what can be decoded of a row of `WHOLE_RUN` or `RAW_RUN`, and return why the rest cannot."""
     columns: dict[str, Any] = dict(zip(_COLUMNS, row, strict=True))
-    return unreadable.marked(columns | {flag: bool(columns[flag]) for flag in _FLAGS})
+    return wire.marked(columns | {flag: bool(columns[flag]) for flag in _FLAGS})
 
 
 def block_due(unit: Transaction, types: Sequence[str]) -> int:

@@ -11,20 +11,24 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core.columns import FIXED, NEVER_NULL, StoredColumn, columns_of, compiled
 from holdfast.core.model import (
     DEFAULT_OPTIONS,
+    FIXED,
+    NEVER_NULL,
     Arrival,
     AuditFact,
     Entry,
     Run,
     RunOptions,
+    StoredColumn,
     TypeRule,
     Wait,
     WaitKind,
     WorkerRecord,
+    columns_of,
+    compiled,
 )
-from holdfast.core.unreadable import reason_of
+from holdfast.core.wire import reason_of
 from holdfast.stores.operations.unit_of_work import OddRow
 
 Row = tuple[Any, ...]

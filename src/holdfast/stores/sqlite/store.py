@@ -18,8 +18,8 @@ from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Created,
 from holdfast.core.clock import Clock, Micros, SystemClock
 from holdfast.core.commands import Command, RetireWorker
 from holdfast.core.errors import StoreUnavailable
-from holdfast.core.hint import Hint
 from holdfast.core.model import AuditFact, Entry, Holding, Intent, WorkerRecord
+from holdfast.core.news import Hint
 from holdfast.core.ports import Finding, Pruned, Report, SchemaStatus
 from holdfast.core.questions import AnyQuestion, Awaited, Details, Listing, Query, Question, Stat
 from holdfast.core.retention import RUN_RETENTION

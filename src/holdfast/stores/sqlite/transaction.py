@@ -20,8 +20,8 @@ from msgspec.structs import replace
 
 from holdfast.core import rules
 from holdfast.core.clock import Clock, Micros
-from holdfast.core.hint import News
 from holdfast.core.model import Fence, Run, RunOptions, Wait, group_of
+from holdfast.core.news import News
 from holdfast.stores.operations.unit_of_work import OddRow
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.catalogue import (

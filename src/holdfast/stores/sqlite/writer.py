@@ -27,7 +27,7 @@ import apsw
 
 from holdfast.core.clock import Clock
 from holdfast.core.errors import HoldfastError, InvalidRequest, StoreUnavailable
-from holdfast.core.hint import Hint
+from holdfast.core.news import Hint
 from holdfast.core.ports import Report
 from holdfast.stores.migrations import Migrations
 from holdfast.stores.sqlite import schema

@@ -22,9 +22,8 @@ from holdfast.core.checkpoint import (
 )
 from holdfast.core.claim_order import Shares
 from holdfast.core.clock import SECOND, Micros
+from holdfast.core.entries import record_of
 from holdfast.core.errors import ErrorRecord
-from holdfast.core.hint import Hint
-from holdfast.core.ids import derived_id, new_id
 from holdfast.core.model import (
     Arrival,
     AuditFact,
@@ -40,10 +39,12 @@ from holdfast.core.model import (
     Wait,
     WaitKind,
     WorkerRecord,
+    derived_id,
+    new_id,
 )
+from holdfast.core.news import Hint
 from holdfast.core.ports import Store, Transfer
 from holdfast.core.questions import Details
-from holdfast.core.received import record_of
 from holdfast.core.states import RunState
 from holdfast.testing.contract.clock import START
 from holdfast.testing.patience import guard

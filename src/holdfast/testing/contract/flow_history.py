@@ -8,8 +8,7 @@ from holdfast.core.checkpoint import Hold, Suspend
 from holdfast.core.clock import SECOND
 from holdfast.core.commands import ChangeTypes
 from holdfast.core.entries import FLOW_LOCATION, TURN_PREFIX
-from holdfast.core.ids import new_id
-from holdfast.core.model import Entry, EntryKind, EntryState, Lease, TypeChange
+from holdfast.core.model import Entry, EntryKind, EntryState, Lease, TypeChange, new_id
 from holdfast.core.ports import Store
 from holdfast.testing.contract.arrange import (
     HOSTILE,

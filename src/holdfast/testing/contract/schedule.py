@@ -20,8 +20,8 @@ from holdfast.core.commands import (
     RemoveSchedules,
     TriggerSchedule,
 )
-from holdfast.core.hint import Hint
 from holdfast.core.model import Firing, Run, RunOptions, Schedule
+from holdfast.core.news import Hint
 from holdfast.core.ports import Store
 from holdfast.core.questions import Due, ListDueSchedules, ListSchedules, Query
 from holdfast.core.states import RunState

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 from holdfast.core.errors import StoreUnavailable
-from holdfast.core.hint import Hint
+from holdfast.core.news import Hint
 from holdfast.core.ports import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.calls import StoreCall

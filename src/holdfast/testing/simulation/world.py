@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from holdfast.app import Holdfast, session_of
-from holdfast.core import ids
+from holdfast.core import model
 from holdfast.core.clock import SECOND
 from holdfast.engine.answers import Results
 from holdfast.stores.memory import MemoryStore
@@ -196,7 +196,7 @@ class World:
         random.seed(f"engine {self.adversity.chance}")
         logging.disable(logging.CRITICAL)
         try:
-            with ids.repeatable(lambda: self.clock.now() * 1_000, chance.randbytes):
+            with model.repeatable(lambda: self.clock.now() * 1_000, chance.randbytes):
                 self._run()
                 self.loop.run_until_complete(self._tidy())
         finally:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 
-from holdfast.core.hint import Hint
+from holdfast.core.news import Hint
 from holdfast.stores.kv.store import KvHints
 
 HINTS = 5_000

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.clock import Micros
 from holdfast.core.errors import StoreUnavailable
-from holdfast.core.hint import News
+from holdfast.core.news import News
 from holdfast.stores.kv.decision import CONFLICTS_LIMIT, LONGEST_MARK_MICROS, MARK_AFTER, Decisions
 from holdfast.stores.kv.dictionary import DictionaryDriver
 from holdfast.stores.kv.driver import MARK_MICROS, Answers, Fields, Part, Read

@@ -18,8 +18,8 @@ import pytest
 
 from holdfast.core.clock import SystemClock
 from holdfast.core.errors import StoreUnavailable
-from holdfast.core.hint import Hint
 from holdfast.core.model import Lease
+from holdfast.core.news import Hint
 from holdfast.core.questions import CountRuns
 from holdfast.stores.sqlite import SqliteStore, hints
 from holdfast.testing.contract.arrange import OTHER_WORKER, an_id, an_intent, claim, start

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from holdfast.core.checkpoint import Claimed
 from holdfast.core.commands import SendMessages
-from holdfast.core.hint import Hint
+from holdfast.core.news import Hint
 from holdfast.stores.postgres import PostgresStore
 from holdfast.testing.contract import SettableClock
 from holdfast.testing.contract.arrange import (

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.hint import Hint
+from holdfast.core.news import Hint
 from holdfast.stores.postgres import hints as hints_module
 from holdfast.stores.postgres.address import PostgresAddress
 from holdfast.stores.postgres.connections import Connection

@@ -9,9 +9,8 @@ import psycopg
 import pytest
 
 from holdfast.core.clock import SECOND
-from holdfast.core.intent import ACTOR_LIMIT
+from holdfast.core.intent import ACTOR_LIMIT, OPTIONS
 from holdfast.core.model import RunOptions
-from holdfast.core.start_options import OPTIONS
 from holdfast.core.states import RunState
 from tests.unit.stores.postgres.database import Place
 from tests.unit.stores.postgres.test_producers import run, user_of

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from holdfast import Holdfast, InvalidRequest
 from holdfast.core.codec import DEPTH_LIMIT, VALUE_LIMIT_BYTES, decode_any, encode_any
 from holdfast.core.intent import KEY_LIMIT, check_id, check_key, check_tags, check_topic, check_type
-from holdfast.core.location import NAME_LIMIT, check_name
-from holdfast.core.text import REFUSED_CHARACTERS
+from holdfast.core.location import NAME_LIMIT, REFUSED_CHARACTERS, check_name
 from tests.unit.stores.postgres.database import Place
 from tests.unit.stores.postgres.test_producers import a_started_run, taken
 

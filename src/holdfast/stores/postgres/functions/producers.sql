@@ -247,7 +247,7 @@ begin
 end
 $$;
 
--- Refuse what `core/text.py` refuses as a name, key, topic or tag. All `check_…` functions repeat rules of Python for
+-- Refuse what `core/location.py` refuses as a name, key, topic or tag. All `check_…` functions repeat rules of Python for
 -- the values of SQL producers. Their limits are filled in from Python.
 create function check_text_v1(what text, value text, most integer default {{name_limit}}) returns void
     language plpgsql immutable parallel safe
