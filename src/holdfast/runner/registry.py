@@ -26,56 +26,6 @@ from holdfast.runner.sync_context import SyncContext
 D = TypeVar("D")
 
 
-class DeclaredSchedules:
-    """Schedules by name: its own, and those of included registries."""
-
-    def __init__(self) -> None:
-        self._schedules: dict[str, Schedule] = {}
-        self._others: list[DeclaredSchedules] = []
-
-    def schedule(
-        self,
-        cron: str | None = None,
-        /,
-        *,
-        name: str | None = None,
-        args: tuple[Any, ...] = (),
-        **options: Unpack[ScheduleOptions],
-    ) -> Callable[[D], D]:
-        """Start runs over time: put `@registry.schedule("0 3 * * *")` above `@registry.workflow` or `@registry.task`.
-
-        It fires at the times of the `cron` expression, or every `every` seconds (`ScheduleOptions`). `args` are the
-        arguments of the function. `name` is the name of the schedule, by default the type. A worker puts the schedule
-        into the store when it starts.
-        """
-
-        def declare(definition: D) -> D:
-            known_as = getattr(definition, "type", "") if name is None else name
-            schedule = checked_schedule(known_as, definition, args, cron, options, is_declared=True)
-            self._check_free([schedule])
-            self._schedules[schedule.name] = schedule
-            return definition
-
-        return declare
-
-    def schedules(self) -> Iterator[Schedule]:
-        """Yield all declared schedules."""
-        yield from self._schedules.values()
-        for other in self._others:
-            yield from other.schedules()
-
-    def take_in(self, other: DeclaredSchedules) -> None:
-        """Include the schedules of another object, also those that it gets later."""
-        self._check_free(other.schedules())
-        self._others.append(other)
-
-    def _check_free(self, schedules: Iterator[Schedule] | list[Schedule]) -> None:
-        taken = {schedule.name for schedule in self.schedules()}
-        for schedule in schedules:
-            if schedule.name in taken:
-                raise InvalidRequest(f"schedule {schedule.name!r} already exists; give one of the two another name=…")
-
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -252,15 +202,15 @@ def _name_of(function: Callable[..., Any]) -> str:
     return name
 
 
-class Registry(DeclaredSchedules):
+class Registry:
     """A collection of workflows, tasks, steps and schedules for a module, which an application adds with `hf.include`.
 
     Its decorators are those of `Holdfast`. Nothing depends on the order of imports.
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self._definitions: dict[str, Definition] = {}
+        self._schedules: dict[str, Schedule] = {}
         self._included: list[Registry] = []
 
     @property
@@ -283,6 +233,31 @@ class Registry(DeclaredSchedules):
         """Make a function a step: `@registry.step`, or with options `@registry.step(timeout=30)`."""
         return StepDecorator()
 
+    def schedule(
+        self,
+        cron: str | None = None,
+        /,
+        *,
+        name: str | None = None,
+        args: tuple[Any, ...] = (),
+        **options: Unpack[ScheduleOptions],
+    ) -> Callable[[D], D]:
+        """Start runs over time: put `@registry.schedule("0 3 * * *")` above `@registry.workflow` or `@registry.task`.
+
+        It fires at the times of the `cron` expression, or every `every` seconds (`ScheduleOptions`). `args` are the
+        arguments of the function. `name` is the name of the schedule, by default the type. A worker puts the schedule
+        into the store when it starts.
+        """
+
+        def declare(definition: D) -> D:
+            known_as = getattr(definition, "type", "") if name is None else name
+            schedule = checked_schedule(known_as, definition, args, cron, options, is_declared=True)
+            self._check_free([schedule])
+            self._schedules[schedule.name] = schedule
+            return definition
+
+        return declare
+
     def include(self, registry: Registry) -> None:
         """Add the workflows, tasks and schedules of another registry, and those it gets later."""
         if not isinstance(registry, Registry):
@@ -293,7 +268,7 @@ class Registry(DeclaredSchedules):
         for type in registry.types():
             if self.get(type) is not None:
                 raise InvalidRequest(f"type {type!r} is already registered here; a type has one definition")
-        self.take_in(registry)
+        self._check_free(registry.schedules())
         self._included.append(registry)
 
     def get(self, type: str) -> Definition | None:
@@ -331,7 +306,19 @@ class Registry(DeclaredSchedules):
         for registry in self._included:
             yield from registry.types()
 
+    def schedules(self) -> Iterator[Schedule]:
+        """Yield all declared schedules."""
+        yield from self._schedules.values()
+        for registry in self._included:
+            yield from registry.schedules()
+
     def _add(self, definition: Definition) -> None:
         if self.get(definition.type) is not None:
             raise InvalidRequest(f"type {definition.type!r} is already registered; a type has one definition")
         self._definitions[definition.type] = definition
+
+    def _check_free(self, schedules: Iterator[Schedule] | list[Schedule]) -> None:
+        taken = {schedule.name for schedule in self.schedules()}
+        for schedule in schedules:
+            if schedule.name in taken:
+                raise InvalidRequest(f"schedule {schedule.name!r} already exists; give one of the two another name=…")

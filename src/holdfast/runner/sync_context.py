@@ -34,7 +34,7 @@ class SyncContext:
         from holdfast.runner.blocking import run_blocking, wait
 
         self._context = context
-        self._wait: Callable[[Awaitable[Any]], Any] = wait
+        self._wait = wait
         self._run = run_blocking
 
     @property
@@ -97,8 +97,7 @@ class SyncContext:
         written, and it is retried like a step. The function is sync and should take milliseconds. Other transactions
         wait for its locks; on SQLite it locks the whole store, and has 5 seconds. Needs SQLite or Postgres.
         """
-        result: R = self._wait(self._context.tx(name, function, *args, retry=retry, undo=undo))
-        return result
+        return self._wait(self._context.tx(name, function, *args, retry=retry, undo=undo))
 
     # Waiting
 
@@ -116,8 +115,7 @@ class SyncContext:
         A run gets each event that was published after its start, once. From a queue, it gets the next event that no
         other run has taken, however old that is. `type` says how to decode the payload.
         """
-        payload: T = self._wait(self._context.wait_event(topic, type=type, timeout=timeout))
-        return payload
+        return self._wait(self._context.wait_event(topic, type=type, timeout=timeout))
 
     @overload
     def receive(  # type: ignore[overload-overlap]  # a str is a sequence of strings, too
@@ -177,8 +175,7 @@ class SyncContext:
 
         `name` is one name, several, or None for any. Raises `WaitTimeout` if none comes in time.
         """
-        message: Message[T] = self._wait(self._context.receive_message(name, type=type, timeout=timeout))
-        return message
+        return self._wait(self._context.receive_message(name, type=type, timeout=timeout))
 
     # Children
 
@@ -239,8 +236,7 @@ class SyncContext:
         Raises `JoinFailed`, by index, if any child fails, after all have ended. This run is woken only once. The
         children are cancelled when this run, or the map, ends early.
         """
-        results: list[Any] = self._wait(self._context.map(workflow, items, limit=limit, **options))
-        return results
+        return self._wait(self._context.map(workflow, items, limit=limit, **options))
 
     # Side by side
 
@@ -254,21 +250,18 @@ class SyncContext:
         A branch is a `def branch(ctx)`. Raises `JoinFailed`, with results and errors by key, if any of them fails.
         `fail_fast` cancels the other branches as soon as one fails.
         """
-        results: dict[str, R] = self._wait(self._context.join(name, self._branches(branches), fail_fast=fail_fast))
-        return results
+        return self._wait(self._context.join(name, self._branches(branches), fail_fast=fail_fast))
 
     def race(self, name: str, branches: Mapping[str, Callable[[SyncContext], R]]) -> tuple[str, R]:
         """Run branches side by side until one succeeds. Returns its key and result, and cancels the others.
 
         Raises `RaceFailed` if all of them fail.
         """
-        winner: tuple[str, R] = self._wait(self._context.race(name, self._branches(branches)))
-        return winner
+        return self._wait(self._context.race(name, self._branches(branches)))
 
     def first_settled(self, name: str, branches: Mapping[str, Callable[[SyncContext], R]]) -> tuple[str, R]:
         """Run branches side by side until one ends. Returns its key and result, or raises its error."""
-        first: tuple[str, R] = self._wait(self._context.first_settled(name, self._branches(branches)))
-        return first
+        return self._wait(self._context.first_settled(name, self._branches(branches)))
 
     # Again and again
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from contextvars import Context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -52,47 +52,37 @@ class SignalSender:
     def send_worker(self, name: str) -> None:
         """Report that the worker has started or stopped."""
         if self.signals.wants(name):
-            self.signals.give(Signal(name=name, at=moment(self._clock.now()), worker=self._worker))
+            self._send(name, self._clock.now())
 
     def send_flushed(self, count: int, seconds: float) -> None:
         """Report a committed batch of `count` checkpoints."""
         if self.signals.wants("worker.flushed"):
-            at = moment(self._clock.now())
-            self.signals.give(Signal(name="worker.flushed", at=at, worker=self._worker, count=count, seconds=seconds))
+            self._send("worker.flushed", self._clock.now(), count=count, seconds=seconds)
 
     def send_started(
         self, run_id: str, type: str, at: Micros, *, parent_id: str | None = None, trace: str | None = None
     ) -> None:
         """Report a run that its parent or a schedule has created."""
         if self.signals.wants("run.started"):
-            self.signals.give(
-                Signal(
-                    name="run.started",
-                    at=moment(at),
-                    run_id=run_id,
-                    type=type,
-                    state=RunState.PENDING,
-                    worker=self._worker,
-                    parent_id=parent_id,
-                    trace=trace,
-                )
-            )
+            about = {"run_id": run_id, "type": type, "parent_id": parent_id, "trace": trace}
+            self._send("run.started", at, state=RunState.PENDING, **about)
 
     def send_claimed(self, run: Run, at: Micros, ready_at: Micros | None) -> None:
         """Report a claimed run. `ready_at` is the time from which it could be claimed, if known."""
         if self.signals.wants("run.claimed"):
             waited = None if ready_at is None else max(0, at - ready_at) / SECOND
-            self._send("run.claimed", run, at, state=run.state, attempt=run.attempt, seconds=waited)
+            self._send_about(run, "run.claimed", at, state=run.state, attempt=run.attempt, seconds=waited)
 
     def send_lost(self, run: Run) -> None:
         """Report that the worker has lost a run to another process."""
         if self.signals.wants("run.lost"):
-            self._send("run.lost", run, self._clock.now())
+            self._send_about(run, "run.lost", self._clock.now())
 
     def send_step_started(self, run: Run, location: str, kind: EntryKind, attempt: int, context: Context) -> None:
         """Report the start of an attempt. Hooks run in the body's context, so the body sees the variables they set."""
         if self.signals.wants("step.started"):
-            context.run(self._send_step, "step.started", run, location, kind, attempt)
+            now, about = self._clock.now(), {"location": location, "kind": kind.value, "attempt": attempt}
+            context.run(self._send_about, run, "step.started", now, **about)
 
     def send_written(self, run: Run, checkpoint: Checkpoint, verdict: Verdict, seconds: Mapping[str, float]) -> None:
         """Report a committed checkpoint. `seconds` holds the durations of its attempts, by location."""
@@ -122,60 +112,31 @@ class SignalSender:
         if self.signals.wants(name):
             took = (now - run.created_at) / SECOND if state.is_end else None
             cause = error.type if error is not None and state is asked else None
-            self._send(name, run, now, state=state, error=cause, seconds=took)
+            self._send_about(run, name, now, state=state, error=cause, seconds=took)
 
     def _send_entry(self, run: Run, entry: Entry, seconds: float | None) -> None:
         name = _SETTLED.get(entry.state)
         # An attempt that died with its worker is charged without an error: no process has seen it fail.
         if name is None or (name == "step.retried" and entry.error is None) or not self.signals.wants(name):
             return
-        error = None if entry.error is None else entry.error.type
-        self._send_step(name, run, entry.location, entry.kind, entry.attempts, error=error, seconds=seconds)
-
-    def _send_step(
-        self,
-        name: str,
-        run: Run,
-        location: str,
-        kind: EntryKind,
-        attempt: int,
-        *,
-        error: str | None = None,
-        seconds: float | None = None,
-    ) -> None:
-        now = self._clock.now()
-        self._send(name, run, now, location=location, kind=kind, attempt=attempt, error=error, seconds=seconds)
-
-    def _send(
-        self,
-        name: str,
-        run: Run,
-        at: Micros,
-        *,
-        state: RunState | None = None,
-        location: str | None = None,
-        kind: EntryKind | None = None,
-        attempt: int | None = None,
-        error: str | None = None,
-        seconds: float | None = None,
-    ) -> None:
-        self.signals.give(
-            Signal(
-                name=name,
-                at=moment(at),
-                run_id=run.id,
-                type=run.type,
-                state=state,
-                location=location,
-                kind=None if kind is None else kind.value,
-                attempt=attempt,
-                error=error,
-                seconds=seconds,
-                worker=self._worker,
-                parent_id=run.parent_id,
-                trace=run.options.trace,
-            )
+        self._send_about(
+            run,
+            name,
+            self._clock.now(),
+            location=entry.location,
+            kind=entry.kind.value,
+            attempt=entry.attempts,
+            error=None if entry.error is None else entry.error.type,
+            seconds=seconds,
         )
+
+    def _send_about(self, run: Run, name: str, at: Micros, **fields: Any) -> None:
+        """Send a signal about a run. `fields` are other fields of `Signal`."""
+        about = {"run_id": run.id, "type": run.type, "parent_id": run.parent_id, "trace": run.options.trace}
+        self._send(name, at, **about, **fields)
+
+    def _send(self, name: str, at: Micros, **fields: Any) -> None:
+        self.signals.give(Signal(name=name, at=moment(at), worker=self._worker, **fields))
 
     def with_trace(self, run: Run, checkpoint: Checkpoint) -> Checkpoint:
         """Return a checkpoint whose new children continue the parent's trace, or the trace it was started with."""
