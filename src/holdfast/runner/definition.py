@@ -58,7 +58,8 @@ class Definition:
         self.function = function
         """The plain function."""
         self.skip = skip
-        self._signature = Signature(function, skip=skip)
+        self.signature = Signature(function, skip=skip)
+        """The parameters and the result of a run."""
         if not is_count(crash_limit):
             raise InvalidRequest(f"crash_limit={crash_limit!r}: expected a whole number of at least 1")
         self.crash_limit: int = crash_limit
@@ -67,11 +68,6 @@ class Definition:
 
         self._codecs: dict[object, Codec[Any]] = {}
         self._loop_codecs: dict[object, tuple[Codec[Any], Codec[Any]]] = {}
-
-    @property
-    def signature(self) -> Signature:
-        """The parameters and the result of a run."""
-        return self._signature
 
     @property
     def plan(self) -> tuple[str, ...]:
@@ -125,7 +121,7 @@ class Definition:
         if error is None:
             what = f"result of workflow {self.type!r}"
             try:
-                return Finish(state=RunState.SUCCEEDED, result=self.result.store(root.result(), what)[0])
+                return Finish(state=RunState.SUCCEEDED, result=self.signature.result.store(root.result(), what)[0])
             except HoldfastError as refused:
                 error = refused
         failed = error if isinstance(error, StepFailed) else error.__cause__

@@ -55,24 +55,30 @@ class History:
         self._run = run
         self._open = open_operations
         self._hints = hints
-        self._entries = {entry.location: entry for entry in entries}
-        self.iterations = Iterations(self._entries)
-        self._children = {entry.ref for entry in entries if entry.kind is EntryKind.CHILD}
-        self.unreached = {
-            e.location
-            for e in entries
-            if (e.is_settled or e.state is EntryState.STARTED) and e.location not in BOOKKEEPING
-        }
+        self._entries: dict[str, Entry] = {}
+        self.iterations = Iterations()
+        self._children: set[str | None] = set()
+        self.unreached: set[str] = set()
         """Recorded locations that the code has not reached."""
-        # A child that is `retrying` was kept by a recovery. The code may reach it again, but does not have to.
-        self._tried = {e.location for e in entries if e.state is EntryState.RETRYING and e.kind is not EntryKind.CHILD}
+        self._tried: set[str] = set()
         self._fed: set[str] = set()
-        # Settled entries not fed yet, lowest position last. Entries that were fed out of order are dropped lazily.
-        settled = [entry for entry in entries if entry.is_settled]
-        self._unfed = sorted(settled, key=attrgetter("position"), reverse=True)
-        self.has_undo = any(entry.has_undo for entry in entries)
+        self._unfed: list[Entry] = []
+        """Settled entries not fed yet, lowest position last. Entries that were fed out of order are dropped lazily."""
+        self.has_undo = False
+        self.remember(entries)
+        for entry in entries:
+            is_settled = entry.is_settled
+            if is_settled:
+                self._unfed.append(entry)
+            if (is_settled or entry.state is EntryState.STARTED) and entry.location not in BOOKKEEPING:
+                self.unreached.add(entry.location)
+            # A child that is `retrying` was kept by a recovery. The code may reach it again, but does not have to.
+            elif entry.state is EntryState.RETRYING and entry.kind is not EntryKind.CHILD:
+                self._tried.add(entry.location)
+            self.has_undo = self.has_undo or entry.has_undo
+        self._unfed.sort(key=attrgetter("position"), reverse=True)
         self._position = self._unfed[0].position if self._unfed else 0
-        self._last = self._last_fact()
+        self._last = self._last_fact() if entries else 0
         self._reached = 0
         self.must_follow = is_strict and bool(self._unfed or self.unreached or self._tried)
         """True while the code must ask for recorded entries, in recorded order, before it does anything new."""
@@ -355,10 +361,8 @@ def _listed(locations: Sequence[str]) -> str:
 class Iterations:
     """Locations by loop and iteration. A location inside nested loops is listed under each of them."""
 
-    def __init__(self, locations: Iterable[str]) -> None:
+    def __init__(self) -> None:
         self._loops: dict[str, dict[int, set[str]]] = {}
-        for location in locations:
-            self.add(location)
 
     def add(self, location: str) -> None:
         """Add a location if it is inside a loop. The mark at the start of an iteration belongs to that iteration."""

@@ -489,6 +489,9 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
                 interrupt = close_generator(generator, self._root) or interrupt
             closed += unfinished
         self._root = None
+        if not closed:
+            self._tasks, self._generators = [], []
+            return interrupt
         # Destroy survivors before `release`, which settles the futures that they await: then an await would return.
         self.survivors += destroy_survivors(closed)
         for task in reversed(self.unfinished):  # tasks that survivors created while they were destroyed

@@ -292,8 +292,13 @@ class Pipeline(Definition, Generic[P, R]):
 
     @property
     def signature(self) -> Signature:
+        """The parameters of the first step, and the result of the last one."""
         self._complete()
         return self._signature
+
+    @signature.setter
+    def signature(self, signature: Signature) -> None:
+        self._signature = signature
 
     def begin(self, context: Context, payload: str) -> Coroutine[Any, Any, Any]:
         args, kwargs = self.signature.decode(payload, f"payload of {self.type!r}")
