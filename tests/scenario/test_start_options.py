@@ -22,7 +22,7 @@ from holdfast.core.questions import ListSchedules
 from holdfast.core.schedules import ScheduleOptions
 from holdfast.flows.grammar import OPTION_NAMES
 from holdfast.isolated import DictionaryNamespace, IsolatedOptions, advance
-from holdfast.isolated.layout import STATE, ValueReader
+from holdfast.isolated.layout import STATE, read_run
 from holdfast.testing.harness import Harness
 from holdfast.typing import ChildOptions, StartOptions
 from tests.rows import each_row
@@ -277,7 +277,7 @@ async def test_an_isolated_run_stores_every_option() -> None:
 
     state = await namespace.get(STATE)
     assert state is not None
-    run = ValueReader(Run)(state)
+    run = read_run(state)
     assert {name: stored(run, field) for name, (*_, field, _) in chosen.items()} == {
         name: value for name, (*_, value) in chosen.items()
     }

@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 from msgspec.structs import asdict
@@ -239,32 +239,20 @@ class EventValue(msgspec.Struct, frozen=True, kw_only=True):
 encode = msgspec.msgpack.Encoder().encode
 
 
-class ValueReader:
-    """Decodes the values of one type. Raises `ValueError` for bytes that are not such a value."""
-
-    def __init__(self, kind: Any) -> None:
-        self._decode = msgspec.msgpack.Decoder(kind).decode
-
-    def __call__(self, value: bytes) -> Any:
-        try:
-            return self._decode(value)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise ValueError(str(error)) from error
-
-
-read_header = ValueReader(NamespaceHeader)
-read_seal = ValueReader(Seal)
-read_run = ValueReader(Run)
-read_error = ValueReader(ErrorRecord)
-read_waits = ValueReader(tuple[Wait, ...])
-read_values = ValueReader(dict[str, str])
-read_text = ValueReader(str)
-read_instant = ValueReader(int)
-read_history = ValueReader(HistoryValue)
-read_metadata = ValueReader(EntryMetadata)
-read_arrival = ValueReader(Arrival)
-read_child = ValueReader(ChildStub)
-read_event = ValueReader(EventValue)
+# Each raises `ValueError` for bytes that are not such a value.
+read_header = msgspec.msgpack.Decoder(NamespaceHeader).decode
+read_seal = msgspec.msgpack.Decoder(Seal).decode
+read_run = msgspec.msgpack.Decoder(Run).decode
+read_error = msgspec.msgpack.Decoder(ErrorRecord).decode
+read_waits = msgspec.msgpack.Decoder(tuple[Wait, ...]).decode
+read_values = msgspec.msgpack.Decoder(dict[str, str]).decode
+read_text = msgspec.msgpack.Decoder(str).decode
+read_instant = msgspec.msgpack.Decoder(int).decode
+read_history = msgspec.msgpack.Decoder(HistoryValue).decode
+read_metadata = msgspec.msgpack.Decoder(EntryMetadata).decode
+read_arrival = msgspec.msgpack.Decoder(Arrival).decode
+read_child = msgspec.msgpack.Decoder(ChildStub).decode
+read_event = msgspec.msgpack.Decoder(EventValue).decode
 
 
 def split(entry: Entry) -> tuple[bytes, bytes]:

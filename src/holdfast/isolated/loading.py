@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -12,29 +12,12 @@ from holdfast.core.errors import InvalidRequest, SchemaOutOfDate, Unreadable
 from holdfast.core.model import Arrival, Entry, Run, Wait
 from holdfast.isolated import layout
 from holdfast.isolated.driver import CheckedDriver
-from holdfast.isolated.layout import (
-    ChildStub,
-    EventValue,
-    NameRegistry,
-    Part,
-    Seal,
-    joined,
-    read_arrival,
-    read_child,
-    read_error,
-    read_event,
-    read_header,
-    read_history,
-    read_instant,
-    read_metadata,
-    read_run,
-    read_seal,
-    read_text,
-    read_values,
-    read_waits,
-    unpack,
-)
+from holdfast.isolated.layout import ChildStub, EventValue, NameRegistry, Part, Seal, joined, unpack
 from holdfast.isolated.mail import Mail, OutboxItem, read_item, read_mail
+
+D = TypeVar("D")
+T = TypeVar("T")
+V = TypeVar("V")
 
 Keys = dict[tuple[Part, ...], bytes]
 """The keys of one kind, by their tuples without the kind."""
@@ -90,8 +73,8 @@ class Loader:
             self._sort(key)
         contents = self._contents
         if layout.HEADER in self._present:
-            contents.seal = await self._required(read_seal, layout.SEAL)
-            if await self._required(read_seal, layout.OPENING) != contents.seal:
+            contents.seal = await self._required(layout.read_seal, layout.SEAL)
+            if await self._required(layout.read_seal, layout.OPENING) != contents.seal:
                 raise _unreadable(layout.SEAL, "the driver has written a part of a batch; a batch is all or none")
             self._check_counts(contents.seal)
             contents.run = await self._run()
@@ -108,18 +91,18 @@ class Loader:
                 contents.mail[key] = _decoded(read_mail, value, key)
         if contents.run is None:
             return contents
-        contents.waits = await self._optional(read_waits, layout.WAITS, ())
-        contents.values = await self._optional(read_values, layout.VALUES, {})
+        contents.waits = await self._optional(layout.read_waits, layout.WAITS, ())
+        contents.values = await self._optional(layout.read_values, layout.VALUES, {})
         names = [await self._required(bytes.decode, key) for key in self._keys[layout.NAMES].values()]
         contents.registry = NameRegistry(names)
         contents.entries = await self._entries(contents.registry)
-        contents.inbox = await self._numbered(layout.MESSAGES, read_arrival)
-        contents.events = await self._numbered(layout.EVENTS, read_event)
+        contents.inbox = await self._numbered(layout.MESSAGES, layout.read_arrival)
+        contents.events = await self._numbered(layout.EVENTS, layout.read_event)
         for parts, key in self._keys[layout.WORKFLOW].items():
             if parts[0] == layout.RECEIPTS:
-                contents.receipts[str(parts[1])] = await self._required(read_instant, key)
+                contents.receipts[str(parts[1])] = await self._required(layout.read_instant, key)
         for key in self._keys[layout.CHILDREN].values():
-            child: ChildStub = await self._required(read_child, key)
+            child = await self._required(layout.read_child, key)
             contents.children[child.intent.id] = child
         return contents
 
@@ -142,15 +125,15 @@ class Loader:
 
     async def _run(self) -> Run:
         """Return the run from its parts: large ones have keys of their own, so that they are written once."""
-        run: Run = await self._required(read_run, layout.STATE)
+        run = await self._required(layout.read_run, layout.STATE)
         if run.id != self._id:
             raise _unreadable(layout.STATE, f"it has the run {run.id}")
         return replace(
             run,
-            payload=await self._required(read_text, layout.INPUT),
-            result=await self._optional(read_text, layout.RESULT, None),
-            error=await self._optional(read_error, layout.ERROR, None),
-            continued=await self._optional(read_text, layout.CONTINUED, None),
+            payload=await self._required(layout.read_text, layout.INPUT),
+            result=await self._optional(layout.read_text, layout.RESULT, None),
+            error=await self._optional(layout.read_error, layout.ERROR, None),
+            continued=await self._optional(layout.read_text, layout.CONTINUED, None),
         )
 
     async def _outbox(self) -> dict[int, OutboxItem]:
@@ -165,19 +148,19 @@ class Loader:
         found = {}
         for parts, key in self._keys[layout.HISTORY].items():
             location = _decoded(registry.location, parts, key)
-            outcome = await self._required(read_history, key)
-            found[location] = joined(location, outcome, await self._required(read_metadata, metadata[parts]))
+            outcome = await self._required(layout.read_history, key)
+            found[location] = joined(location, outcome, await self._required(layout.read_metadata, metadata[parts]))
         return found
 
-    async def _numbered(self, kind: int, read: Callable[[bytes], Any]) -> dict[int, Any]:
+    async def _numbered(self, kind: int, read: Callable[[bytes], T]) -> dict[int, T]:
         return {_number(parts): await self._required(read, key) for parts, key in self._keys[kind].items()}
 
-    async def _required(self, read: Callable[[bytes], Any], key: bytes) -> Any:
+    async def _required(self, read: Callable[[bytes], T], key: bytes) -> T:
         if key not in self._present:
             raise _unreadable(key, "it is missing")
         return _decoded(read, await self._driver.read(key), key)
 
-    async def _optional(self, read: Callable[[bytes], Any], key: bytes, default: Any) -> Any:
+    async def _optional(self, read: Callable[[bytes], T], key: bytes, default: D) -> T | D:
         return await self._required(read, key) if key in self._present else default
 
 
@@ -202,7 +185,7 @@ def _number(parts: tuple[Part, ...]) -> int:
 
 
 def _check_header(value: bytes, run_id: str) -> None:
-    header = _decoded(read_header, value, layout.HEADER)
+    header = _decoded(layout.read_header, value, layout.HEADER)
     if header.schema != layout.SCHEMA:
         raise SchemaOutOfDate(
             f"this namespace has schema {header.schema}, and this version of holdfast has {layout.SCHEMA}; "
@@ -215,7 +198,7 @@ def _check_header(value: bytes, run_id: str) -> None:
         )
 
 
-def _decoded(read: Callable[[Any], Any], value: Any, key: bytes) -> Any:
+def _decoded(read: Callable[[V], T], value: V, key: bytes) -> T:
     try:
         return read(value)
     except ValueError as error:

@@ -23,7 +23,7 @@ from holdfast.core.location import check_name
 from holdfast.core.model import DeadLetter, Event, Intent, MessageToRun, Reply, Value
 from holdfast.core.states import RunState
 from holdfast.isolated.driver import CheckedDriver, NamespaceDriver
-from holdfast.isolated.layout import MESSAGES, OUTBOX, ValueReader, encode, pack
+from holdfast.isolated.layout import MESSAGES, OUTBOX, encode, pack
 from holdfast.stores.operations import arrivals, transitions
 from holdfast.stores.operations.unit_of_work import UnitOfWork
 
@@ -66,7 +66,7 @@ class CancelMail(msgspec.Struct, frozen=True, tag="cancel"):
 
 Mail = MessageMail | EventMail | EndMail | CancelMail
 
-read_mail = ValueReader(Mail)
+read_mail = msgspec.msgpack.Decoder(Mail).decode
 
 Written = tuple[bytes, bytes]
 """A key and its value."""
@@ -205,7 +205,7 @@ class OutboxItem(Value, frozen=True, kw_only=True):
         return decode_any(self.text, f"payload of {self.kind} {self.id}")
 
 
-read_item = ValueReader(OutboxItem)
+read_item = msgspec.msgpack.Decoder(OutboxItem).decode
 
 
 async def delivered(driver: NamespaceDriver, ids: Iterable[str]) -> None:
@@ -232,7 +232,7 @@ async def _id_at(driver: CheckedDriver, key: bytes) -> str | None:
     if value is None:
         return None
     try:
-        item: OutboxItem = read_item(value)
+        item = read_item(value)
     except ValueError as error:
         raise Unreadable(f"the outbox cannot be read: {error}; nothing was written") from error
     return item.id

@@ -48,6 +48,10 @@ class AllFields(msgspec.Struct, frozen=True, gc=False):
         return bool(self.without) and field.startswith(self.without)
 
 
+EVERYTHING = 1_000_000
+"""The limit of a read that has none."""
+
+
 class Range(msgspec.Struct, frozen=True, gc=False):
     """Members of an index whose scores are all 0: from `low` (inclusive) to `high` (exclusive), by their bytes.
 
@@ -57,7 +61,7 @@ class Range(msgspec.Struct, frozen=True, gc=False):
     index: str
     low: str = ""
     high: str = ""
-    limit: int = 1_000_000
+    limit: int = EVERYTHING
     is_reverse: bool = False
 
 

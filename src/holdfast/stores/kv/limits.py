@@ -12,7 +12,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.limits import Window
 from holdfast.core.model import Run, TypeRule
 from holdfast.stores.kv import names
-from holdfast.stores.kv.driver import Fields, Lowest, Range
+from holdfast.stores.kv.driver import EVERYTHING, Fields, Lowest, Range
 from holdfast.stores.kv.runs import KvPart, KvRuns, KvWaits, head_of
 from holdfast.stores.kv.workspace import Workspace
 
@@ -25,7 +25,6 @@ WINDOW = "window"
 USED = "used"
 OFF = b"off"
 LIMITED = b"limited"
-EVERYTHING = 1_000_000
 
 
 def ruled_as(rule: TypeRule) -> bytes | None:

@@ -15,7 +15,7 @@ from holdfast.core.ports import Pruned
 from holdfast.core.topics import TAKEN_RETENTION, topic_of
 from holdfast.stores.kv import names
 from holdfast.stores.kv.catalogue import VALUE, AgedEvent, KvEvents, decode_event, encode, letter_member
-from holdfast.stores.kv.driver import Fields, Range, Size
+from holdfast.stores.kv.driver import EVERYTHING, Fields, Range, Size
 from holdfast.stores.kv.histories import KvHistories, parsed_member
 from holdfast.stores.kv.limits import KvTypes
 from holdfast.stores.kv.runs import KvRuns, head_of
@@ -26,8 +26,6 @@ from holdfast.stores.operations.unit_of_work import OldEvent, OldRun
 if TYPE_CHECKING:
     from holdfast.stores.kv.decision import Decisions
     from holdfast.stores.kv.unit_of_work import KvUnit
-
-EVERYTHING = 1_000_000
 
 
 def _until(at: Micros) -> str:

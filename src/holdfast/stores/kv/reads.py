@@ -54,7 +54,7 @@ from holdfast.stores.kv.catalogue import (
     with_texts,
     worker_of,
 )
-from holdfast.stores.kv.driver import AllFields, Driver, Fields, Log, Lowest, Partition, Range, Read, Size
+from holdfast.stores.kv.driver import EVERYTHING, AllFields, Driver, Fields, Log, Lowest, Partition, Range, Read, Size
 from holdfast.stores.kv.histories import arrivals_of, decode_reply, facts_of, history_of
 from holdfast.stores.kv.limits import RULE, USED, decode_rule
 from holdfast.stores.kv.names import DELETED, run_of
@@ -67,13 +67,25 @@ CHUNK = 500
 NO_FIELDS: Mapping[str, bytes] = {}
 
 
-async def partitions(driver: Driver, reads: Sequence[Fields | AllFields]) -> list[Partition]:
-    """Return partitions, in several loads if there are many."""
-    found: list[Partition] = []
+async def answers(driver: Driver, reads: Sequence[Read]) -> list[Any]:
+    """Return the answers to reads, in several loads if there are many."""
+    found: list[Any] = []
     for begin in range(0, len(reads), CHUNK):
-        loaded = await driver.load(reads[begin : begin + CHUNK])
-        found += cast("list[Partition]", loaded.answers)
+        found += (await driver.load(reads[begin : begin + CHUNK])).answers
     return found
+
+
+async def partitions(driver: Driver, reads: Sequence[Fields | AllFields]) -> list[Partition]:
+    return await answers(driver, reads)
+
+
+async def sizes(driver: Driver, wanted: Sequence[Size]) -> list[int]:
+    return await answers(driver, wanted)
+
+
+async def members_of(driver: Driver, index: str, low: str = "", limit: int = EVERYTHING) -> list[str]:
+    """Return the members of an index: all of them, or a page."""
+    return cast("list[str]", (await driver.load([Range(index, low, limit=limit)])).answers[0])
 
 
 # Runs
@@ -180,22 +192,6 @@ async def workers(driver: Driver) -> list[WorkerRecord]:
 # Numbers
 
 
-async def members_of(driver: Driver, index: str) -> list[str]:
-    return cast("list[str]", (await driver.load([Range(index)])).answers[0])
-
-
-async def answers(driver: Driver, reads: Sequence[Read]) -> list[Any]:
-    """Return the answers to reads, in several loads if there are many."""
-    found: list[Any] = []
-    for begin in range(0, len(reads), CHUNK):
-        found += (await driver.load(reads[begin : begin + CHUNK])).answers
-    return found
-
-
-async def sizes(driver: Driver, wanted: Sequence[Size]) -> list[int]:
-    return cast("list[int]", await answers(driver, wanted))
-
-
 async def counts(driver: Driver) -> dict[str, dict[RunState, int]]:
     pairs = sorted(name.split(":", 1)[::-1] for name in await members_of(driver, names.STATES))
     known = [(type, state) for type, state in pairs if state != DELETED]
@@ -289,7 +285,7 @@ async def dead_letters(driver: Driver, query: ListDeadLetters) -> list[DeadLette
     found: list[DeadLetter] = []
     low = names.number_text(query.after + 1)
     while len(found) < query.limit:
-        members = cast("list[str]", (await driver.load([Range(names.LETTERS, low, limit=CHUNK)])).answers[0])
+        members = await members_of(driver, names.LETTERS, low, CHUNK)
         chosen = [member for member in members if query.topic is None or _is_of_topic(query.topic, member)]
         numbers = [int(member[:16], 16) for member in chosen][: query.limit - len(found)]
         letters = await partitions(driver, [Fields(names.letter(number), (VALUE,)) for number in numbers])
@@ -313,7 +309,7 @@ async def schedules(driver: Driver, query: ListSchedules) -> list[Schedule]:
     chosen: list[Schedule] = []
     low = query.after
     while len(chosen) < query.limit:
-        members = cast("list[str]", (await driver.load([Range(names.SCHEDULES, low, limit=CHUNK)])).answers[0])
+        members = await members_of(driver, names.SCHEDULES, low, CHUNK)
         chosen += [schedule for schedule in await _schedules(driver, members) if query.admits(schedule)]
         if len(members) < CHUNK:
             break
@@ -346,17 +342,13 @@ async def due_schedules(driver: Driver, limit: int, after: tuple[Micros, str]) -
             break
         low = ready[count - 1] + "\0"
     if not is_end:
-        members = cast("list[str]", (await driver.load([_first_after(now)])).answers[0])
+        members = await members_of(driver, names.DUE_SCHEDULES, names.time_text(now + 1), 1)
     later += [_due_time(member) for member in members if _due_time(member) > now]
     return Due(schedules=tuple(due), next_at=min(later, default=None), now=now)
 
 
 def _due_time(member: str) -> Micros:
     return int(member[: names.TIME_DIGITS], 16)
-
-
-def _first_after(now: Micros) -> Range:
-    return Range(names.DUE_SCHEDULES, names.time_text(now + 1), limit=1)
 
 
 async def list_flows(driver: Driver, query: ListFlows) -> list[FlowDefinition]:
@@ -491,7 +483,7 @@ class _Pages:
             return []
         limit = max(1, min(LONGEST_CHUNK, wanted))
         ranges = [Range(index, self._low, self._high, limit, is_reverse=True) for index in self._indexes]
-        found = cast("list[list[str]]", await answers(self._driver, ranges))
+        found: list[list[str]] = await answers(self._driver, ranges)
         merged = sorted({member for some in found for member in some}, reverse=True)[:limit]
         if len(merged) < limit:
             self._is_over = True

@@ -62,6 +62,8 @@ It is more than those of a full batch of checkpoints, which a thread would only 
 """
 CLOSE_SECONDS = 5.0
 
+T = TypeVar("T")
+
 _log = logging.getLogger("holdfast.store")
 
 
@@ -152,8 +154,8 @@ class RedisDriver:
         await self._converse(self._new_epoch)
 
     def _new_epoch(self) -> Conversation[None]:
-        (info,) = yield from _tolerated(packed("INFO"))
-        yield from self._epochs.check({} if isinstance(info, ServerError) else parsed_info(info), must_begin=True)
+        (info,) = yield [packed("INFO")]
+        yield from self._epochs.check(parsed_info(info), must_begin=True)
 
     # Reading
 
@@ -256,12 +258,13 @@ class RedisDriver:
 
     async def check(self) -> Sequence[Finding]:
         """Check the server's settings: what they can lose, and what does not fit."""
-        commands = (packed("INFO"), packed("LRANGE", self._keys.of(LOG), 0, -1))
-        replies = await self._converse(lambda: _tolerated(*commands))
-        info = {} if isinstance(replies[0], ServerError) else parsed_info(replies[0])
-        lines = [] if isinstance(replies[1], ServerError) else replies[1]
-        settings = await self._converse(lambda: inspection(info))
-        return list(server.findings(self._address, settings, info, lines))
+        return await self._converse(self._checkup)
+
+    def _checkup(self) -> Conversation[list[Finding]]:
+        reply, lines = yield [packed("INFO"), packed("LRANGE", self._keys.of(LOG), 0, -1)]
+        info = parsed_info(reply)
+        settings = yield from inspection(info)
+        return list(server.findings(self._address, settings, info, [] if isinstance(lines, ServerError) else lines))
 
     # Calls
 
@@ -295,7 +298,7 @@ class RedisDriver:
         assert failure is not None
         raise self._connector.translated(failure) from failure
 
-    async def _converse(self, conversation: Callable[[], Conversation[Any]]) -> Any:
+    async def _converse(self, conversation: Callable[[], Conversation[T]]) -> T:
         """Execute a conversation that only reads."""
         self._check_open()
         connection = await self._connected()
@@ -369,8 +372,8 @@ class RedisDriver:
 
         The store goes on. It would not save any run by giving up the results that its workers have in memory.
         """
-        (info,) = yield from _tolerated(packed("INFO"))
-        settings = yield from inspection({} if isinstance(info, ServerError) else parsed_info(info))
+        (info,) = yield [packed("INFO")]
+        settings = yield from inspection(parsed_info(info))
         advice = unsafe(self._address, settings)
         if advice and advice != self._reported:
             _log.error("the server has other settings than when this process opened the store: %s", advice)
@@ -403,15 +406,8 @@ class RedisDriver:
             )
 
 
-def _tolerated(*commands: bytes) -> Conversation[list[Any]]:
-    """Send commands together, and return replies and errors."""
-    return (yield list(commands))
-
-
 # Without an open store: these begin no epoch and make no keys
 
-
-T = TypeVar("T")
 
 _KEYS_AT_ONCE = 1_000
 """Number of keys of the database that one call examines, so that it does not stop the server for long."""

@@ -41,8 +41,7 @@ def handshake(address: RedisAddress) -> Conversation[Info]:
     for reply in replies[: len(required)]:
         if isinstance(reply, ServerError):
             raise reply
-    info = replies[-1]
-    known = {} if isinstance(info, ServerError) else parsed_info(info)
+    known = parsed_info(replies[-1])
     # Also one that accepts writes: it would forget them.
     if known.get("role", "master") != "master":
         raise StoreUnavailable(
@@ -52,9 +51,11 @@ def handshake(address: RedisAddress) -> Conversation[Info]:
     return known
 
 
-def parsed_info(text: bytes) -> Info:
-    """Return the fields of an INFO reply."""
-    lines = (line.partition(":") for line in text.decode(errors="replace").splitlines() if not line.startswith("#"))
+def parsed_info(reply: bytes | ServerError) -> Info:
+    """Return the fields of an INFO reply: none if this user may not ask."""
+    if isinstance(reply, ServerError):
+        return {}
+    lines = (line.partition(":") for line in reply.decode(errors="replace").splitlines() if not line.startswith("#"))
     return {name: value for name, mark, value in lines if mark}
 
 
