@@ -130,14 +130,14 @@ def lent(kind: str, databases: Databases | None = None, namespaces: Namespaces |
             yield ""
 
 
-def told(entries: Sequence[EntryInfo]) -> list[str]:
+def in_words(entries: Sequence[EntryInfo]) -> list[str]:
     """A history as a few words per entry: `charge step done`."""
     return [f"{entry.location} {entry.kind.value} {entry.state.value}" for entry in entries]
 
 
 async def facts(run: RunHandle[Any]) -> list[str]:
     """Return the history of a run in few words."""
-    return told(await run.history())
+    return in_words(await run.history())
 
 
 def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:

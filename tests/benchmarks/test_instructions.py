@@ -334,9 +334,9 @@ def test_with_another_build_two_commits_are_compared(
     machine.counts = {"": now, stored[:10]: 500}
 
     assert command.main(STEP_ONLY) == code
-    told = capsys.readouterr().err
-    assert "the stored baseline is of another build (python " in told
-    assert f"comparing with the commit that last changed the baseline, {stored[:10]}" in told
+    output = capsys.readouterr().err
+    assert "the stored baseline is of another build (python " in output
+    assert f"comparing with the commit that last changed the baseline, {stored[:10]}" in output
 
 
 def test_a_commit_may_be_named(machine: Machine) -> None:
@@ -431,7 +431,7 @@ def test_the_measured_program_counts_the_same_each_time(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_the_measured_program_refuses_an_engine_from_another_folder(tmp_path: Path) -> None:
     with started(tmp_path / "one", tmp_path) as process:
-        _, told = process.communicate()
+        _, output = process.communicate()
 
     assert process.returncode == 1
-    assert f"which is not below {tmp_path}" in told
+    assert f"which is not below {tmp_path}" in output

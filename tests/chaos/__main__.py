@@ -32,7 +32,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     stores = names()
     parser.add_argument("--store", choices=stores, required=True, help=f"where: {' or '.join(stores)}")
     parser.add_argument("--minutes", type=_minutes, default=1.0, help="how long blows fall (default: 1)")
-    parser.add_argument("--seed", default="", help="which load and blows; a new one unless given, and always told")
+    parser.add_argument("--seed", default="", help="which load and blows; a new one unless given, and always shown")
     parser.add_argument("--figures", action="store_true", help="instead: the figures that are promised, one by one")
     parser.add_argument("--json", action="store_true", help="the verdict as JSON on standard output")
     return parser.parse_args(words)
@@ -54,18 +54,18 @@ def main(words: Sequence[str]) -> int:
     display = Display()
     if options.figures:
         rows = asyncio.run(figures.reach(options.store, seed, display))
-        _tell(rows, "\n".join(figures.lines(rows)), is_json=options.json)
+        _show(rows, "\n".join(figures.lines(rows)), is_json=options.json)
         return OK if all(row.is_good for row in rows) else VIOLATED
     display.say(f"a storm on {options.store} for {options.minutes:g} min, seed {seed}")
     verdict = asyncio.run(hold(options.store, Plan(seconds=options.minutes * 60, seed=seed), display))
     display.say("")
-    _tell(verdict, "\n".join(verdict.lines()), is_json=options.json)
+    _show(verdict, "\n".join(verdict.lines()), is_json=options.json)
     return OK if verdict.is_good else VIOLATED
 
 
-def _tell(value: object, text: str, *, is_json: bool) -> None:
-    told = msgspec.json.format(msgspec.json.encode(value)).decode() if is_json else text
-    sys.stdout.write(f"{told}\n")
+def _show(value: object, text: str, *, is_json: bool) -> None:
+    shown = msgspec.json.format(msgspec.json.encode(value)).decode() if is_json else text
+    sys.stdout.write(f"{shown}\n")
 
 
 if __name__ == "__main__":

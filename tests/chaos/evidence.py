@@ -95,7 +95,7 @@ class Remark(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct, dict=True):
-    """Everything. `looks` is the number of searches for forbidden states."""
+    """Everything. `checks` is the number of searches for forbidden states."""
 
     seconds: float
     lease_seconds: float
@@ -107,7 +107,7 @@ class Evidence(msgspec.Struct, dict=True):
     sightings: list[Sighting] = []
     delays: list[Delay] = []
     remarks: list[Remark] = []
-    looks: int = 0
+    checks: int = 0
     deposits: list[tuple[str, int]] = []
     total: int = 0
     schedule: Schedule | None = None

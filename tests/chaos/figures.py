@@ -57,9 +57,9 @@ class Tests:
         begun = time.monotonic()
         environment = os.environ | self.settings
         done = subprocess.run(command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True)
-        told = _FIGURE.findall(done.stdout)
-        is_good = done.returncode == 0 and bool(told)
-        reached = "; ".join(told) or f"pytest ended with exit code {done.returncode}"
+        figures = _FIGURE.findall(done.stdout)
+        is_good = done.returncode == 0 and bool(figures)
+        reached = "; ".join(figures) or f"pytest ended with exit code {done.returncode}"
         seconds = time.monotonic() - begun
         return Row(self.figure, reached, host, is_good, seconds, "" if is_good else done.stdout[-_TAIL_CHARACTERS:])
 
@@ -122,7 +122,7 @@ TESTS = (
     Tests("a message wakes a run in another process: p50 under 500 ms", "tests/figures/latency.py", "message"),
     Tests("a cancel ends a body in another process: within 2 s", "tests/figures/latency.py", "cancel"),
     Tests(
-        "a commit is heard of in another process: p50 under 5 ms",
+        "a commit is noticed in another process: p50 under 5 ms",
         "tests/figures/latency.py",
         "commit",
         stores=("sqlite",),

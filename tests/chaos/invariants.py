@@ -111,8 +111,8 @@ def _unchanged(evidence: Evidence, *, of_ends: bool) -> Findings:
             later = [Sighting.of_end(story.run)]
         else:
             later = [Sighting.of_entry(seen.run_id, one) for one in story.entries if one.location == seen.location]
-        told = f"{seen.location or 'its end'} was seen as {seen.value!r}, and is {[one.value for one in later]}"
-        yield None if later == [seen] else Violation(told, seen.run_id, "wrong")
+        finding = f"{seen.location or 'its end'} was seen as {seen.value!r}, and is {[one.value for one in later]}"
+        yield None if later == [seen] else Violation(finding, seen.run_id, "wrong")
 
 
 def _i3(evidence: Evidence) -> Findings:
@@ -130,8 +130,8 @@ def _i3(evidence: Evidence) -> Findings:
             # In the order of tokens: a frozen worker may start a body after it has lost its lease unnoticed.
             last = max(deeds, key=lambda deed: (evidence.token_of(deed), deed.at))
             is_again = last.mark != mark and last.mark.split(".")[0] == mark.split(".")[0]
-            told = f"{location} was executed again ({last.mark}) after its record ({mark})"
-            yield Violation(told, story.run.id, "duplicate") if is_again else None
+            finding = f"{location} was executed again ({last.mark}) after its record ({mark})"
+            yield Violation(finding, story.run.id, "duplicate") if is_again else None
     yield from _unchanged(evidence, of_ends=False)
 
 
@@ -139,20 +139,20 @@ def _i4(evidence: Evidence) -> Findings:
     """Every turn saw exactly the recorded values."""
     for (run_id, location), deeds in evidence.executions.items():
         story = evidence.stories.get(run_id)
-        before = _told_of(story, location) if story is not None else None
+        before = _received_by(story, location) if story is not None else None
         if story is None or before is None:
             continue
         for deed in deeds:
             expected = story.marks.get(before, "-") if before else "-"
-            told = f"{location} was told {deed.word} by worker {deed.pid}, and {before} is recorded as {expected}"
-            yield None if deed.word == expected else Violation(told, run_id, "wrong")
+            finding = f"{location} received {deed.word} by worker {deed.pid}, and {before} is recorded as {expected}"
+            yield None if deed.word == expected else Violation(finding, run_id, "wrong")
     for start in evidence.starts:
         story = evidence.stories.get(start.run_id)
         if story is not None and story.run.state is RunState.SUCCEEDED:
             yield from _seen_in_result(story, start.expect.result if start.expect else None)
 
 
-def _told_of(story: Story, location: str) -> str | None:
+def _received_by(story: Story, location: str) -> str | None:
     """The location whose result a body receives: the previous link in a chain (none: ""), or the undone step."""
     if location.startswith(UNDO_PREFIX):
         return location.removeprefix(UNDO_PREFIX)
@@ -167,10 +167,10 @@ def _seen_in_result(story: Story, result: object) -> Findings:
         result = list(story.marks.values())
     elif story.run.type == "saga":
         number = story.payload["number"]
-        result = {"marks": story.marks, "words": [f"{number} 0", f"{number} 1"], "told": 2 * number}
+        result = {"marks": story.marks, "words": [f"{number} 0", f"{number} 1"], "answer": 2 * number}
     if result is not None:
-        told = f"its result is {story.result!r}, not {result!r}"
-        yield None if story.result == result else Violation(told, story.run.id, "wrong")
+        finding = f"its result is {story.result!r}, not {result!r}"
+        yield None if story.result == result else Violation(finding, story.run.id, "wrong")
 
 
 def _i5(evidence: Evidence) -> Findings:
@@ -179,14 +179,14 @@ def _i5(evidence: Evidence) -> Findings:
         tokens = [int(fact.data["token"]) for fact in story.claims]
         is_growing = all(one < next_one for one, next_one in pairwise(tokens))
         is_known = not tokens or tokens[-1] <= story.run.token
-        told = f"tokens of its claims: {tokens}, its own: {story.run.token}"
-        yield None if is_growing and is_known else Violation(told, story.run.id, "stale")
+        finding = f"tokens of its claims: {tokens}, its own: {story.run.token}"
+        yield None if is_growing and is_known else Violation(finding, story.run.id, "stale")
         for location, mark in story.marks.items():
             deeds = evidence.executions.get((story.run.id, location), [])
             under = {deed.mark: evidence.token_of(deed) for deed in deeds}
             is_late = under.get(mark, 0) < max(under.values(), default=0)
-            told = f"{location}: {mark} is recorded, of token {under.get(mark)}; it was executed under {under}"
-            yield Violation(told, story.run.id, "stale") if is_late else None
+            finding = f"{location}: {mark} is recorded, of token {under.get(mark)}; it was executed under {under}"
+            yield Violation(finding, story.run.id, "stale") if is_late else None
 
 
 def _i6(evidence: Evidence) -> Findings:
@@ -203,9 +203,9 @@ def _i6(evidence: Evidence) -> Findings:
             groups[start.expect.one_of].append((story.run.id, story.result))
             payloads[start.expect.one_of] = list(start.expect.payloads)
     for topic, got in groups.items():
-        told = f"of the queue {topic} {sorted(map(str, got))} were taken, not {payloads[topic]}"
+        finding = f"of the queue {topic} {sorted(map(str, got))} were taken, not {payloads[topic]}"
         is_so = sorted(str(result) for _, result in got) == sorted(map(str, payloads[topic]))
-        yield None if is_so else Violation(told, got[0][0], "duplicate")
+        yield None if is_so else Violation(finding, got[0][0], "duplicate")
     for story in evidence.stories.values():
         refs = [e.ref for e in story.entries if e.kind is EntryKind.MESSAGE and e.is_settled and e.ref is not None]
         if refs:
@@ -218,9 +218,9 @@ def _in_order(story: Story, letters: dict[str, int]) -> Findings:
     for name, number in story.result or ():
         got[name].append(number)
     for name, count in letters.items():
-        told = f"of {count} messages {name!r} it got {got[name]}"
+        finding = f"of {count} messages {name!r} it got {got[name]}"
         kind: Kind = "lost" if len(set(got[name])) < count else "duplicate"
-        yield None if got[name] == list(range(count)) else Violation(told, story.run.id, kind)
+        yield None if got[name] == list(range(count)) else Violation(finding, story.run.id, kind)
 
 
 def _i7(evidence: Evidence) -> Findings:
@@ -228,13 +228,13 @@ def _i7(evidence: Evidence) -> Findings:
     for (run_id, location), deeds in evidence.executions.items():
         if location.startswith("awake"):
             for deed in deeds:
-                told = f"{location} began {float(deed.word) - deed.at:.6f} s too early"
-                yield None if deed.at >= float(deed.word) - 0.000_01 else Violation(told, run_id, "wrong")
+                finding = f"{location} began {float(deed.word) - deed.at:.6f} s too early"
+                yield None if deed.at >= float(deed.word) - 0.000_01 else Violation(finding, run_id, "wrong")
     for delay in evidence.delays:
         for deed in evidence.executions.get((delay.run_id, delay.location), []):
             is_early = deed.attempt > delay.attempts and deed.at < delay.until
-            told = f"{delay.location} was tried again {delay.until - deed.at:.6f} s too early"
-            yield Violation(told, delay.run_id, "wrong") if is_early else None
+            finding = f"{delay.location} was tried again {delay.until - deed.at:.6f} s too early"
+            yield Violation(finding, delay.run_id, "wrong") if is_early else None
     for story in evidence.of_type("tick"):
         slot = instant(datetime.fromisoformat(story.run.tags[SLOT_TAG]))
         yield None if story.run.created_at >= slot else Violation("it was started before its slot", story.run.id)
@@ -246,7 +246,7 @@ def _i8(evidence: Evidence) -> Findings:
         left = [what for what in ("ready_at", "worker", "slots") if getattr(story.run, what)]
         left += [f"a wait for {wait.kind.value}" for wait in story.waits]
         yield None if not left else Violation(f"it has ended, and has {left}", story.run.id)
-    yield from [None] * evidence.looks  # each of them searched for orphans; each finding is a remark
+    yield from [None] * evidence.checks  # each of them searched for orphans; each finding is a remark
 
 
 def _i9(evidence: Evidence) -> Findings:
@@ -260,8 +260,8 @@ def _i9(evidence: Evidence) -> Findings:
     for type, (count, seconds) in load.RATES.items():
         begins = sorted((s.run.first_claimed_at, s.run.id) for s in evidence.of_type(type) if s.run.first_claimed_at)
         for (first, _), (later, run_id) in zip(begins, begins[count:], strict=False):
-            told = f"{count + 1} of {type} began within {(later - first) / SECOND:.6f} s"
-            yield None if later - first >= seconds * SECOND else Violation(told, run_id)
+            finding = f"{count + 1} of {type} began within {(later - first) / SECOND:.6f} s"
+            yield None if later - first >= seconds * SECOND else Violation(finding, run_id)
 
 
 def _at_once(stories: Iterable[Story], limit: int, what: str) -> Findings:
@@ -280,15 +280,15 @@ def _at_once(stories: Iterable[Story], limit: int, what: str) -> Findings:
 
 def _i10(evidence: Evidence) -> Findings:
     """Effects: deposits once, keys and slots one run each, bodies repeated only if their worker was lost."""
-    depositors = [*evidence.of_type("tellers"), *evidence.of_type("clerks")]
+    depositors = [*evidence.of_type("cashiers"), *evidence.of_type("clerks")]
     wanted = Counter((story.run.id, number) for story in depositors for number in range(story.payload["count"]))
     found = Counter(evidence.deposits)
     for place in {*wanted, *found}:
-        told = f"deposit {place[1]} was made {found[place]} times, not {wanted[place]}"
+        finding = f"deposit {place[1]} was made {found[place]} times, not {wanted[place]}"
         kind: Kind = "lost" if found[place] < wanted[place] else "duplicate"
-        yield None if found[place] == wanted[place] else Violation(told, place[0], kind)
-    told = f"the total is {evidence.total}, and there are {sum(found.values())} deposits"
-    yield None if evidence.total == sum(found.values()) else Violation(told, "", "wrong")
+        yield None if found[place] == wanted[place] else Violation(finding, place[0], kind)
+    finding = f"the total is {evidence.total}, and there are {sum(found.values())} deposits"
+    yield None if evidence.total == sum(found.values()) else Violation(finding, "", "wrong")
     keys = Counter(story.run.key for story in evidence.stories.values() if story.run.key is not None)
     for key, count in keys.items():
         yield None if count == 1 else Violation(f"the key {key} made {count} runs", "", "duplicate")
@@ -307,8 +307,8 @@ def _slots(evidence: Evidence) -> Findings:
         return
     found = Counter(story.run.tags[SLOT_TAG] for story in evidence.of_type("tick"))
     count = (schedule.last_slot - schedule.anchor) // schedule.every
-    told = f"{count} slots have come, and there are {len(found)} runs of different ones"
-    yield None if len(found) == count else Violation(told, "", "lost")
+    finding = f"{count} slots have come, and there are {len(found)} runs of different ones"
+    yield None if len(found) == count else Violation(finding, "", "lost")
     for slot, times in found.items():
         yield None if times == 1 else Violation(f"the slot {slot} made {times} runs", "", "duplicate")
 
@@ -317,14 +317,14 @@ def _children(evidence: Evidence) -> Findings:
     """Check that a parent has one child at each location, and as many as expected in the end."""
     places = Counter((s.run.parent_id, s.run.parent_location) for s in evidence.stories.values() if s.run.parent_id)
     for (parent_id, location), count in places.items():
-        told = f"{count} children stand at {location}"
-        yield None if count == 1 else Violation(told, parent_id or "", "duplicate")
+        finding = f"{count} children stand at {location}"
+        yield None if count == 1 else Violation(finding, parent_id or "", "duplicate")
     counts = Counter(parent_id for parent_id, _ in places)
     for start in evidence.starts:
         story, expected = evidence.stories.get(start.run_id), start.expect and start.expect.children
         if story is not None and story.run.state.is_end and expected is not None:
-            told = f"it has started {counts[start.run_id]} children, not {expected}"
-            yield None if counts[start.run_id] == expected else Violation(told, start.run_id, "wrong")
+            finding = f"it has started {counts[start.run_id]} children, not {expected}"
+            yield None if counts[start.run_id] == expected else Violation(finding, start.run_id, "wrong")
 
 
 def _repeats(evidence: Evidence) -> Findings:
@@ -333,8 +333,8 @@ def _repeats(evidence: Evidence) -> Findings:
         story = evidence.stories.get(run_id)
         if story is not None:
             allowed = len(story.claims) + evidence.failures[run_id, location]
-            told = f"{location} was executed {len(deeds)} times in {len(story.claims)} turns"
-            yield None if len(deeds) <= allowed else Violation(told, run_id, "duplicate")
+            finding = f"{location} was executed {len(deeds)} times in {len(story.claims)} turns"
+            yield None if len(deeds) <= allowed else Violation(finding, run_id, "duplicate")
 
 
 def _losses(evidence: Evidence) -> Findings:
@@ -350,8 +350,8 @@ def _losses(evidence: Evidence) -> Findings:
             ends = [] if fate is None else [end for end in (fate.killed_at, fate.left_at) if end is not None]
             is_explained = any(end <= at for end in ends)
             is_explained |= any(begun <= at <= end + evidence.lease_seconds for begun, end in silences)
-            told = f"it was taken from {fact.data['lost']}, which was alive and well"
-            yield None if is_explained else Violation(told, story.run.id)
+            finding = f"it was taken from {fact.data['lost']}, which was alive and well"
+            yield None if is_explained else Violation(finding, story.run.id)
 
 
 def _undone(story: Story) -> Violation | None:
@@ -373,9 +373,9 @@ def _i11(evidence: Evidence) -> Findings:
         for entry in story.entries:
             if entry.kind in (EntryKind.STEP, EntryKind.UNDO, EntryKind.TX):
                 begun = len(evidence.executions.get((story.run.id, entry.location), []))
-                told = f"{entry.location}: {entry.attempts} attempts, {begun} executions; {most} are allowed"
+                finding = f"{entry.location}: {entry.attempts} attempts, {begun} executions; {most} are allowed"
                 is_bounded = entry.attempts <= most and begun <= most + releases
-                yield None if is_bounded else Violation(told, story.run.id)
+                yield None if is_bounded else Violation(finding, story.run.id)
 
 
 def _i12(evidence: Evidence) -> Findings:
@@ -383,19 +383,19 @@ def _i12(evidence: Evidence) -> Findings:
     for story in evidence.stories.values():
         lost = sum("lost" in fact.data for fact in story.claims)
         is_whole = len(story.claims) < 100  # of more, the first are no longer kept
-        told = f"it is in attempt {story.run.attempt}, and {lost} workers are said to have been lost"
-        yield None if not is_whole or story.run.attempt == 1 + lost else Violation(told, story.run.id)
+        finding = f"it is in attempt {story.run.attempt}, and {lost} workers are said to have been lost"
+        yield None if not is_whole or story.run.attempt == 1 + lost else Violation(finding, story.run.id)
         last = story.facts[-1].event if story.facts else "created"
-        told = f"it is {story.run.state.value}, and the last that is told of it is {last!r}"
+        finding = f"it is {story.run.state.value}, and its last fact is {last!r}"
         is_so = last == story.run.state.value or (last == "dropped" and story.run.state.is_end)
-        yield None if is_so or not story.run.state.is_end else Violation(told, story.run.id)
+        yield None if is_so or not story.run.state.is_end else Violation(finding, story.run.id)
         retried = Counter(str(f.data["location"]) for f in story.facts if f.event == "retried")
         for entry in story.entries:
-            told = f"{entry.location}: {entry.attempts} attempts, and {retried[entry.location]} were repeated"
+            finding = f"{entry.location}: {entry.attempts} attempts, and {retried[entry.location]} were repeated"
             if retried[entry.location]:
                 # A run that was cancelled between two attempts never made the next one.
                 least = retried[entry.location] + (entry.state is not EntryState.RETRYING)
-                yield None if entry.attempts >= least else Violation(told, story.run.id)
+                yield None if entry.attempts >= least else Violation(finding, story.run.id)
 
 
 def _processes(evidence: Evidence) -> Findings:
@@ -416,5 +416,5 @@ INVARIANTS: dict[str, tuple[str, Callable[[Evidence], Findings]]] = {
     "I10": ("effects once; repeated only after a loss", _i10),
     "I11": ("attempts bounded", _i11),
     "I12": ("audit agrees with state", _i12),
-    "processes": ("workers end when told to, and never complain", _processes),
+    "processes": ("workers end on request, and never complain", _processes),
 }

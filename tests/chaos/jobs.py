@@ -22,7 +22,7 @@ from holdfast.core.questions import EndsOf
 from tests.chaos import flows, load
 from tests.chaos.journal import Acceptance, Expectation, Journal, What
 from tests.faults.app import insist
-from tests.process.app import saga, tellers
+from tests.process.app import cashiers, saga
 
 ENDED = ("succeeded", "cancelled")
 WAITING = ("suspended",)
@@ -166,9 +166,9 @@ async def _cancel(job: Job) -> None:
     await job.cancel(run)
 
 
-async def _tellers(job: Job) -> None:
+async def _cashiers(job: Job) -> None:
     count = job.chance.randint(1, 8)
-    await job.start(tellers, count, expect=Expectation(result=list(range(count))))
+    await job.start(cashiers, count, expect=Expectation(result=list(range(count))))
 
 
 async def _clerks(job: Job) -> None:
@@ -256,7 +256,7 @@ KINDS: dict[str, Callable[[Job], Awaitable[None]]] = {
     "hopeless": _hopeless,
     "trip": _trip,
     "cancel": _cancel,
-    "tellers": _tellers,
+    "cashiers": _cashiers,
     "clerks": _clerks,
     "family": _family,
     "limited": _limited,

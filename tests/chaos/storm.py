@@ -93,7 +93,7 @@ class Storm:
         self._begun = time.monotonic()
 
     async def _has_begun(self) -> bool:
-        await self.witness.look()
+        await self.witness.check()
         return len(self._ready()) >= min(2, self.plan.workers)
 
     def _refill(self) -> None:
@@ -137,9 +137,9 @@ class Storm:
     async def _watch(self) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.witness.watch())
-            group.create_task(self._tell())
+            group.create_task(self._show_progress())
 
-    async def _tell(self) -> None:
+    async def _show_progress(self) -> None:
         while True:
             seconds = time.monotonic() - self._begun
             self._display.show(seconds, self._accepted(), self.witness.ended, self.blows, self.witness.slowest)
@@ -295,7 +295,7 @@ class Storm:
             sightings=self.witness.sightings,
             delays=sorted(self.witness.delays, key=lambda delay: delay.until),
             remarks=self.witness.remarks,
-            looks=self.witness.looks,
+            checks=self.witness.checks,
             deposits=deposits.made,
             total=deposits.total,
             schedule=schedules[0] if schedules else None,

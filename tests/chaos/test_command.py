@@ -70,11 +70,11 @@ def test_a_missed_figure_is_reported_with_its_proof() -> None:
         Row("b", "0", host, is_good=False, seconds=3.0, proof="why"),
     ]
 
-    told = "\n".join(lines(rows))
+    table = "\n".join(lines(rows))
 
-    assert "a       holds    1        loop 38 ms, commit 1.2 ms, load 0.5        2" in told
-    assert "MISSED" in told
-    assert told.endswith("b\nwhy")
+    assert "a       holds    1        loop 38 ms, commit 1.2 ms, load 0.5        2" in table
+    assert "MISSED" in table
+    assert table.endswith("b\nwhy")
 
 
 def test_the_current_speed_of_the_host_is_measured() -> None:

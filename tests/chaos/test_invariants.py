@@ -81,10 +81,10 @@ def some(type: str, *stories: Story, **more: Any) -> Evidence:
 
 def changed(evidence: Evidence, **of_run: Any) -> Evidence:
     """The same evidence, with the one run changed."""
-    return retold(evidence, run=replace(evidence.stories["r"].run, **of_run))
+    return with_story(evidence, run=replace(evidence.stories["r"].run, **of_run))
 
 
-def retold(evidence: Evidence, **of_story: Any) -> Evidence:
+def with_story(evidence: Evidence, **of_story: Any) -> Evidence:
     return replace(evidence, stories={"r": replace(evidence.stories["r"], **of_story)})
 
 
@@ -147,7 +147,7 @@ def ticks(*slots: int, created: float = 10) -> Evidence:
     return some("tick", *(tick(number, slot) for number, slot in enumerate(slots)), accepted=[], schedule=schedule)
 
 
-def deposits(*numbers: int, total: int | None = None, type: str = "tellers") -> Evidence:
+def deposits(*numbers: int, total: int | None = None, type: str = "cashiers") -> Evidence:
     story = Story(run("r", type, payload='{"count":2}', result="[0,1]"), (), (), life("r"))
     made = [("r", number) for number in numbers]
     return some(type, story, deposits=made, total=len(made) if total is None else total)
@@ -186,7 +186,7 @@ def lost(**of_fate: Any) -> Evidence:
     good = chain()
     again = fact("r", "claimed", 2, worker="w2", token=2, crashes=1, lost="w1")
     first, end = good.stories["r"].facts
-    evidence = changed(retold(good, facts=(first, again, replace(end, at=T0 + 3 * SECOND))), token=2, attempt=2)
+    evidence = changed(with_story(good, facts=(first, again, replace(end, at=T0 + 3 * SECOND))), token=2, attempt=2)
     return replace(evidence, fates=[Fate(7, "w1", **of_fate), Fate(8, "w2")])
 
 
@@ -226,12 +226,12 @@ def test_good_evidence_has_no_violations(name: str) -> None:
 
 PLANTED: dict[str, tuple[str, Kind, Evidence]] = {
     "a lost run": ("I1", "lost", replace(chain(), stories={})),
-    "a stuck run": ("I1", "stuck", changed(retold(chain(), facts=()), state=RunState.RUNNING)),
-    "a wrong end": ("I1", "wrong", changed(retold(chain(), facts=life("r", "failed")), state=RunState.FAILED)),
+    "a stuck run": ("I1", "stuck", changed(with_story(chain(), facts=()), state=RunState.RUNNING)),
+    "a wrong end": ("I1", "wrong", changed(with_story(chain(), facts=life("r", "failed")), state=RunState.FAILED)),
     "one that waits for nothing": ("I1", "stuck", waiting()),
     "a child that is stuck": ("I1", "stuck", some("errand", Story(run("c", "errand", RunState.PENDING)), accepted=[])),
-    "two ends": ("I2", "other", retold(chain(), facts=(*life("r"), fact("r", "succeeded", 2)))),
-    "no end told": ("I2", "other", retold(chain(), facts=life("r")[:1])),
+    "two ends": ("I2", "other", with_story(chain(), facts=(*life("r"), fact("r", "succeeded", 2)))),
+    "no fact about the end": ("I2", "other", with_story(chain(), facts=life("r")[:1])),
     "an end that changed": ("I2", "wrong", replace(chain(), sightings=[Sighting("r", "", "failed at 5: None")])),
     "a cancel that was promised": (
         "I2",
@@ -241,7 +241,7 @@ PLANTED: dict[str, tuple[str, Kind, Evidence]] = {
     "a location recorded twice": (
         "I3",
         "duplicate",
-        retold(chain(), entries=(*chain().stories["r"].entries, step("link", "7.1", 3))),
+        with_story(chain(), entries=(*chain().stories["r"].entries, step("link", "7.1", 3))),
     ),
     "a body executed after its record": (
         "I3",
@@ -264,7 +264,7 @@ PLANTED: dict[str, tuple[str, Kind, Evidence]] = {
     "an old token": (
         "I5",
         "stale",
-        retold(chain(), facts=(fact("r", "claimed", worker="w2", token=2), *life("r"))),
+        with_story(chain(), facts=(fact("r", "claimed", worker="w2", token=2), *life("r"))),
     ),
     "a message lost": ("I6", "lost", letters([["a", 0]])),
     "a message consumed twice": ("I6", "duplicate", letters([["a", 0], ["a", 0], ["a", 1]])),
@@ -277,7 +277,7 @@ PLANTED: dict[str, tuple[str, Kind, Evidence]] = {
     "an early timer": ("I7", "wrong", awake(-0.01)),
     "an early retry": ("I7", "wrong", tried(4.9)),
     "an early slot": ("I7", "other", ticks(1, 2, created=1.5)),
-    "a wait after the end": ("I8", "other", retold(chain(), waits=(MESSAGE,))),
+    "a wait after the end": ("I8", "other", with_story(chain(), waits=(MESSAGE,))),
     "a slot after the end": ("I8", "other", changed(chain(), slots=("type:limited",))),
     "an orphan that was seen": ("I8", "other", replace(chain(), remarks=[Remark("I8", "an orphan")])),
     "too many at once": ("I9", "other", at_once("limited", load.CONCURRENCY["limited"] + 1)),
@@ -300,10 +300,10 @@ PLANTED: dict[str, tuple[str, Kind, Evidence]] = {
     "too many attempts": (
         "I11",
         "other",
-        retold(chain(), entries=(step("link", "7.1", 1, attempts=31), step("link#2", "7.2", 2))),
+        with_story(chain(), entries=(step("link", "7.1", 1, attempts=31), step("link#2", "7.2", 2))),
     ),
-    "an attempt nobody told of": ("I12", "other", changed(chain(), attempt=2)),
-    "an end that is not the last": ("I12", "other", retold(chain(), facts=(*life("r"), fact("r", "woken", 2)))),
+    "an attempt without a cause": ("I12", "other", changed(chain(), attempt=2)),
+    "an end that is not the last": ("I12", "other", with_story(chain(), facts=(*life("r"), fact("r", "woken", 2)))),
     "a worker that complains": ("processes", "other", replace(chain(), remarks=[Remark("processes", "Traceback")])),
 }
 

@@ -46,7 +46,7 @@ class Witness:
         self.known: dict[int, str] = {}
         self.delays: set[Delay] = set()
         self.remarks: list[Remark] = []
-        self.looks = 0
+        self.checks = 0
         self.ended = 0
         self.slowest = 0.0
 
@@ -58,10 +58,10 @@ class Witness:
         """Search repeatedly, until it is cancelled."""
         while True:
             with suppress(StoreUnavailable):
-                await self.look()
+                await self.check()
             await asyncio.sleep(PAUSE_SECONDS)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         store = self._store
         self.known |= {worker.pid: worker.id for worker in await store.workers()}
         self.ended = sum(
@@ -81,10 +81,10 @@ class Witness:
             self._note(Sighting.of_end(details.run))
         live = await store.list(Query(states=LIVE, limit=PAGE_LIMIT))
         for details in self._chance.sample(live, min(_SOME, len(live))):
-            await self._look_at(details.run.id)
-        self.looks += 1
+            await self._check_run(details.run.id)
+        self.checks += 1
 
-    async def _look_at(self, run_id: str) -> None:
+    async def _check_run(self, run_id: str) -> None:
         for entry in await self._store.history(run_id):
             if entry.is_settled:
                 self._note(Sighting.of_entry(run_id, entry))

@@ -151,7 +151,7 @@ LIMITS: tuple[Plan, ...] = (
 )
 CHANGES = tuple(TypeChange(name=name, **change) for name in TYPES for change in LIMITS)
 MANY = 1_000
-LOOK_EVERY = 10
+COMPARE_EVERY = 10
 RETENTIONS: tuple[Micros, ...] = (SECOND, DAY, RUN_RETENTION, RUN_RETENTION)
 
 
@@ -295,7 +295,7 @@ class StoreMachine(SideBySide):
         self.messages: list[MessageToRun] = []
         self.events: list[Event] = []
         self.position = 0
-        self.asked = self.looked = 0
+        self.asked = self.compared = 0
 
     # Actions
 
@@ -370,7 +370,7 @@ class StoreMachine(SideBySide):
             self._write([checkpoint])
 
     @rule(topic=st.sampled_from(TOPICS), next=st.sampled_from([Hold(), Suspend(), succeed()]))
-    def let_go(self, topic: str, next: Next) -> None:
+    def withdraw(self, topic: str, next: Next) -> None:
         """Let runs wait for an event, emit it, and let one withdraw its wait. Random choices rarely do that."""
         leases = [lease for lease in self.leases if self._is_current(lease)][:2]
         wait = for_event(topic)
@@ -391,7 +391,7 @@ class StoreMachine(SideBySide):
         self.batches.append(batch)
         # A store may write a batch in any order. The order is visible if one checkpoint affects the run of another.
         for some in [[one] for one in batch] if self._is_tangled(batch) else [batch]:
-            self._hear(self._both(partial(_checkpoint, some)))
+            self._note_arrivals(self._both(partial(_checkpoint, some)))
         for checkpoint in batch:
             for number in checkpoint.consumed:
                 arrival = self.known[checkpoint.run_id].get(number)
@@ -573,7 +573,7 @@ class StoreMachine(SideBySide):
         self.clock.advance(length)
 
     @rule(
-        kind=st.sampled_from(["renew", "renew", "look", "retire", "list"]),
+        kind=st.sampled_from(["renew", "renew", "check", "retire", "list"]),
         worker=st.sampled_from(WORKERS),
         plans=st.lists(st.tuples(st.integers(0, 5), often(0, [1, -1])), max_size=3),
         query=QUERIES,
@@ -587,9 +587,9 @@ class StoreMachine(SideBySide):
 
         match kind:
             case "renew":
-                self._hear(self._both(renew))
-            case "look":
-                self._hear(self._both(lambda store: store.changes(VerdictsOn(holdings=holdings))))
+                self._note_arrivals(self._both(renew))
+            case "check":
+                self._note_arrivals(self._both(lambda store: store.changes(VerdictsOn(holdings=holdings))))
             case "retire":
                 self._both(lambda store: store.apply(RetireWorker(worker_id=worker)))
             case _:
@@ -645,17 +645,17 @@ class StoreMachine(SideBySide):
 
     @invariant()
     def both_show_the_same(self) -> None:
-        if self.looked == self.asked:
+        if self.compared == self.asked:
             return
-        self.looked = self.asked
+        self.compared = self.asked
         # A damaged run stays damaged, so each step compares one run in turn, and all of them occasionally.
-        numbers = range(RUNS) if self.asked % LOOK_EVERY == 0 else [self.asked % RUNS]
+        numbers = range(RUNS) if self.asked % COMPARE_EVERY == 0 else [self.asked % RUNS]
 
-        async def look() -> tuple[Plan, Plan]:
+        async def pictures() -> tuple[Plan, Plan]:
             return await _picture(self.model, numbers), await _picture(self.other, numbers)
 
         check_slots(self.model._state, self.clock.now())
-        model, other = self.loop.run_until_complete(look())
+        model, other = self.loop.run_until_complete(pictures())
         for name, shown in model.items():
             assert other[name] == shown, name
 
@@ -682,7 +682,7 @@ class StoreMachine(SideBySide):
             self.leases.append(lease)
             self.known[lease.run.id] |= {arrival.number: arrival for arrival in lease.arrivals}
 
-    def _hear(self, answer: Verdicts) -> None:
+    def _note_arrivals(self, answer: Verdicts) -> None:
         for verdict in answer.verdicts:
             self.known[verdict.run_id] |= {arrival.number: arrival for arrival in verdict.arrivals}
 

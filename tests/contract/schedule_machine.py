@@ -97,7 +97,7 @@ class ScheduleMachine(SideBySide):
         self._both(lambda store: store.apply(Cancel(run_id=run_id, id="c")))
 
     @rule(query=QUERIES)
-    def look(self, query: ListSchedules) -> None:
+    def list(self, query: ListSchedules) -> None:
         self._both(lambda store: store.catalog(query))
 
     @invariant()

@@ -103,12 +103,12 @@ def number_without_gaps(
         nonlocal last
         number = b"select setval('holdfast.events_number_seq', %s, %s)"
         yield number, (max(1, last), last > 0)
-        told = yield from attempt(calls, reads, watched, at, bounds)
+        answer = yield from attempt(calls, reads, watched, at, bounds)
         last = max([last, *(unit.rows.event_count for unit in seen)])
         yield number, (max(1, last), last > 0)  # for a reader of its progress
         if is_committing:
             yield bounds.commit
-        return told
+        return answer
 
     def raised(_schema: str, number: int) -> Script[int]:
         nonlocal last
@@ -134,7 +134,7 @@ def writes_without_fence(
     return right(unit, replace(checkpoint, token=run.token if run else 0), now)
 
 
-def parks_without_looking(
+def parks_without_reading(
     right: Callable[..., Verdict], unit: StateUnit, checkpoint: Checkpoint, now: Micros
 ) -> Verdict:
     return right(unit, replace(checkpoint, seen=1_000), now)
@@ -261,7 +261,7 @@ def offers_flows_as_code(right: Callable[..., None], unit: StateUnit, worker: st
 
 BUGS: dict[Callable[..., object], tuple[ModuleType, str]] = {
     writes_without_fence: (checkpoints, "write_one"),
-    parks_without_looking: (checkpoints, "write_one"),
+    parks_without_reading: (checkpoints, "write_one"),
     overwrites_entries: (checkpoints, "record"),
     forgets_crashes: (leases, "lease"),
     gives_out_by_ready_time: (model_claims, "choose"),

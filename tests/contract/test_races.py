@@ -113,13 +113,13 @@ async def cancel(store: Store, number: int, *, force: bool = True) -> bool | Non
 
 async def check_all_go_on(store: Store, numbers: Sequence[int], verdicts: Verdicts, leases: Sequence[Lease]) -> None:
     """Check that each run got its arrival, or was woken by it. Then end the run."""
-    told = {verdict.run_id: verdict for verdict in verdicts.verdicts if verdict.is_held}
+    held = {verdict.run_id: verdict for verdict in verdicts.verdicts if verdict.is_held}
     woken = {lease.run.id: lease for lease in (await claim(store, limit=WIDTH)).leases}
-    assert {*told, *woken} == {an_id(number) for number in numbers}
-    assert all(verdict.arrivals for verdict in told.values())
+    assert {*held, *woken} == {an_id(number) for number in numbers}
+    assert all(verdict.arrivals for verdict in held.values())
     assert all(lease.arrivals for lease in woken.values())
     latest = {lease.run.id: lease for lease in leases} | woken
-    ended = await store.checkpoint([checkpoint_for(latest[run_id], succeed()) for run_id in (*told, *woken)])
+    ended = await store.checkpoint([checkpoint_for(latest[run_id], succeed()) for run_id in (*held, *woken)])
     assert not any(verdict.is_lost for verdict in ended.verdicts)
 
 

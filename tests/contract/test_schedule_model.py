@@ -86,10 +86,10 @@ def begins_anew_whenever_it_is_set(
 
 def triggers_again(right: Callable[..., bool], unit: StateUnit, name: str, run_id: str, now: Micros) -> bool:
     schedule = unit.schedules.get(name)
-    told = right(unit, name, run_id, now)
+    answer = right(unit, name, run_id, now)
     if schedule is not None:
         unit.schedules.put(replace(rules.having_made(schedule, (), [run_id]), updated_at=now))
-    return told
+    return answer
 
 
 BUGS: dict[Callable[..., object], str] = {

@@ -151,7 +151,7 @@ def some_faults(chance: random.Random, calls: int) -> Faults:
 
 
 async def explore(
-    seed: int, folder: Path, *, databases: Databases | None = None, is_thorough: bool = False, tell: bool = False
+    seed: int, folder: Path, *, databases: Databases | None = None, is_thorough: bool = False, is_verbose: bool = False
 ) -> int:
     """Play the program of a seed in several ways. Raises `Mismatch` if an outcome is wrong."""
     program, chance = program_of(seed), random.Random(seed)
@@ -168,7 +168,7 @@ async def explore(
             found = problems_of(expected, played, is_timed=not (faults.crashes or faults.failures))
         except Exception as error:
             raise Mismatch(_report(seed, program, kind, faults, [f"{type(error).__name__}: {error}"])) from error
-        if tell:
+        if is_verbose:
             _say(f"{kind} {faults}: {played.calls} calls, {len(played.played.runs)} runs, {'; '.join(found) or 'fine'}")
         if found:
             raise Mismatch(_report(seed, program, kind, faults, found))
@@ -212,7 +212,9 @@ def main(arguments: list[str] | None = None) -> int:
     logging.disable(logging.CRITICAL if chosen.only is None else logging.INFO)
     failed, began = 0, time.monotonic()
     with PostgresServer() as server, Databases(server.url) as databases:
-        explored = partial(explore, databases=databases, is_thorough=not chosen.quick, tell=chosen.only is not None)
+        explored = partial(
+            explore, databases=databases, is_thorough=not chosen.quick, is_verbose=chosen.only is not None
+        )
         for number, seed in enumerate(seeds, 1):
             with tempfile.TemporaryDirectory() as folder:
                 try:

@@ -395,8 +395,8 @@ def reporting(app: Registry, ledger: EffectLedger) -> None:
             raise OSError("busy")
         return number
 
-    @app.task("tell", retry=patient)
-    def tell(ctx: TaskContext, number: int) -> int:
+    @app.task("notify", retry=patient)
+    def notify(ctx: TaskContext, number: int) -> int:
         ledger.note()
         for done in range(100):
             ctx.progress(done)
@@ -405,7 +405,7 @@ def reporting(app: Registry, ledger: EffectLedger) -> None:
 
 async def export_everything(h: Harness) -> None:
     runs = [await h.start("export", {"number": n}, id=f"export-{n}", delay=n * 60) for n in range(3)]
-    runs += [await h.start("tell", {"number": n}, id=f"tell-{n}") for n in range(2)]
+    runs += [await h.start("notify", {"number": n}, id=f"notify-{n}") for n in range(2)]
     for run in runs:
         await run.result()
 

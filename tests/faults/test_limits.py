@@ -54,7 +54,7 @@ async def test_limits_hold_and_slots_are_given_back_while_connections_are_cut(
     await hf.types.set("errand", concurrency=LIMIT)
     async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as onlooker:
 
-        async def look_until(*, taken: int = 0, ended: int = 0) -> None:
+        async def check_until(*, taken: int = 0, ended: int = 0) -> None:
             nonlocal most, done
             async with guard(f"{taken} slots are taken and {ended} errands have ended"):
                 while most < taken or done < ended:
@@ -62,13 +62,13 @@ async def test_limits_hold_and_slots_are_given_back_while_connections_are_cut(
                     most = max(most, held, have)
 
         async with hf.worker(lease_seconds=LEASE_SECONDS), hf.worker(lease_seconds=LEASE_SECONDS), post.sending():
-            await look_until(taken=LIMIT)
+            await check_until(taken=LIMIT)
             for wanted in range(ERRANDS_A_ROUND, (ROUNDS + 1) * ERRANDS_A_ROUND, ERRANDS_A_ROUND):
                 cut += await asyncio.to_thread(proxy.cut)
                 # Set the limit of the type in between: that waits for all current claims.
                 await insist(partial(hf.types.set, "errand", concurrency=LIMIT, description=f"after {cut} cuts"))
                 may_go_on.set()
-                await look_until(ended=wanted)
+                await check_until(ended=wanted)
 
         assert cut >= ROUNDS
         assert most == LIMIT

@@ -20,9 +20,9 @@ class Ear:
 
     def __init__(self, proxy: PostgresProxy) -> None:
         self.statements: list[str] = []
-        proxy.cut_around_commit(self._hear, before=True)
+        proxy.cut_around_commit(self._note, before=True)
 
-    def _hear(self, statement: str) -> bool:
+    def _note(self, statement: str) -> bool:
         self.statements.append(statement)
         return False  # nothing is cut
 

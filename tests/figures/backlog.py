@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import Context, Holdfast, Registry
 from holdfast.testing.patience import until
-from tests.figures.series import tell
+from tests.figures.series import report
 from tests.figures.stores import STORES, url_of
 
 STEP_SECONDS = 0.02
@@ -94,7 +94,7 @@ async def test_a_waiting_run_answers_behind_a_thousand_starts(
             await run.send("go")
             took.append(await run.result() - begun)
 
-    tell("message to a run behind 1,000 starts", took, unit="ms")
+    report("message to a run behind 1,000 starts", took, unit="ms")
     assert statistics.median(took) <= LIMIT_SECONDS
 
 
@@ -111,7 +111,7 @@ async def test_a_parent_with_two_children_answers_behind_500_starts(
             await run.send("go")
             took.append(await run.result())
 
-    tell("two children behind 500 starts", took, unit="ms")
+    report("two children behind 500 starts", took, unit="ms")
     assert statistics.median(took) <= LIMIT_SECONDS
 
 
@@ -133,7 +133,7 @@ async def test_a_run_of_a_limited_type_answers_behind_500_that_are_parked(
             await run.send("go", "wait")
             took.append(await run.result() - begun)
 
-    tell("message to a run behind 500 parked ones", took, unit="ms")
+    report("message to a run behind 500 parked ones", took, unit="ms")
     assert statistics.median(took) <= LIMIT_SECONDS
 
 
@@ -163,8 +163,8 @@ async def test_a_message_does_not_take_longer_with_many_types(
         await _send(hf, [waiting.type, "many.*"], crowded)
 
     ratio = statistics.median(crowded) / statistics.median(few)
-    tell("message to end with one type", few, unit="ms")
-    tell(f"{ratio:.1f} x that with {MANY_TYPES:,} types and {HOLDERS} workers that hold runs:", crowded, unit="ms")
+    report("message to end with one type", few, unit="ms")
+    report(f"{ratio:.1f} x that with {MANY_TYPES:,} types and {HOLDERS} workers that hold runs:", crowded, unit="ms")
     assert ratio <= MOST_TIMES_SLOWER
 
 

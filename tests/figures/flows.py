@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.flows import wake_seconds
 from holdfast import Holdfast, Registry, RunFailed
-from tests.figures.series import MILLISECOND, tell
+from tests.figures.series import MILLISECOND, report
 
 LIMIT_SECONDS = 50 * MILLISECOND
 NEIGHBOURS = 20
@@ -143,14 +143,14 @@ async def test_a_hostile_flow_leaves_the_loop_to_others(
                         with suppress(RunFailed):
                             await hostile.result()
             await hostile.cancel()
-    tell(f"{name}, {store}: CPU of one callback", longest, unit="ms")
+    report(f"{name}, {store}: CPU of one callback", longest, unit="ms")
     assert longest[0] <= LIMIT_SECONDS
 
 
 async def test_waking_a_flow_costs_the_same_after_many_awaits() -> None:
     times, most = await wake_seconds(AWAITS)
     for count, seconds in times.items():
-        tell(f"waking a flow after {count:,} awaits", [seconds], unit="ms")
+        report(f"waking a flow after {count:,} awaits", [seconds], unit="ms")
 
     assert most <= 2  # the snapshot and the event cursors: a claim never loads the past
     assert times[AWAITS[-1]] <= 1.2 * times[AWAITS[0]]

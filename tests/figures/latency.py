@@ -13,10 +13,10 @@ from holdfast import RunCancelled
 from holdfast.core.news import Hint
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.patience import guarded
-from tests.figures.series import measured, tell
+from tests.figures.series import measured, report
 from tests.process.app import letter, quick, story
 from tests.process.crew import Crew, on_every_store
-from tests.unit.stores.long.test_sqlite_processes import hear, process, say
+from tests.unit.stores.long.test_sqlite_processes import process, read_line, say
 
 TIMES = 9
 BACKOFF_SECONDS = 1.5
@@ -31,7 +31,7 @@ async def main():
     await store.open()
     say("ready")
     number = 0
-    while hear():
+    while read_line():
         number += 1
         await start(store, an_intent(number))
         say(time.monotonic_ns())
@@ -54,7 +54,7 @@ async def test_a_start_is_executed_elsewhere(crew: Crew) -> None:
 
     took = await measured(TIMES, execution)
 
-    tell("start to result", took, unit="ms")
+    report("start to result", took, unit="ms")
     assert statistics.median(took) < LIMIT_SECONDS
 
 
@@ -73,7 +73,7 @@ async def test_a_message_wakes_a_run_elsewhere(crew: Crew) -> None:
 
     took = await measured(TIMES, delivery)
 
-    tell("message to result", took, unit="ms")
+    report("message to result", took, unit="ms")
     assert statistics.median(took) < LIMIT_SECONDS
 
 
@@ -99,7 +99,7 @@ async def test_a_cancel_ends_a_body_elsewhere(crew: Crew) -> None:
 
     took = await measured(TIMES, ending)
 
-    tell("cancel to the end of the body", took, unit="ms")
+    report("cancel to the end of the body", took, unit="ms")
     assert max(took) < CANCEL_SECONDS
 
 
@@ -107,26 +107,26 @@ async def test_a_commit_is_noticed_on_sqlite(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     store = SqliteStore(path)
     await store.open()
-    heard: asyncio.Queue[int] = asyncio.Queue()
+    noticed: asyncio.Queue[int] = asyncio.Queue()
 
     def listener(_: Hint) -> None:
-        heard.put_nowait(time.monotonic_ns())
+        noticed.put_nowait(time.monotonic_ns())
 
     with process(EMITTER, path) as emitter:
-        assert await asyncio.to_thread(hear, emitter) == "ready"
+        assert await asyncio.to_thread(read_line, emitter) == "ready"
         stop = store.listen(listener)
         await asyncio.sleep(BACKOFF_SECONDS)
 
         async def hint() -> float:
             say(emitter, "go")
-            committed_at = int(await asyncio.to_thread(hear, emitter))
-            heard_at = await guarded("the commit is heard of", heard.get())
+            committed_at = int(await asyncio.to_thread(read_line, emitter))
+            noticed_at = await guarded("the commit is noticed", noticed.get())
             await asyncio.sleep(0.05)
-            return (heard_at - committed_at) / 1e9
+            return (noticed_at - committed_at) / 1e9
 
         took = await measured(TIMES, hint)
         stop()
     await store.close()
 
-    tell("commit to hint", took, unit="ms")
+    report("commit to hint", took, unit="ms")
     assert statistics.median(took) < HINT_SECONDS

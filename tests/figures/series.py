@@ -14,7 +14,7 @@ async def measured(times: int, measure: Callable[[], Awaitable[float]]) -> list[
     return [await measure() for _ in range(times)]
 
 
-def tell(what: str, seconds: Sequence[float], *, unit: str = "s") -> None:
+def report(what: str, seconds: Sequence[float], *, unit: str = "s") -> None:
     """Print the median and the maximum of a series."""
     size, digits = (MILLISECOND, 1) if unit == "ms" else (1.0, 2)
     middle, most = statistics.median(seconds) / size, max(seconds) / size

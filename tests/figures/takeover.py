@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.figures.series import measured, tell
+from tests.figures.series import measured, report
 from tests.process.app import story
 from tests.process.crew import Crew, facts, on_every_store
 
@@ -34,5 +34,5 @@ async def test_a_worker_that_stands_by_takes_over(crew: Crew) -> None:
 
     took = await measured(TIMES, takeover)
 
-    tell(f"{TIMES} takeovers, the limit is {limit:g} s:", took)
+    report(f"{TIMES} takeovers, the limit is {limit:g} s:", took)
     assert max(took) < limit

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Context, Holdfast, Registry
-from tests.figures.series import MILLISECOND, tell
+from tests.figures.series import MILLISECOND, report
 from tests.figures.stores import url_of
 
 TIMERS = 100
@@ -44,5 +44,5 @@ async def test_a_sleeping_run_continues_in_time(store: str, tmp_path: Path, requ
         runs = await hf.start_many(sleeper, [(first + APART * number,) for number in range(TIMERS)])
         late = await asyncio.gather(*(run.result() for run in runs))
 
-    tell(f"{TIMERS} timers: late by", late, unit="ms")
+    report(f"{TIMERS} timers: late by", late, unit="ms")
     assert statistics.median(late) <= LIMITS_SECONDS[store]

@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 from holdfast.stores.sqlite import SqliteStore
-from tests.figures.series import tell
-from tests.unit.stores.long.test_sqlite_processes import hear, process, say
+from tests.figures.series import report
+from tests.unit.stores.long.test_sqlite_processes import process, read_line, say
 
 WRITES = 500
 LIMIT_SECONDS = 2.0
@@ -18,7 +18,7 @@ async def main():
     await store.open()
     first, count = int(sys.argv[2]), int(sys.argv[3])
     say("ready")
-    hear()
+    read_line()
     took = []
     for number in range(first, first + count):
         begun = time.monotonic()
@@ -37,12 +37,12 @@ async def test_two_processes_take_turns_on_sqlite(tmp_path: Path) -> None:
     await store.open()
     with process(WRITER, path, 0, WRITES) as one, process(WRITER, path, 1_000, WRITES) as two:
         for writer in (one, two):
-            assert await asyncio.to_thread(hear, writer) == "ready"
+            assert await asyncio.to_thread(read_line, writer) == "ready"
         for writer in (one, two):
             say(writer, "go")
-        told = [await asyncio.to_thread(hear, writer) for writer in (one, two)]
+        lines = [await asyncio.to_thread(read_line, writer) for writer in (one, two)]
     await store.close()
-    took = [float(seconds) for line in told for seconds in line.split()]
+    took = [float(seconds) for line in lines for seconds in line.split()]
 
-    tell(f"{len(took):,} writes:", took, unit="ms")
+    report(f"{len(took):,} writes:", took, unit="ms")
     assert max(took) < LIMIT_SECONDS

@@ -92,7 +92,7 @@ class Catcher(msgspec.Struct, frozen=True, kw_only=True):
             await _end(process)
         code = process.returncode
         assert code is not None
-        return Caught(code, time.monotonic() - began, _told(output.decode(errors="replace"), code))
+        return Caught(code, time.monotonic() - began, _failure_in(output.decode(errors="replace"), code))
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
@@ -104,7 +104,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _told(output: str, code: int) -> str:
+def _failure_in(output: str, code: int) -> str:
     """Return the line that names the failure."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     failed = [line.removeprefix("FAILED ") for line in lines if line.startswith("FAILED ")]

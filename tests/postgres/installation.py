@@ -122,5 +122,5 @@ def _version(folder: Path, user: int | None = None) -> int | None:
         check=False,
         **as_user(user),
     )
-    told = re.search(r"\b(\d+)\.\d+|\b(\d+)(?=devel|beta|rc)", asked.stdout)
-    return int(told[1] or told[2]) if told else None
+    named = re.search(r"\b(\d+)\.\d+|\b(\d+)(?=devel|beta|rc)", asked.stdout)
+    return int(named[1] or named[2]) if named else None

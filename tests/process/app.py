@@ -141,7 +141,7 @@ class Tale(msgspec.Struct):
 
     marks: dict[str, str] = {}
     words: list[str] = []
-    told: int = 0
+    answer: int = 0
 
 
 # Its workers are killed far more often than real ones.
@@ -156,7 +156,7 @@ async def saga(ctx: Context, book: str, number: int) -> Tale:
     both = await asyncio.gather(*(ctx.step(place, work, book, 0.05, retry=STUBBORN) for place in ("d", "e")))
     tale.marks |= zip(("d", "e"), both, strict=True)
     await ctx.sleep(1.2 if number % 3 == 0 else 0.1)  # the first suspends, the second stays in memory
-    tale.told = await ctx.call(errand, book, number)
+    tale.answer = await ctx.call(errand, book, number)
     for place in ("f", "g", "h"):
         tale.marks[place] = await ctx.step(place, work, book, 0.08, retry=STUBBORN)
     tale.words.append(await ctx.receive("word", type=str))
@@ -186,8 +186,8 @@ def deposit(connection: Any, number: int) -> int:
     return number
 
 
-@workflows.workflow("tellers", crash_limit=30)
-async def tellers(ctx: Context, count: int) -> list[int]:
+@workflows.workflow("cashiers", crash_limit=30)
+async def cashiers(ctx: Context, count: int) -> list[int]:
     """Transactions, each of which counts one."""
     return [await ctx.tx("deposit", deposit, number, retry=STUBBORN) for number in range(count)]
 

@@ -66,6 +66,6 @@ def test_tests_pass_in_an_unusual_environment(temporary: Path) -> None:
         check=False,
     )
 
-    told = done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
-    assert done.returncode == 0, told
-    assert " passed" in told
+    output = done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
+    assert done.returncode == 0, output
+    assert " passed" in output

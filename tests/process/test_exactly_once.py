@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast import RunState
-from tests.process.app import deadly_transaction, make_tables, tellers
+from tests.process.app import cashiers, deadly_transaction, make_tables
 from tests.process.crew import Crew, on_sql_stores, step
 
 
@@ -12,7 +12,7 @@ async def test_a_run_started_in_a_transaction_is_executed_elsewhere_at_once(crew
     await crew.hire(hints_only=1)
     with crew.hf.connection() as connection:
         make_tables(connection)
-        run = await crew.hf.start_in(connection, tellers, 3)
+        run = await crew.hf.start_in(connection, cashiers, 3)
 
     assert await crew.result(run) == [0, 1, 2]
 

@@ -89,9 +89,9 @@ async def test_workers_survive_an_outage_of_their_database(crew: Crew, postgres_
         assert ((await run.info()).state, len(await facts(run, "succeeded"))) == (RunState.SUCCEEDED, 1)
     for worker in workers:
         assert worker.is_alive
-        told = [LOST in line for line in worker.log.splitlines() if LOST in line or BACK in line]
-        assert told == [True, False] * (len(told) // 2)
-        assert len(told) == len(warnings_of(worker))  # one line for each change
+        losses = [LOST in line for line in worker.log.splitlines() if LOST in line or BACK in line]
+        assert losses == [True, False] * (len(losses) // 2)
+        assert len(losses) == len(warnings_of(worker))  # one line for each change
 
 
 async def progress(crew: Crew, workers: list[Hand]) -> None:

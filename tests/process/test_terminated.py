@@ -121,7 +121,7 @@ async def test_a_rolling_restart_repeats_nothing_and_charges_nothing(crew: Crew)
 
     tales = await crew.results(runs)
 
-    assert [(tale.words, tale.told) for tale in tales] == [(["one", "two"], number * 2) for number in range(RUNS)]
+    assert [(tale.words, tale.answer) for tale in tales] == [(["one", "two"], number * 2) for number in range(RUNS)]
     began = crew.ledger.deeds("began")
     assert len({(deed.run_id, deed.location) for deed in began}) == len(began)
     assert {hand.pid for hand in crew.hands} == {deed.pid for deed in began}

@@ -40,7 +40,7 @@ class Change(msgspec.Struct, frozen=True):
 class ChangedPerformer(Performer):
     """Executes a program with a change.
 
-    `forbid` records steps that were executed wrongly; `told` the location of the result that code received before it
+    `forbid` records steps that were executed wrongly; `note` the location of the result that code received before it
     did what only a step may do.
     """
 
@@ -52,12 +52,12 @@ class ChangedPerformer(Performer):
         change: Change,
         *,
         forbid: Callable[[str], None],
-        told: Callable[[str], None],
+        note: Callable[[str], None],
     ) -> None:
         super().__init__(ctx, ledger, peer)
         self._change = change
         self._forbid = forbid
-        self._told = told
+        self._note = note
 
     async def _step(self, at: At, number: int, undo: int, is_ephemeral: int) -> Any:
         what = self._change.what if self._concerns(at, number) else ""
@@ -69,7 +69,7 @@ class ChangedPerformer(Performer):
             return [number, at.iteration]
         found = await super()._step(at, number, undo, is_ephemeral)
         if what == "violate":
-            self._told(f"{at.scope}step{number}")
+            self._note(f"{at.scope}step{number}")
             await asyncio.to_thread(print)
         return found
 

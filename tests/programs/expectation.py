@@ -37,7 +37,7 @@ class Failure:
         return f"{self.type}: {self.text}"
 
     @property
-    def told(self) -> list[Any]:
+    def caught(self) -> list[Any]:
         """The value that its handler produces."""
         return ["caught", str(self), self.results]
 

@@ -217,9 +217,9 @@ class Interpreter:
         outcome = self.evaluate(node, at)
         if outcome.error is None or (outcome.is_rollback and not catches_all):
             return outcome
-        told = outcome.error.told
+        caught = outcome.error.caught
         handled = replace(outcome, error=None).then(self.evaluate(handler, at))
-        return replace(handled, value=[told, handled.value])
+        return replace(handled, value=[caught, handled.value])
 
     def _loop(self, at: At, number: int, count: int, keep: int, every: int, body: Node) -> ExpectedOutcome:  # noqa: PLR0917 - parts of a node
         total, acc = ExpectedOutcome(), 0

@@ -195,8 +195,8 @@ class Performer:
             if not catches_all and not isinstance(error, (WorkflowError, Boom)):
                 raise
             results = {str(key): each for key, each in error.results.items()} if isinstance(error, JoinFailed) else None
-            told = ["caught", wording(f"{type(error).__name__}: {error}"), results]
-        return [told, await self.play(handler, at)]
+            caught = ["caught", wording(f"{type(error).__name__}: {error}"), results]
+        return [caught, await self.play(handler, at)]
 
     async def _loop(self, at: At, number: int, count: int, keep: int, every: int, body: Node) -> Any:  # noqa: PLR0917 - parts of a node
         async def once(_: Context, state: list[int]) -> Continue[list[int]] | Break[list[int]]:

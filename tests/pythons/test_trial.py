@@ -159,10 +159,10 @@ def test_the_table_has_a_line_for_each_python() -> None:
 def test_the_newest_python_is_not_tested_twice(versions: list[str], tested: tuple[int, int], said: str) -> None:
     found = Found([interpreter(version) for version in versions], {})
 
-    told = command.nothing_newer(found, tested)
+    answer = command.nothing_newer(found, tested)
 
-    assert told.startswith(said)
-    assert bool(told) is bool(said)
+    assert answer.startswith(said)
+    assert bool(answer) is bool(said)
 
 
 class Played:

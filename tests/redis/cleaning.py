@@ -80,10 +80,10 @@ def keys_of(url: str) -> list[str]:
 def product_of(url: str) -> str:
     """Return the product and version of a server: `Valkey 9.1.2`."""
     with connect(url) as client:
-        told: Any = client.info("server")
-    # Valkey tells the version of Redis that it stands for, and its own.
-    own = told.get("valkey_version")
-    return f"Redis {told['redis_version']}" if own is None else f"Valkey {own}"
+        facts: Any = client.info("server")
+    # Valkey reports the version of Redis that it stands for, and its own.
+    own = facts.get("valkey_version")
+    return f"Redis {facts['redis_version']}" if own is None else f"Valkey {own}"
 
 
 class Cleaner:

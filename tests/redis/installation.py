@@ -43,14 +43,14 @@ def given_url() -> str | None:
         InvalidRequest: The environment names neither a URL of Redis nor a program.
 
     """
-    told = os.environ.get(VARIABLE, "")
-    if "://" not in told:
+    wish = os.environ.get(VARIABLE, "")
+    if "://" not in wish:
         return None
-    if not told.startswith(("redis://", "rediss://")):
+    if not wish.startswith(("redis://", "rediss://")):
         raise InvalidRequest(
-            f"{VARIABLE} must be a URL like redis://localhost:6379/0, or the path of a server program, not {told!r}"
+            f"{VARIABLE} must be a URL like redis://localhost:6379/0, or the path of a server program, not {wish!r}"
         )
-    return told
+    return wish
 
 
 def find_redis() -> RedisInstallation:
@@ -60,11 +60,11 @@ def find_redis() -> RedisInstallation:
         InvalidRequest: There is none.
 
     """
-    told = os.environ.get(VARIABLE, "")
-    if told and "://" not in told:
-        chosen = _installation(Path(told))
+    wish = os.environ.get(VARIABLE, "")
+    if wish and "://" not in wish:
+        chosen = _installation(Path(wish))
         if chosen is None:
-            raise InvalidRequest(f"{VARIABLE} is {told!r}, which is no program of a Redis or Valkey server")
+            raise InvalidRequest(f"{VARIABLE} is {wish!r}, which is no program of a Redis or Valkey server")
         return chosen
     for program in (*_wheel_programs(), *_system_programs()):
         if (found := _installation(program)) is not None:
@@ -96,5 +96,5 @@ def _installation(program: Path) -> RedisInstallation | None:
         )
     except OSError:  # it does not exist, may not be executed, or is made for another system
         return None
-    told = re.search(r"\b(Valkey|Redis) server v=(\S+)", asked.stdout)
-    return RedisInstallation(program.absolute(), told[1], told[2]) if told else None
+    named = re.search(r"\b(Valkey|Redis) server v=(\S+)", asked.stdout)
+    return RedisInstallation(program.absolute(), named[1], named[2]) if named else None

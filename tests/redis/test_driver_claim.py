@@ -272,8 +272,8 @@ async def test_the_cost_of_a_claim_does_not_depend_on_runs_that_are_not_due(redi
         await place(driver, [a_run(f"due{first}-{number}") for number in range(3)])
         redis_server.ask("CONFIG", "RESETSTAT")
         assert len((await driver.claim(_request(id=f"c{first}", limit=4))).runs) == 3
-        told = redis_server.ask("INFO", "commandstats")
-        costs.append(sum(item["calls"] for item in told.values()))
+        stats = redis_server.ask("INFO", "commandstats")
+        costs.append(sum(item["calls"] for item in stats.values()))
     await driver.close()
 
     assert costs[0] == costs[1]

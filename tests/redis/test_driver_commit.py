@@ -288,15 +288,15 @@ async def test_large_parts_are_written_in_several_calls_but_none_is_cut(
 
 
 async def test_a_hint_is_sent_only_if_a_part_was_written(driver: RedisDriver) -> None:
-    heard: list[bytes] = []
-    driver.listen(heard.append)
+    hints: list[bytes] = []
+    driver.listen(hints.append)
 
     await driver.commit([Part(checks={"p": 9})], b"refused")
     await driver.commit([Part(puts={"p": {}})])
     await driver.commit([Part(checks={"p": 9}), Part(puts={"q": {}})], b"written")
 
-    await until("the hint arrives", lambda: b"written" in heard)
-    assert heard == [b"written"]
+    await until("the hint arrives", lambda: b"written" in hints)
+    assert hints == [b"written"]
 
 
 # Marks

@@ -141,15 +141,15 @@ def test_other_event_loops_work_alike(redis_url: str) -> None:
         with RedisProxy(redis_url) as proxy:
             driver = RedisDriver(proxy.url)
             await driver.open()
-            heard: list[bytes] = []
-            driver.listen(heard.append)
+            hints: list[bytes] = []
+            driver.listen(hints.append)
             proxy.cut()
-            await until("the hints are back", lambda: heard == [b""])
+            await until("the hints are back", lambda: hints == [b""])
             await driver.commit([Part(touches=["t"])], b"hint")
-            await until("the hint is heard", lambda: heard == [b"", b"hint"])
+            await until("the hint is heard", lambda: hints == [b"", b"hint"])
             answers = (await driver.load([Reserve("n", 2)])).answers
             await driver.close()
-            return answers, heard
+            return answers, hints
 
     assert uvloop.run(use()) == ([range(1, 3)], [b"", b"hint"])
 
@@ -179,9 +179,9 @@ async def test_an_outage_is_logged_once_and_ends_by_itself(
 
     await until("the driver has connected again", is_back)
     await driver.close()
-    told = [record.message for record in caplog.records]
-    assert len([text for text in told if text.startswith("lost the Redis server")]) == 1
-    assert len([text for text in told if text.startswith("the Redis server is back")]) == 1
+    lines = [record.message for record in caplog.records]
+    assert len([text for text in lines if text.startswith("lost the Redis server")]) == 1
+    assert len([text for text in lines if text.startswith("the Redis server is back")]) == 1
 
 
 async def test_a_caller_that_repeats_without_a_pause_does_not_stop_the_event_loop(redis_server: RedisServer) -> None:
@@ -285,13 +285,13 @@ async def test_a_closed_driver_can_be_opened_again(driver: RedisDriver) -> None:
 async def test_close_ends_a_renewal_in_another_thread(far: RedisDriver, driver_proxy: RedisProxy) -> None:
     far.renew("me", b"{}", [], LEASE)
     driver_proxy.black_hole()
-    told: list[Exception] = []
+    errors: list[Exception] = []
 
     def renew() -> None:
         try:
             far.renew("me", b"{}", [], LEASE)
         except StoreUnavailable as error:
-            told.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=renew)
     requests = driver_proxy.requests
@@ -300,7 +300,7 @@ async def test_close_ends_a_renewal_in_another_thread(far: RedisDriver, driver_p
     await far.close()
     thread.join()
 
-    assert len(told) == 1
+    assert len(errors) == 1
 
 
 # Processes
@@ -316,11 +316,11 @@ async def test_a_forked_child_is_refused(driver: RedisDriver) -> None:
             os.write(write_end, str(error).encode())
         os._exit(0)
     os.close(write_end)
-    told = os.read(read_end, 1_000).decode()
+    text = os.read(read_end, 1_000).decode()
     os.close(read_end)
     os.waitpid(child, 0)
 
-    assert f"was opened in another process (pid {os.getpid()})" in told
+    assert f"was opened in another process (pid {os.getpid()})" in text
     assert (await driver.load([])).now == START
 
 
@@ -417,14 +417,14 @@ async def test_encrypted_connections(
         driver = RedisDriver(f"{proxy.url}?ssl_ca_certs={certificate.file}", clock=clock)
         await driver.open()
         await place(driver, [a_held_run("a", "me", ready_at=START + LEASE)])
-        heard: list[bytes] = []
-        driver.listen(heard.append)
+        hints: list[bytes] = []
+        driver.listen(hints.append)
 
         await driver.commit([Part(puts={"p": {"x": b"x" * 100_000}})], b"hint")
 
         assert (await driver.load([AllFields("p")])).answers[0].fields == {"x": b"x" * 100_000}  # type: ignore[attr-defined]
         assert driver.renew("me", b"{}", [Holding(run_id="a", token=1)], LEASE)[1] != [None]
-        await until("the hint is heard", lambda: heard == [b"hint"])
+        await until("the hint is heard", lambda: hints == [b"hint"])
         await driver.close()
 
         assert "its certificate is not accepted" in await _refusal(proxy.url)

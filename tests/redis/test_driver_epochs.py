@@ -173,8 +173,8 @@ async def test_a_second_restart_is_a_second_epoch(
         (first, second, 1, 0),
         (second, kept.epoch, 0, 0),
     ]
-    told = [record.message for record in caplog.records if "restarted or replaced" in record.message]
-    assert "1 lease was released" in told[0]
+    warnings = [record.message for record in caplog.records if "restarted or replaced" in record.message]
+    assert "1 lease was released" in warnings[0]
     findings = [finding.text for finding in await kept.check() if finding.subject == "epochs"]
     assert len(findings) == 2
     assert "1 lease was released" in findings[0]

@@ -24,10 +24,10 @@ async def test_hints_are_received_by_all_drivers_from_the_moment_of_listening(
 
     await driver.commit([Part(touches=["t"])], b"one \xff")
 
-    await until("both hear it", lambda: here == there == [b"one \xff"])
+    await until("both receive it", lambda: here == there == [b"one \xff"])
 
 
-async def test_a_listener_that_stopped_hears_nothing(driver: RedisDriver) -> None:
+async def test_a_listener_that_stopped_receives_nothing(driver: RedisDriver) -> None:
     gone: list[bytes] = []
     still: list[bytes] = []
     stop = driver.listen(gone.append)
@@ -37,7 +37,7 @@ async def test_a_listener_that_stopped_hears_nothing(driver: RedisDriver) -> Non
 
     await driver.commit([Part(touches=["t"])], b"hint")
 
-    await until("the other hears it", lambda: still == [b"hint"])
+    await until("the other receives it", lambda: still == [b"hint"])
     assert gone == []
 
 
@@ -55,7 +55,7 @@ async def test_an_error_of_one_listener_does_not_keep_hints_from_another(driver:
     assert [type(error) for error in errors] == [ValueError, ValueError]
 
 
-async def test_a_namespace_hears_only_its_own_hints(driver: RedisDriver, redis_url: str) -> None:
+async def test_a_namespace_receives_only_its_own_hints(driver: RedisDriver, redis_url: str) -> None:
     beside = RedisDriver(f"{redis_url}_beside")
     await beside.open()
     received: list[bytes] = []
@@ -68,7 +68,7 @@ async def test_a_namespace_hears_only_its_own_hints(driver: RedisDriver, redis_u
     await beside.close()
 
 
-async def test_after_a_break_a_listener_is_told_that_hints_may_be_missing(
+async def test_after_a_break_a_listener_learns_that_hints_may_be_missing(
     far: RedisDriver, driver_proxy: RedisProxy, driver: RedisDriver
 ) -> None:
     received: list[bytes] = []

@@ -133,7 +133,7 @@ async def test_a_restart_is_one_epoch_no_matter_who_notices_it(
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-async def test_a_server_that_tells_its_run_id_to_nobody_is_known_by_a_script(
+async def test_a_server_that_hides_its_run_id_is_known_by_a_script(
     server: RedisServer, drivers: Drivers, is_restarted: bool
 ) -> None:
     first = await drivers.open(_as("shy", server))
@@ -216,8 +216,8 @@ async def test_a_user_without_info_is_advised_at_the_start_and_by_the_check(
 
     shy = await drivers.open(_as("shy", server))
 
-    (told,) = [record for record in caplog.records if "run_id" in record.message]
-    assert told.levelno == logging.WARNING
-    assert "run: ACL SETUSER shy +info" in told.message
+    (record,) = [each for each in caplog.records if "run_id" in each.message]
+    assert record.levelno == logging.WARNING
+    assert "run: ACL SETUSER shy +info" in record.message
     (found,) = [finding for finding in await shy.check() if finding.subject == "identity"]
     assert found.level == "warning"

@@ -94,8 +94,8 @@ async def test_the_time_is_that_of_the_server_without_a_clock(redis_url: str, mo
 
 def _server_time(url: str) -> Micros:
     with connect(url) as client:
-        told: Any = client.time()
-    return int(told[0]) * SECOND + int(told[1])
+        now: Any = client.time()
+    return int(now[0]) * SECOND + int(now[1])
 
 
 async def test_a_number_is_reserved_only_once(driver: RedisDriver, other: RedisDriver) -> None:

@@ -47,7 +47,7 @@ async def test_a_lease_that_is_not_held_any_more_is_lost(driver: RedisDriver) ->
     assert [await read_run(driver, run_id) for run_id in ("taken", "free", "asleep")] == runs
 
 
-async def test_a_renewal_tells_of_a_pause_and_of_arrivals_that_the_holder_does_not_know(driver: RedisDriver) -> None:
+async def test_a_renewal_reports_a_pause_and_arrivals_that_the_holder_does_not_know(driver: RedisDriver) -> None:
     await place(driver, [a_held_run("a", "me", arrivals=12, stop=StopRequest.PAUSE), a_held_run("b", "me", arrivals=2)])
     await driver.commit([Part(puts={names.inbox("a"): {"9": b"nine", "10": b"ten", "12": b"twelve", "3": b"three"}})])
 
@@ -89,10 +89,10 @@ async def test_more_leases_than_one_call_takes_are_renewed(driver: RedisDriver, 
 
 async def test_several_threads_may_renew_at_once(driver: RedisDriver) -> None:
     await place(driver, [a_held_run(f"r{number}", "me") for number in range(8)])
-    told: list[object] = []
+    renewed: list[object] = []
 
     def renew(number: int) -> None:
-        told.extend(driver.renew("me", RECORD, [_holding(f"r{number}")], LEASE)[1])
+        renewed.extend(driver.renew("me", RECORD, [_holding(f"r{number}")], LEASE)[1])
 
     threads = [threading.Thread(target=renew, args=(number,)) for number in range(8)]
     for thread in threads:
@@ -100,4 +100,4 @@ async def test_several_threads_may_renew_at_once(driver: RedisDriver) -> None:
     for thread in threads:
         thread.join()
 
-    assert told == [Renewed(0)] * 8
+    assert renewed == [Renewed(0)] * 8

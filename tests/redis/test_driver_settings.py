@@ -148,7 +148,7 @@ async def test_the_user_of_the_advice_is_able_to_do_everything(
     assert caplog.records == []
 
 
-async def test_the_check_tells_of_memory_and_connections(redis_server: RedisServer) -> None:
+async def test_the_check_reports_memory_and_connections(redis_server: RedisServer) -> None:
     found = await _findings(redis_server.url)
     assert [found[subject][0] for subject in ("server", "memory", "connections", "epochs")] == ["ok"] * 4
 

@@ -81,7 +81,7 @@ def test_in_a_shared_database_the_keys_of_others_stay(redis_server: RedisServer)
         redis_server.ask("DEL", "mine")
 
 
-def test_the_keys_of_a_namespace_are_told_without_its_name(redis_url: str) -> None:
+def test_the_keys_of_a_namespace_are_returned_without_its_name(redis_url: str) -> None:
     namespace = namespace_of(redis_url)
     _write(redis_url, f"{{{namespace}}}:r:2", f"{{{namespace}}}:r:1", f"{{{namespace}_b}}:r:3")
 

@@ -132,11 +132,11 @@ def test_messages_of_a_subscription_are_no_answers(proxy: RedisProxy, client: An
     topics = [namespace_of(redis_url), namespace_of(beside(redis_url, "b"))]
     with client.pubsub() as listener, connect(redis_url) as publisher:
         listener.subscribe(*topics)
-        assert [_heard(listener)["type"] for _ in topics] == ["subscribe", "subscribe"]
+        assert [_next_message(listener)["type"] for _ in topics] == ["subscribe", "subscribe"]
         rule = proxy.cut_around("ping", "lost")
 
         publisher.publish(topics[0], "early")
-        assert _heard(listener)["data"] == b"early"
+        assert _next_message(listener)["data"] == b"early"
         assert rule.hits == 0
 
         listener.ping()
@@ -215,7 +215,7 @@ def test_new_connections_go_to_the_server_that_the_proxy_is_redirected_to(
         assert client.info("server")["run_id"] == redis_server.info()["run_id"]
 
 
-def test_a_client_that_does_not_speak_resp_is_told_so(proxy: RedisProxy) -> None:
+def test_a_client_that_does_not_speak_resp_gets_an_error(proxy: RedisProxy) -> None:
     with socket.create_connection((proxy.host, proxy.port), timeout=GUARD_SECONDS) as client:
         client.sendall(b"PING\r\n")
 
@@ -277,7 +277,7 @@ def _received(client: socket.socket, count: int) -> bytes:
     return data
 
 
-def _heard(listener: Any) -> Any:
+def _next_message(listener: Any) -> Any:
     message = listener.get_message(timeout=GUARD_SECONDS)
     assert message is not None
     return message

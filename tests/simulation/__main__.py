@@ -31,7 +31,7 @@ from tests.simulation.shrink import shrunk
 BATCH = 10
 """Number of seeds that a process gets at once."""
 
-TELL_SECONDS = 2.0
+SHOW_SECONDS = 2.0
 
 
 def _batches(first: int, count: int) -> list[range]:
@@ -65,8 +65,8 @@ def _report(
         keep.mkdir(parents=True, exist_ok=True)
         (keep / f"{outcome.seed}.json").write_text(text + "\n")
     say(f"again: python -m tests.simulation --only {outcome.seed}\nthe smaller plan: {text}")
-    told = {"seed": outcome.seed, "violation": outcome.what, "is_repeatable": is_same}
-    return told | {"plan": msgspec.to_builtins(smallest), "events": list(last.tail)}
+    facts = {"seed": outcome.seed, "violation": outcome.what, "is_repeatable": is_same}
+    return facts | {"plan": msgspec.to_builtins(smallest), "events": list(last.tail)}
 
 
 def _show(plan: Plan, say: Callable[[str], None]) -> int:
@@ -109,7 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     if given.only is not None or given.plan is not None:
         return _show(plan_of(given.only) if given.plan is None else _kept(given.plan, parser), say)
-    began = told_at = time.monotonic()
+    began = shown_at = time.monotonic()
     count, wrong = 0, []
     for outcome in _outcomes(given.first, given.seeds, given.jobs):
         count += 1
@@ -117,9 +117,9 @@ def main(arguments: list[str] | None = None) -> int:
             wrong.append(_report(outcome, plan_of(outcome.seed), say, keep=given.keep, tries=given.tries))
             if given.stop:
                 break
-        if time.monotonic() - told_at > TELL_SECONDS:
-            told_at = time.monotonic()
-            say(_progress(count, given.seeds, len(wrong), told_at - began))
+        if time.monotonic() - shown_at > SHOW_SECONDS:
+            shown_at = time.monotonic()
+            say(_progress(count, given.seeds, len(wrong), shown_at - began))
     say(_progress(count, given.seeds, len(wrong), time.monotonic() - began))
     if given.json:
         sys.stdout.write(json.dumps({"seeds": count, "first": given.first, "violations": wrong}) + "\n")

@@ -35,12 +35,12 @@ class Marks:
     """A body that returns a different mark on each execution, and records which one the code received, by run."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, str]] = []
+        self.received: list[tuple[str, str]] = []
         self._count = 0
 
     async def make(self, before: str = "") -> str:
         if before:
-            self.told.append((step_info().run_id, before))
+            self.received.append((step_info().run_id, before))
         self._count += 1
         return f"mark {self._count}"
 
@@ -136,9 +136,9 @@ def problems(state: State, bodies: Mapping[tuple[str, int, str], int]) -> Iterat
 
 def differences(state: State, marks: Marks) -> Iterator[str]:
     """Return where a body or a result had another mark than the recorded one."""
-    for run_id, told in marks.told:
-        if told != _recorded(state, run_id, "work"):
-            yield f"I4: {run_id} was told {told}, and {_recorded(state, run_id, 'work')} is recorded"
+    for run_id, received in marks.received:
+        if received != _recorded(state, run_id, "work"):
+            yield f"I4: {run_id} received {received}, and {_recorded(state, run_id, 'work')} is recorded"
     for run_id, record in state.records.items():
         if record.run.type == "limited" and record.run.state is RunState.SUCCEEDED:
             marked = [_recorded(state, run_id, location) for location in ("work", "more")]

@@ -77,7 +77,7 @@ def test_a_seed_behaves_the_same_in_every_process() -> None:
         "from tests.simulation.outcome import played; from tests.simulation.plan import plan_of; "
         "print(*[played(plan_of(seed)).digest for seed in range(6)])"
     )
-    told = [
+    lines = [
         subprocess.run(
             [sys.executable, "-c", script],
             env=os.environ | {"PYTHONHASHSEED": hash_seed},
@@ -88,7 +88,7 @@ def test_a_seed_behaves_the_same_in_every_process() -> None:
         for hash_seed in ("1", "2")
     ]
     here = [played(plan_of(seed)).digest for seed in range(6)]
-    assert told[0].split() == told[1].split() == here
+    assert lines[0].split() == lines[1].split() == here
 
 
 def forget_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,11 +145,11 @@ def test_the_command_reports_a_failure(
     options = ["--jobs", "1", "--json", "--tries", "10", "--keep", str(tmp_path)]
     code = main(["--seeds", "1", "--first", str(seed), *options])
 
-    told = capsys.readouterr()
-    (violation,) = json.loads(told.out)["violations"]
+    shown = capsys.readouterr()
+    (violation,) = json.loads(shown.out)["violations"]
     assert code == 1
     assert violation["is_repeatable"] is True
-    assert f"seed {seed} goes wrong" in told.err
+    assert f"seed {seed} goes wrong" in shown.err
     assert (tmp_path / f"{seed}.json").exists()
     assert main(["--plan", str(tmp_path / f"{seed}.json")]) == 1
 

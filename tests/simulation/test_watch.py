@@ -173,10 +173,10 @@ async def test_a_body_that_gets_another_mark_than_the_recorded_one_is_detected(s
     )
     marks = crowd.Marks()
 
-    marks.told = [(lease.run.id, "mark 1")]
+    marks.received = [(lease.run.id, "mark 1")]
     assert list(crowd.differences(scene.state, marks)) == []
-    marks.told = [(lease.run.id, "mark 2")]
-    assert [told.partition(":")[0] for told in crowd.differences(scene.state, marks)] == ["I4"]
+    marks.received = [(lease.run.id, "mark 2")]
+    assert [text.partition(":")[0] for text in crowd.differences(scene.state, marks)] == ["I4"]
 
 
 async def test_a_claim_that_is_missing_in_the_audit_is_detected(scene: Scene) -> None:

@@ -84,13 +84,13 @@ class ProgramsWorkload(Workload):
             return performer.Performer(ctx, ledger, peer)
         requests = requests_of(ctx)
 
-        def told(location: str) -> None:
+        def note(location: str) -> None:
             self._world.watch.told[requests.run.id, requests.token] = location
 
         def forbid(what: str) -> None:
             self._world.end(Violation("I13", what))
 
-        return ChangedPerformer(ctx, ledger, peer, change, forbid=forbid, told=told)
+        return ChangedPerformer(ctx, ledger, peer, change, forbid=forbid, note=note)
 
     def _change_here(self) -> Change | None:
         now = self._world.loop.time()

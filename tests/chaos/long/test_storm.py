@@ -32,7 +32,7 @@ async def test_every_invariant_holds_in_a_storm(store: str, tmp_path: Path) -> N
 
     verdict = await hold(store, plan, Display(), tmp_path)
 
-    told = "\n".join(verdict.lines())
-    sys.stdout.write(told)
-    assert verdict.is_good, told
+    report = "\n".join(verdict.lines())
+    sys.stdout.write(report)
+    assert verdict.is_good, report
     assert [check.invariant for check in verdict.checks if check.count == 0] == []

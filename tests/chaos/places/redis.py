@@ -28,7 +28,7 @@ class RedisPlace(Place):
     """A namespace on a private server that flushes each write to disk before it confirms it."""
 
     is_deaf = True
-    kinds_left_out = frozenset({"tellers"})
+    kinds_left_out = frozenset({"cashiers"})
 
     def __enter__(self) -> Self:
         self._stack = ExitStack()

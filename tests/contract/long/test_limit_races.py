@@ -69,12 +69,12 @@ class Crew:
 
     async def work(self) -> None:
         """Claim and write on all stores, check on one of them, and wake sleeping runs."""
-        look = asyncio.create_task(self._look())
+        watch = asyncio.create_task(self._watch())
         try:
             await asyncio.gather(*map(self._work, range(len(self.stores))))
         finally:
             self.is_over = True
-            await look
+            await watch
 
     async def _work(self, number: int) -> None:
         while await self.take_turn(number):
@@ -105,7 +105,7 @@ class Crew:
         waits = (for_message("go"),) if isinstance(next, Suspend) else None
         return checkpoint_for(lease, next, waits=waits)
 
-    async def _look(self) -> None:
+    async def _watch(self) -> None:
         while not self.is_over:
             running = await self.stores[0].list(Query(states=frozenset({RunState.RUNNING}), type=TYPES[0], limit=1_000))
             self.most = max(self.most, len(running))

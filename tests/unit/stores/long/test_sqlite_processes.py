@@ -35,7 +35,7 @@ path = sys.argv[1]
 def say(*words):
     print(*words, flush=True)
 
-def hear():
+def read_line():
     return sys.stdin.readline().strip()
 """
 
@@ -64,7 +64,7 @@ def process(script: str, path: Path, *args: object) -> Iterator[subprocess.Popen
                 started.kill()
 
 
-def hear(from_: subprocess.Popen[str]) -> str:
+def read_line(from_: subprocess.Popen[str]) -> str:
     assert from_.stdout is not None
     line = from_.stdout.readline().strip()
     if not line:
@@ -95,7 +95,7 @@ async def test_the_runs_of_a_killed_process_are_taken_over_long_before_their_lea
     path: Path, store: SqliteStore
 ) -> None:
     with process(HOLDER, path) as holder:
-        assert await asyncio.to_thread(hear, holder) == "held"
+        assert await asyncio.to_thread(read_line, holder) == "held"
         before = await claim(store, worker=OTHER_WORKER)
         holder.send_signal(signal.SIGKILL)
         await asyncio.to_thread(holder.wait)
@@ -125,15 +125,15 @@ async def main():
     await asyncio.to_thread(store.renew, a_worker(), [holding_of(lease)], LEASE)
     nothing = subprocess.DEVNULL
     executed = subprocess.Popen(["sleep", "30"], stdin=nothing, stdout=nothing, stderr=nothing)
-    heard, told = os.pipe()
+    read_end, write_end = os.pipe()
     forked = os.fork()
     if forked == 0:
-        os.write(told, b"!")
+        os.write(write_end, b"!")
         os.close(1)
         os.close(2)
         time.sleep(30)
         os._exit(0)
-    os.read(heard, 1)  # it has begun, and has let go of what is not its own
+    os.read(read_end, 1)  # it has begun, and has closed what is not its own
     say(executed.pid, forked)
     await asyncio.sleep(60)
 
@@ -143,7 +143,7 @@ asyncio.run(main())
 
 async def test_children_of_a_killed_process_do_not_keep_its_locks(path: Path, store: SqliteStore) -> None:
     with process(HOLDER_WITH_CHILD, path) as holder:
-        children = [int(pid) for pid in (await asyncio.to_thread(hear, holder)).split()]
+        children = [int(pid) for pid in (await asyncio.to_thread(read_line, holder)).split()]
         holder.send_signal(signal.SIGKILL)
         await asyncio.to_thread(holder.wait)
     try:
@@ -161,7 +161,7 @@ async def main():
     await store.open()
     first, count = int(sys.argv[2]), int(sys.argv[3])
     say("ready")
-    hear()
+    read_line()
     for number in range(first, first + count):
         await start(store, an_intent(number))
     say("done")
@@ -175,11 +175,11 @@ async def test_processes_take_turns_and_lose_nothing(path: Path, store: SqliteSt
     count = 150
     with process(WRITER, path, 0, count) as one, process(WRITER, path, 1_000, count) as two:
         for writer in (one, two):
-            assert await asyncio.to_thread(hear, writer) == "ready"
+            assert await asyncio.to_thread(read_line, writer) == "ready"
         for writer in (one, two):
             say(writer, "go")
         for writer in (one, two):
-            assert await asyncio.to_thread(hear, writer) == "done"
+            assert await asyncio.to_thread(read_line, writer) == "done"
 
     counts = await store.stats(CountRuns())
     assert [sum(states.values()) for states in counts.values()] == [2 * count]
@@ -191,7 +191,7 @@ async def main():
     await store.open()
     say("ready")
     number = 0
-    while hear():
+    while read_line():
         number += 1
         await start(store, an_intent(number))
     await store.close()
@@ -204,13 +204,13 @@ async def test_a_commit_is_noticed_by_another_process_that_does_not_poll(
     path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hints, "_SLOW_POLL_SECONDS", 3600.0)
-    heard: asyncio.Queue[Hint] = asyncio.Queue()
+    received: asyncio.Queue[Hint] = asyncio.Queue()
     with process(EMITTER, path) as emitter:
-        assert await asyncio.to_thread(hear, emitter) == "ready"
-        stop = store.listen(heard.put_nowait)
+        assert await asyncio.to_thread(read_line, emitter) == "ready"
+        stop = store.listen(received.put_nowait)
         for number in range(9):
             say(emitter, "go")
-            hint = await guarded(f"commit {number} is heard of", heard.get())
+            hint = await guarded(f"commit {number} is noticed", received.get())
             assert hint.is_foreign or hint.is_elsewhere
         stop()
 
@@ -302,14 +302,14 @@ async def test_processes_forked_before_the_store_was_opened_notify_each_other_at
         asyncio.run(begin())
 
     child = asyncio.create_task(asyncio.to_thread(forked, attempt))
-    async with guard("the forked child is heard of"):
+    async with guard("the forked child is noticed"):
         await until("the child is forked", is_forked.exists)
         await store.open()
-        heard: asyncio.Queue[Hint] = asyncio.Queue()
-        store.listen(heard.put_nowait)
+        received: asyncio.Queue[Hint] = asyncio.Queue()
+        store.listen(received.put_nowait)
         may_go_on.touch()
         assert await child == "it worked"
-        assert (await heard.get()).is_foreign
+        assert (await received.get()).is_foreign
     await store.close()
 
 

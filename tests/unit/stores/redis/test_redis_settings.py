@@ -82,7 +82,7 @@ def test_old_numbers_of_valkey_are_not_those_of_redis() -> None:
     assert settings.shown_version == "Valkey 9.1.2"
 
 
-def test_info_tells_some_settings_if_config_is_forbidden() -> None:
+def test_info_has_some_settings_if_config_is_forbidden() -> None:
     told = "redis_version:7.2.4\r\nmaxmemory_policy:allkeys-lru\r\naof_enabled:0"
 
     settings = _settings({}, told)
@@ -118,7 +118,7 @@ def test_findings_about_settings() -> None:
 
 
 @pytest.mark.parametrize("info", ["", "redis_version:7.2.4\r\nrun_id:0000"])
-def test_a_server_that_does_not_tell_its_run_id_is_a_finding(info: str) -> None:
+def test_a_server_that_hides_its_run_id_is_a_finding(info: str) -> None:
     (found,) = [one for one in findings(ADDRESS, _settings(SAFE), parsed_info(info.encode()), ()) if one.level != "ok"]
 
     assert (found.subject, found.level) == ("identity", "warning")
@@ -133,7 +133,7 @@ def test_findings_about_memory_and_connections() -> None:
     assert [_levels(_settings(SAFE), many)[subject] for subject in ("memory", "connections")] == ["warning", "warning"]
 
 
-def test_findings_about_epochs_tell_what_was_lost() -> None:
+def test_findings_about_epochs_say_what_was_lost() -> None:
     line = b'{"at":1800000000000000,"from":1,"to":2,"released":3,"version":9,"lost":%d}'
 
     (kept,) = [one for one in findings(ADDRESS, _settings(SAFE), {}, [line % 0]) if one.subject == "epochs"]
