@@ -1,7 +1,5 @@
 """The catalogue as rows: types, flows, schedules, workers, dead letters, and the progress of imports."""
 
-# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -68,7 +66,6 @@ def list_types(connection: apsw.Connection) -> list[TypeRule]:
 
 
 # Flows: one row for each registration. The texts come last in a row, so that a list does not read them.
-
 
 _FLOW_FIELDS = [field for field in FlowDefinition.__struct_fields__ if field not in ("source", "program")]
 _FLOW_COLUMNS = rows.listed(FlowDefinition, _FLOW_FIELDS)
@@ -161,7 +158,6 @@ def _whole(connection: apsw.Connection, definition: FlowDefinition) -> FlowDefin
 
 # Schedules
 
-
 _SCHEDULE = "select body from schedule where name = ?"  # by the primary key
 _PUT_SCHEDULE = rows.upsert("schedule", "name, type, next_at, body", "name")
 _REMOVE_SCHEDULE = "delete from schedule where name = ?"  # by the primary key
@@ -250,7 +246,6 @@ def _schedule_row(schedule: Schedule) -> rows.Row:
 
 # Workers
 
-
 _BEAT = rows.upsert("worker", rows.WORKER_COLUMNS, "id", kept="started_at")
 _REMOVE_WORKER = "delete from worker where id = ?"  # by the primary key
 
@@ -270,19 +265,10 @@ class SqliteWorkers:
 
 # Dead letters
 
-
 _LETTER_COLUMNS = rows.listed(DeadLetter)
 _NEW_LETTER = [field for field in DeadLetter.__struct_fields__ if field != "number"]
 
 _ADD_LETTER = rows.insertion("letter", rows.listed(DeadLetter, _NEW_LETTER))
-
-_LETTERS = f"""
-    select {_LETTER_COLUMNS}
-    from letter
-    where number > ?
-    order by number
-    limit ?
-"""  # by the primary key
 
 _LETTERS_OF_TOPIC = f"""
     select {_LETTER_COLUMNS}
@@ -297,7 +283,7 @@ _LETTERS_OF_FAMILY = f"""
     select {_LETTER_COLUMNS}
     from letter
     where number > ?2
-      and substr(topic, 1, length(?1)) = ?1
+      and substr(ifnull(topic, ''), 1, length(?1)) = ?1
     order by number
     limit ?3
 """  # by the primary key
@@ -329,10 +315,9 @@ class SqliteDeadLetters:
 
 def list_letters(connection: apsw.Connection, query: ListDeadLetters) -> list[DeadLetter]:
     after, limit = query.after, query.limit
-    if query.topic is None:
-        found = connection.execute(_LETTERS, (after, limit))
-    elif query.topic.endswith(FAMILY):
-        found = connection.execute(_LETTERS_OF_FAMILY, (query.topic.removesuffix(FAMILY), after, limit))
+    if query.topic is None or query.topic.endswith(FAMILY):
+        prefix = "" if query.topic is None else query.topic.removesuffix(FAMILY)
+        found = connection.execute(_LETTERS_OF_FAMILY, (prefix, after, limit))
     else:
         found = connection.execute(_LETTERS_OF_TOPIC, (query.topic, after, limit))
     return list(map(_letter_of, found))

@@ -6,8 +6,6 @@ from the index `run_held`. No statement walks over suspended runs. An offered ty
 claim seeks alternately in the sorted list of offered types and in the index.
 """
 
-# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
-
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
@@ -357,7 +355,6 @@ def _free_runs_of(transaction: Transaction, locks: WorkerLocks, worker_id: str, 
 
 
 # Backlogs: claimable and held runs are counted as a claim reads the queue, from the head of each lane
-
 
 _DUE_IN_LANE = """
     select count(*), min(ready_at)

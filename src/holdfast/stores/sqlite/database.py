@@ -173,7 +173,6 @@ class SqliteDatabase:
 
 # Inside of runs
 
-
 LIMIT_SECONDS = 5.0
 
 _STEPS_BETWEEN_CHECKS = 2_000
@@ -278,7 +277,6 @@ def _confine(connection: apsw.Connection, ends_at: float) -> Iterator[None]:
 
 
 # The guard
-
 
 SAVEPOINT = "holdfast transaction"
 

@@ -3,8 +3,6 @@
 Each change is written immediately, not collected for the end of the transaction.
 """
 
-# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -64,7 +64,6 @@ class Files:
     def __init__(self, database: Path, mode: int = PRIVATE_MODE) -> None:
         self.database = database
         self.mode = mode
-        self._name = str(database)
         self.side = database.with_name(database.name + "-holdfast")
         self.turn = self.side / "write.lock"
         self.hint = self.side / "hint"
@@ -104,7 +103,7 @@ class Files:
     def _make_database(self) -> None:
         # Before SQLite creates it, which would let every user read it. `realpath`, because O_EXCL fails on a symlink,
         # even if its target does not exist yet.
-        place = os.path.realpath(self._name)
+        place = os.path.realpath(self.database)
         with suppress(FileExistsError):
             file = os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_MODE)
             os.fchmod(file, self.mode)  # not subject to the umask
@@ -116,13 +115,6 @@ class Files:
             path.mkdir(mode=0o700)
             mode = self.database.stat().st_mode & 0o666
             path.chmod(mode | (mode & 0o444) >> 2)
-
-    def identity(self) -> int:
-        """Return the inode of the file now at the path, or 0. Writes to a replaced file would be lost."""
-        try:
-            return os.stat(self._name).st_ino  # noqa: PTH116 - called before each transaction; Path takes twice as long
-        except OSError:
-            return 0
 
 
 def utf8_name(path: Path) -> str:

@@ -3,8 +3,6 @@
 Both are collected during a transaction and written in bulk.
 """
 
-# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -164,7 +162,6 @@ class SqliteHistories:
 
 
 # The audit
-
 
 _NOTE = rows.insertion("audit", rows.AUDIT_COLUMNS)
 

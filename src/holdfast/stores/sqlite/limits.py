@@ -3,8 +3,6 @@
 Rows of `slot` are written immediately, not with the runs they belong to: the next admission counts them.
 """
 
-# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -100,9 +98,8 @@ _decode_window = msgspec.json.Decoder(Window).decode
 
 def uses(connection: apsw.Connection, type: str | None) -> list[SlotUse]:
     """Count the used slots and the waiting runs, by the name of the slot."""
-    found = [(name, used, waiting) for name, used, waiting in connection.execute(_USES)]
-    mine = found if type is None else [one for one in found if limits.is_of(one[0], type)]
-    return [SlotUse(name=name, used=used, waiting=waiting) for name, used, waiting in mine]
+    found = (SlotUse(name=name, used=used, waiting=waiting) for name, used, waiting in connection.execute(_USES))
+    return [use for use in found if type is None or limits.is_of(use.name, type)]
 
 
 def stray(connection: apsw.Connection) -> int:
@@ -111,8 +108,7 @@ def stray(connection: apsw.Connection) -> int:
     A slot counts if its run does not list it, or is neither held nor ready. A slot that a run lists counts if its row
     is missing.
     """
-    count: int = connection.execute(_STRAY).get
-    return count
+    return int(connection.execute(_STRAY).get)
 
 
 class SqliteLimits:
@@ -136,8 +132,7 @@ class SqliteLimits:
         self._connection.execute(_KEEP_WINDOW, (text, type))
 
     def taken(self, slot: str) -> int:
-        count: int = self._connection.execute(_TAKEN, (slot,)).get
-        return count
+        return int(self._connection.execute(_TAKEN, (slot,)).get)
 
     def counted(self, type: str) -> Sequence[Run]:
         self._transaction.runs.flush()

@@ -7,8 +7,6 @@ A run is removed in one transaction. If it has more rows than one transaction ma
 operation can reopen the rest of it. Each later transaction then removes a part.
 """
 
-# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
-
 from __future__ import annotations
 
 import sys

@@ -17,7 +17,7 @@ from holdfast.stores.migrations import Migrations
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.connections import needs_reopening, open_for_reading
 from holdfast.stores.sqlite.files import Files
-from holdfast.stores.sqlite.writer import Job, deliver, submit
+from holdfast.stores.sqlite.writer import Job, deliver, inode_of, submit
 
 _THREADS = 2
 
@@ -83,6 +83,7 @@ class _Connection:
 
     def __init__(self, files: Files) -> None:
         self._files = files
+        self._name = str(files.database)
         self._identity = 0
         self._connection: apsw.Connection | None = None
 
@@ -102,7 +103,7 @@ class _Connection:
             self._connection = None
 
     def _open(self) -> apsw.Connection:
-        identity = self._files.identity()
+        identity = inode_of(self._name)
         if identity != self._identity:  # the file at the path was replaced since it was opened
             self.close()
             self._identity = identity

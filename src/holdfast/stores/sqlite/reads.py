@@ -1,7 +1,5 @@
 """Reads: queries about runs, for users and for the engine, and lists of runs. Nothing here writes, but `block_due`."""
 
-# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -317,7 +315,6 @@ _CREATED_AT = 16
 
 
 # Unreadable rows
-
 
 FAILURES = (OddRow, Unreadable, UnicodeDecodeError, msgspec.MsgspecError, TypeError, RecursionError)
 """The errors raised for a row that cannot be decoded, or cannot be compared with other rows."""

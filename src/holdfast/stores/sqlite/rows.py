@@ -59,7 +59,7 @@ def listed(kind: type[msgspec.Struct], fields: Iterable[str] | None = None) -> s
 def insertion(table: str, columns: str) -> str:
     """Return the statement that inserts a row."""
     places = ", ".join("?" * (columns.count(",") + 1))
-    return f"insert into {table} ({columns}) values ({places})"  # noqa: S608 - built from constants of this package
+    return f"insert into {table} ({columns}) values ({places})"
 
 
 def upsert(table: str, columns: str, *keys: str, kept: str = "") -> str:
@@ -169,17 +169,13 @@ run_row: Callable[[Run], Row] = writer(Run, _RUN)
 moved_row: Callable[[Run], Row] = writer(Run, [*MOVED, "id"])
 intent_row: Callable[[Run], Row] = writer(Run, ["id", *_STARTED_WITH])
 
-_decode_tags = msgspec.json.Decoder(dict[str, str]).decode
+tags_of = msgspec.json.Decoder(dict[str, str]).decode
 _decode_options = msgspec.json.Decoder(RunOptions).decode
 
 
 def started_with(run: Run) -> dict[str, Any]:
     """Return the fields of a run that are in the table `intent`."""
     return {field: getattr(run, field) for field in _STARTED_WITH}
-
-
-def tags_of(text: str) -> dict[str, str]:
-    return _decode_tags(text)
 
 
 def options_of(text: str | None) -> RunOptions:

@@ -4,8 +4,6 @@ Each part of it is one noun of the store. Runs, waits, entries and audit facts a
 the next read of them, or at the end. No part outlives the transaction that it was made for.
 """
 
-# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
-
 from __future__ import annotations
 
 import logging
@@ -225,7 +223,6 @@ class SqliteRuns:
 
 # Waits
 
-
 _log = logging.getLogger("holdfast.store")
 
 _WAITS = f"""
@@ -342,7 +339,6 @@ class SqliteWaits:
 
 # Children
 
-
 _TO_CANCEL = """
     select id
     from run
@@ -407,7 +403,6 @@ class SqliteFamilies:
 
 
 # The whole
-
 
 _P = TypeVar("_P")
 

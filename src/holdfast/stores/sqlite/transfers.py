@@ -1,7 +1,5 @@
 """Transfers: export runs and events to another store, and remember how far an import has got."""
 
-# ruff: noqa: S608 - statements are built from constants in this package; user input is always bound
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -65,7 +63,10 @@ class SqliteTransfer:
         return await self._readers().run(read)
 
     async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
-        return await self._readers().run(lambda connection: kept_events(connection, after, limit))
+        def read(connection: apsw.Connection) -> Sequence[KeptEvent]:
+            return [_event_of(row) for row in connection.execute(_KEPT_EVENTS, (after, limit))]
+
+        return await self._readers().run(read)
 
     async def last_event(self) -> int:
         return await self._readers().run(events.last_event)
@@ -97,8 +98,3 @@ def dump(connection: apsw.Connection, run_ids: Sequence[str]) -> list[Dump]:
         for details in found
         if transfer.is_at_rest(details.run)
     ]
-
-
-def kept_events(connection: apsw.Connection, after: int, limit: int) -> list[KeptEvent]:
-    """Return events after a number that a run can still receive."""
-    return [_event_of(row) for row in connection.execute(_KEPT_EVENTS, (after, limit))]
