@@ -34,13 +34,13 @@ def test_each_value_is_shown_with_its_origin_and_without_secrets(shop: Shop, pro
     result = shop.type("--color", "never", "config", "--origin", **environment)
 
     assert (result.exit_code, result.stderr) == (0, "")
-    told = {row.split()[0]: row.split(maxsplit=2)[1:] for row in result.stdout.splitlines()}
-    assert told["url"] == ["postgresql://ann:***@host/db", "HOLDFAST_URL"]
-    assert told["worker.threads"] == ["3", "HOLDFAST_WORKER_THREADS"]
-    assert told["retention"] == ["7d", f"{path}:tool.holdfast.retention"]
-    assert told["worker.types"] == ["shop.*,billing.*", f"{path}:tool.holdfast.worker.types"]
-    assert told["color"] == ["never", "flag"]
-    assert told["worker.lease"] == ["30s", "default"]
+    shown = {row.split()[0]: row.split(maxsplit=2)[1:] for row in result.stdout.splitlines()}
+    assert shown["url"] == ["postgresql://ann:***@host/db", "HOLDFAST_URL"]
+    assert shown["worker.threads"] == ["3", "HOLDFAST_WORKER_THREADS"]
+    assert shown["retention"] == ["7d", f"{path}:tool.holdfast.retention"]
+    assert shown["worker.types"] == ["shop.*,billing.*", f"{path}:tool.holdfast.worker.types"]
+    assert shown["color"] == ["never", "flag"]
+    assert shown["worker.lease"] == ["30s", "default"]
     assert "secret" not in result.output
 
 
@@ -51,16 +51,16 @@ def test_the_origin_is_shown_only_on_request(shop: Shop, project: Path) -> None:
 def test_json_output_has_every_field(shop: Shop, project: Path) -> None:
     path = write(project, "worker.lease = 90")
 
-    told = {one["setting"]: one for one in shop.read("config")}
+    shown = {one["setting"]: one for one in shop.read("config")}
 
-    assert told["worker.lease"] == {
+    assert shown["worker.lease"] == {
         "setting": "worker.lease",
         "value": "90s",
         "origin": f"{path}:tool.holdfast.worker.lease",
     }
-    assert told["application"] == {"setting": "application", "value": None, "origin": "default"}
-    assert told["output"] == {"setting": "output", "value": "json", "origin": "flag"}
-    assert told["worker.concurrency"]["value"] == 200
+    assert shown["application"] == {"setting": "application", "value": None, "origin": "default"}
+    assert shown["output"] == {"setting": "output", "value": "json", "origin": "flag"}
+    assert shown["worker.concurrency"]["value"] == 200
 
 
 def test_output_format_is_a_setting_like_any_other(shop: Shop, project: Path) -> None:

@@ -57,10 +57,10 @@ def waiting(shop: Shop, gift: str) -> str:
 def test_check_prints_every_mistake_with_its_place_a_caret_and_advice(shop: Shop, tmp_path: Path) -> None:
     bad = written(tmp_path, "bad.py", MISTAKEN)
 
-    told = shop.type("flows", "check", bad)
+    shown = shop.type("flows", "check", bad)
 
-    assert told.exit_code == 1
-    assert told.stdout.splitlines() == [
+    assert shown.exit_code == 1
+    assert shown.stdout.splitlines() == [
         f"{bad}:1:1: a flow cannot import",
         "    import os",
         "    ^",
@@ -76,32 +76,32 @@ def test_check_prints_every_mistake_with_its_place_a_caret_and_advice(shop: Shop
 def test_check_of_good_and_bad_files_as_json(shop: Shop, gift: str, tmp_path: Path) -> None:
     bad = written(tmp_path, "bad.py", MISTAKEN)
 
-    told = shop.type("flows", "check", gift, bad, "--json")
+    shown = shop.type("flows", "check", gift, bad, "--json")
 
-    good, refused = json.loads(told.stdout)
-    assert (told.exit_code, good["mistakes"], good["type"], len(good["version"])) == (1, [], TYPE, 64)
+    good, refused = json.loads(shown.stdout)
+    assert (shown.exit_code, good["mistakes"], good["type"], len(good["version"])) == (1, [], TYPE, 64)
     assert [(one["line"], one["column"]) for one in refused["mistakes"]] == [(1, 1), (4, 17)]
     assert shop.type("flows", "check", gift).exit_code == 0
 
 
 def test_a_file_that_does_not_exist_is_a_mistake_of_the_user(shop: Shop) -> None:
-    told = shop.type("flows", "check", "nowhere.py")
+    shown = shop.type("flows", "check", "nowhere.py")
 
-    assert (told.exit_code, "there is no file 'nowhere.py'" in told.stderr) == (2, True)
+    assert (shown.exit_code, "there is no file 'nowhere.py'" in shown.stderr) == (2, True)
 
 
 # Trying
 
 
 def test_a_flow_is_played_on_a_virtual_clock(shop: Shop, gift: str) -> None:
-    told = shop.type(
+    shown = shop.type(
         *("flows", "run", gift, "--input", '{"name": "zoe"}', "--stub", "shop.add.v1=3"),
         *("--message", 'wrap={"paper": "a@b"}@60', "--trace"),
     )
 
-    *trace, result = told.stdout.splitlines()
+    *trace, result = shown.stdout.splitlines()
     assert json.loads(result) == {"name": "zoe", "total": 3, "wrap": {"paper": "a@b"}}
-    assert (told.exit_code, "returned after 1 min" in told.stderr) == (0, True)
+    assert (shown.exit_code, "returned after 1 min" in shown.stderr) == (0, True)
     assert [line.partition(" line ")[2].partition("    |")[0] for line in trace][:2] == [
         '4: call shop.add.v1 {"a":2,"b":1}',
         "4: shop.add.v1 returned 3",
@@ -124,10 +124,10 @@ def test_a_played_flow_that_fails_or_waits_forever_has_its_own_exit_code(shop: S
 
 
 def test_a_missing_stub_is_refused_with_the_option_to_add(shop: Shop, gift: str) -> None:
-    told = shop.type("flows", "run", gift, "--input", '{"name": "zoe"}')
+    shown = shop.type("flows", "run", gift, "--input", '{"name": "zoe"}')
 
-    assert told.exit_code == 2
-    assert "add --stub shop.add.v1=JSON" in told.stderr
+    assert shown.exit_code == 2
+    assert "add --stub shop.add.v1=JSON" in shown.stderr
 
 
 def test_repeated_stubs_answer_one_after_the_other(shop: Shop, tmp_path: Path) -> None:
@@ -152,9 +152,9 @@ def test_a_flow_is_registered_once_under_the_name_of_its_file(shop: Shop, gift: 
 
 
 def test_mistakes_are_not_registered(shop: Shop, tmp_path: Path) -> None:
-    told = shop.type("flows", "register", written(tmp_path, "bad.py", MISTAKEN))
+    shown = shop.type("flows", "register", written(tmp_path, "bad.py", MISTAKEN))
 
-    assert (told.exit_code, "bad.py:1:1: a flow cannot import" in told.stdout, shop.path.exists()) == (1, True, False)
+    assert (shown.exit_code, "bad.py:1:1: a flow cannot import" in shown.stdout, shop.path.exists()) == (1, True, False)
 
 
 def test_versions_are_listed_shown_and_compared(shop: Shop, gift: str, tmp_path: Path) -> None:
@@ -167,9 +167,9 @@ def test_versions_are_listed_shown_and_compared(shop: Shop, gift: str, tmp_path:
     compared = shop.type("flows", "diff", TYPE, old["version"][:8])
     assert (old["is_newest"], new["is_newest"]) == (False, True)
     assert shop.type("flows", "ls").stdout.splitlines()[1].split()[:3] == [TYPE, new["version"][:12], "2"]
-    for told in (unregistered, compared):
-        assert '-    answer = await receive("wrap", timeout=hours(1))' in told.stdout.splitlines()
-        assert '+    answer = await receive("wrap", timeout=hours(2))' in told.stdout.splitlines()
+    for shown in (unregistered, compared):
+        assert '-    answer = await receive("wrap", timeout=hours(1))' in shown.stdout.splitlines()
+        assert '+    answer = await receive("wrap", timeout=hours(2))' in shown.stdout.splitlines()
     assert shop.type("flows", "show", TYPE, "--version", old["version"][:8]).stdout == GIFT
     assert shop.read("flows", "diff", TYPE, old["version"], old["version"])["is_same"] is True
     assert "no version of the flow 'shop.gift.v1' begins with 'zz'" in shop.type("flows", "diff", TYPE, "zz").stderr
@@ -223,10 +223,10 @@ def test_a_payload_that_does_not_fit_shows_the_parameter_and_no_code_of_the_engi
     run_id = shop.start(TYPE, {"nam": "zoe"})
     shop.work()
 
-    told = shop.type("show", run_id, "-v").stdout
+    shown = shop.type("show", run_id, "-v").stdout
 
-    assert "InvalidRequest: unknown parameter nam of main; did you mean name?" in told
-    assert "File " not in told
+    assert "InvalidRequest: unknown parameter nam of main; did you mean name?" in shown
+    assert "File " not in shown
 
 
 def test_history_lists_lines_and_kept_turns(shop: Shop, gift: str) -> None:
@@ -263,10 +263,10 @@ def test_a_flow_is_forked_with_a_variable_and_rewound(shop: Shop, gift: str) -> 
 
 
 def test_explain_names_the_line(shop: Shop, gift: str) -> None:
-    told = shop.type("explain", waiting(shop, gift)).stdout
+    shown = shop.type("explain", waiting(shop, gift)).stdout
 
-    assert told.startswith("Waiting: for message wrap until ")
-    assert '(line 5: `answer = await receive("wrap", timeout=hours(1))`)' in told
+    assert shown.startswith("Waiting: for message wrap until ")
+    assert '(line 5: `answer = await receive("wrap", timeout=hours(1))`)' in shown
 
 
 def test_explain_prints_the_program_with_a_mark_and_the_variables(shop: Shop, gift: str) -> None:
@@ -296,10 +296,10 @@ def test_watch_leaves_the_snapshots_out(shop: Shop, gift: str) -> None:
     shop.type("send", run_id, "wrap", "1")
     shop.work()
 
-    told = shop.type("watch", run_id)
+    shown = shop.type("watch", run_id)
 
-    assert (told.exit_code, "@turn" in told.stdout) == (0, False)
-    assert "✓ line 5 receive:wrap" in told.stdout
+    assert (shown.exit_code, "@turn" in shown.stdout) == (0, False)
+    assert "✓ line 5 receive:wrap" in shown.stdout
 
 
 def test_a_worker_without_flows_leaves_them_to_others(shop: Shop, gift: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +321,7 @@ def test_check_before_a_deploy_counts_flows(shop: Shop, gift: str, monkeypatch: 
     (shop.path.parent / "deployed_app.py").write_text("from holdfast import Holdfast\nhf = Holdfast()\n")
     monkeypatch.chdir(shop.path.parent)
 
-    told = shop.type("check", "deployed_app:hf")
+    shown = shop.type("check", "deployed_app:hf")
 
-    assert (told.exit_code, "1 live run checked: 1 fit" in told.stderr) == (0, True)
-    assert "1 of them is a flow, whose program no deploy changes" in told.stderr
+    assert (shown.exit_code, "1 live run checked: 1 fit" in shown.stderr) == (0, True)
+    assert "1 of them is a flow, whose program no deploy changes" in shown.stderr

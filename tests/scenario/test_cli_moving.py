@@ -52,10 +52,10 @@ def test_runs_are_moved_and_continue_in_the_other_store(shop: Shop, target: Shop
     ended, waiting = opened(shop)
     file = tmp_path / "runs.jsonl"
 
-    told = written(shop, file, "--reason", "moving house")
+    shown = written(shop, file, "--reason", "moving house")
     result = target.type("import", str(file))
 
-    assert "exported 2 runs" in told
+    assert "exported 2 runs" in shown
     assert result.exit_code == 0
     assert result.stdout == "        2  runs\n        1  runs resumed\n"
     assert "(moving house)" in shop.type("explain", waiting).stdout
@@ -82,9 +82,9 @@ def test_a_dry_run_counts_and_changes_nothing(shop: Shop, target: Shop, tmp_path
     assert shop.read("export", "--dry-run") == {"ended": 1, "live": 1, "held": 0, "unreadable": 0}
     assert shop.read("export", "--dry-run", "--no-live") == {"ended": 1, "live": 0, "held": 0, "unreadable": 0}
     assert shop.read("export", "--dry-run", "state:suspended") == {"ended": 0, "live": 1, "held": 0, "unreadable": 0}
-    told = shop.type("export", "--dry-run")
-    assert "        1  live runs, which would be paused" in told.stdout
-    assert "nothing was changed" in told.stderr
+    shown = shop.type("export", "--dry-run")
+    assert "        1  live runs, which would be paused" in shown.stdout
+    assert "nothing was changed" in shown.stderr
     assert state_of(shop, waiting) == "suspended"
 
     written(shop, tmp_path / "runs.jsonl")

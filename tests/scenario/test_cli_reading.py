@@ -114,8 +114,8 @@ def test_a_truncated_list_says_so_unless_quiet(shop: Shop) -> None:
 
 
 def test_a_list_continues_after_a_given_run(shop: Shop) -> None:
-    told = shop.type("ls", "--limit", "3").stderr
-    last = re.search(r"--after (\S+)", told)
+    output = shop.type("ls", "--limit", "3").stderr
+    last = re.search(r"--after (\S+)", output)
     assert last is not None
 
     assert [run["key"] for run in shop.read("ls", "--limit", "3", "--after", last[1])] == ["sum"]
@@ -267,8 +267,8 @@ def test_watching_a_finished_run_prints_its_story_and_ends(shop: Shop, key: str,
 
 @pytest.mark.parametrize("command", ["watch", "ls"])
 def test_watch_prints_lines_of_json_and_the_help_says_so(shop: Shop, command: str) -> None:
-    told = " ".join(shop.type(command, "--help").stdout.split())
-    assert "with --json one line of JSON" in told or "As JSON, print one line for each change" in told
+    output = " ".join(shop.type(command, "--help").stdout.split())
+    assert "with --json one line of JSON" in output or "As JSON, print one line for each change" in output
 
 
 @pytest.mark.parametrize("form", ["--json", "-ojsonl"])

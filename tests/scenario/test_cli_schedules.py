@@ -25,28 +25,28 @@ def add(shop: Shop, name: str = "nightly", *options: str) -> Any:
 
 
 def test_a_schedule_is_added_and_its_next_times_are_shown(shop: Shop) -> None:
-    told = shop.type("schedules", "add", "nightly", "shop.add.v1", "--cron", "30 2 * * *", "--zone", "Europe/Rome")
+    output = shop.type("schedules", "add", "nightly", "shop.add.v1", "--cron", "30 2 * * *", "--zone", "Europe/Rome")
 
-    assert told.exit_code == 0
-    head, *lines = told.stdout.splitlines()
+    assert output.exit_code == 0
+    head, *lines = output.stdout.splitlines()
     assert head.split() == ["NEXT", "IN", "UTC", "FROM", "NOW"]
     assert len(lines) == 5
     assert all(" 02:30:00 CE" in line for line in lines)
-    assert "no worker is running yet; workers fire schedules" in told.stderr
+    assert "no worker is running yet; workers fire schedules" in output.stderr
 
 
 def test_all_options_of_a_schedule_are_stored(shop: Shop) -> None:
-    told = add(
+    output = add(
         shop, "sync", "--every", "5m", "--catch-up", "all", "--overlap", "skip", "--jitter", "10s",
         "--priority", "7", "--tag", "team=a",
     )  # fmt: skip
 
-    upcoming = [datetime.fromisoformat(when) for when in told.pop("upcoming")]
-    created = datetime.fromisoformat(told.pop("created_at"))
+    upcoming = [datetime.fromisoformat(when) for when in output.pop("upcoming")]
+    created = datetime.fromisoformat(output.pop("created_at"))
     assert [(when - created).total_seconds() for when in upcoming] == [300, 600, 900, 1200, 1500]
-    assert shop.read("schedules", "ls")[0].items() >= told.items()
-    del told["updated_at"], told["next_at"]
-    assert told == {
+    assert shop.read("schedules", "ls")[0].items() >= output.items()
+    del output["updated_at"], output["next_at"]
+    assert output == {
         "name": "sync",
         "type": "shop.add.v1",
         "payload": {"a": 1, "b": 2},
@@ -94,10 +94,10 @@ def test_schedules_are_listed_and_shown(shop: Shop) -> None:
 def test_an_empty_list_of_schedules_says_so(shop: Shop) -> None:
     shop.type("migrate")
 
-    told = shop.type("schedules", "ls")
+    output = shop.type("schedules", "ls")
 
-    assert (told.exit_code, told.stdout) == (0, "")
-    assert "there are no schedules; create one with `holdfast schedules add`" in told.stderr
+    assert (output.exit_code, output.stdout) == (0, "")
+    assert "there are no schedules; create one with `holdfast schedules add`" in output.stderr
 
 
 def test_the_next_times_are_in_the_zone_of_the_schedule(shop: Shop) -> None:
@@ -113,9 +113,9 @@ def test_the_next_times_are_in_the_zone_of_the_schedule(shop: Shop) -> None:
 def test_a_schedule_is_paused_and_resumed(shop: Shop) -> None:
     add(shop)
 
-    told = [shop.type("schedules", verb, "nightly") for verb in ("pause", "pause", "resume", "resume")]
+    output = [shop.type("schedules", verb, "nightly") for verb in ("pause", "pause", "resume", "resume")]
 
-    assert [(one.exit_code, one.stdout) for one in told] == [
+    assert [(one.exit_code, one.stdout) for one in output] == [
         (0, "paused nightly\n"),
         (6, ""),
         (0, "resumed nightly\n"),
@@ -171,17 +171,17 @@ def test_an_unknown_name_suggests_the_nearest(shop: Shop, verb: str) -> None:
     ],
 )
 def test_an_invalid_schedule_is_refused_and_leaves_nothing_behind(shop: Shop, rule: list[str], says: str) -> None:
-    told = shop.type("schedules", "add", "nightly", "shop.add.v1", *rule)
+    output = shop.type("schedules", "add", "nightly", "shop.add.v1", *rule)
 
-    assert told.exit_code == 2
-    assert says in told.stderr
+    assert output.exit_code == 2
+    assert says in output.stderr
     assert not shop.path.exists()
 
 
 def test_the_mistake_in_an_expression_is_marked(shop: Shop) -> None:
-    told = shop.type("schedules", "add", "nightly", "shop.add.v1", "--cron", "0 9 * * mon-fry")
+    output = shop.type("schedules", "add", "nightly", "shop.add.v1", "--cron", "0 9 * * mon-fry")
 
-    *_, shown, marks = told.stderr.splitlines()
+    *_, shown, marks = output.stderr.splitlines()
     assert shown[marks.index("^") : marks.rindex("^") + 1] == "mon-fry"
 
 

@@ -63,9 +63,9 @@ def test_none_lifts_a_limit(shop: Shop) -> None:
 
 
 def test_rules_for_an_unknown_type_are_accepted_with_a_warning(shop: Shop) -> None:
-    told = shop.type("types", "set", "shop.ad.v1", "--concurrency", "5")
+    shown = shop.type("types", "set", "shop.ad.v1", "--concurrency", "5")
 
-    assert (told.exit_code, "type shop.ad.v1 is unknown so far" in told.stderr) == (0, True)
+    assert (shown.exit_code, "type shop.ad.v1 is unknown so far" in shown.stderr) == (0, True)
 
 
 def test_types_are_listed_with_their_worker_and_runs(shop: Shop) -> None:
@@ -124,9 +124,9 @@ def test_a_family_of_types_is_switched_at_once(shop: Shop) -> None:
 def test_an_unknown_family_of_types_is_not_found(shop: Shop) -> None:
     worked(shop)
 
-    told = shop.type("types", "disable", "billing.*")
+    shown = shop.type("types", "disable", "billing.*")
 
-    assert (told.exit_code, "no known type matches billing.*" in told.stderr) == (3, True)
+    assert (shown.exit_code, "no known type matches billing.*" in shown.stderr) == (3, True)
 
 
 def test_parked_runs_are_shown(shop: Shop) -> None:
@@ -148,7 +148,7 @@ def test_the_doctor_checks_slots(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "shown"),
     [
         (["set", "x"], "nothing to set; give"),
         (["set", "x", "--concurrency", "many"], "--concurrency 'many'"),
@@ -164,7 +164,7 @@ def test_the_doctor_checks_slots(shop: Shop) -> None:
         (["disable"], "Missing argument"),
     ],
 )
-def test_invalid_options_are_refused_with_a_sentence(shop: Shop, words: list[str], told: str) -> None:
+def test_invalid_options_are_refused_with_a_sentence(shop: Shop, words: list[str], shown: str) -> None:
     result = shop.type("types", *words)
 
-    assert (result.exit_code, told in result.stderr) == (2, True), result.stderr
+    assert (result.exit_code, shown in result.stderr) == (2, True), result.stderr

@@ -133,12 +133,12 @@ def test_a_worker_lets_its_steps_finish_when_it_is_stopped(shop: Shop) -> None:
         until_begun(shop)
         worker.send_signal(signal.SIGTERM)
         assert worker.stderr is not None
-        told = next(line for line in worker.stderr if "no more claims" in line)
+        shown = next(line for line in worker.stderr if "no more claims" in line)
         (shop.path.parent / "go").touch()
         worker.communicate(timeout=GUARD_SECONDS)
 
     assert worker.returncode == 0
-    assert "running steps get 10 s" in told
+    assert "running steps get 10 s" in shown
     assert shop.read("show", "key:slow")["history"][0]["result"] == "done"
 
 

@@ -66,7 +66,7 @@ class Measure:
     def unit(self) -> str:
         return "a second" if self.is_rate else "ms"
 
-    def said(self, value: float) -> str:
+    def text_of(self, value: float) -> str:
         """Format a figure in that unit."""
         return f"{value:,.0f}" if self.is_rate else f"{value * 1e3:,.2f}"
 
@@ -136,7 +136,7 @@ MEASURES = (
 )
 
 
-async def measured(hf: Holdfast, measure: Measure, length: float) -> Figure:
+async def take_samples(hf: Holdfast, measure: Measure, length: float) -> Figure:
     """Take samples for about `length` seconds, after one round of warm-up."""
     await measure.work(hf)
     samples: list[float] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.app import session_of
 from holdfast.cli.output import Output
 from holdfast.config.secret import scrubbed
-from holdfast_bench.measures import MEASURES, Figure, measured, registry
+from holdfast_bench.measures import MEASURES, Figure, registry, take_samples
 from holdfast_bench.scratch_store import scratch_store
 
 _AT_ONCE = 500
@@ -27,11 +27,11 @@ async def _measure(out: Output, seconds: float) -> list[Figure]:
         hf.include(registry)
         async with hf.worker(concurrency=_AT_ONCE):
             for measure in MEASURES:
-                figure = await measured(hf, measure, seconds)
+                figure = await take_samples(hf, measure, seconds)
                 figures.append(figure)
                 if not out.is_json:
-                    said, unit = measure.said(figure.middle), measure.unit
-                    span = f"  ({measure.said(figure.worst)} to {measure.said(figure.best)})"
+                    said, unit = measure.text_of(figure.middle), measure.unit
+                    span = f"  ({measure.text_of(figure.worst)} to {measure.text_of(figure.best)})"
                     out.line(f"{measure.what:<{width}}  ", (f"{said:>8} {unit:<8}", "title"), (span, "dim"))
     return figures
 

@@ -40,7 +40,7 @@ class Acts:
     async def perform(self) -> ExitCode:
         """Play both acts and print the summary."""
         self._introduce()
-        worker = self._stage.hire(_FIRST_WORKER)
+        worker = self._stage.start_worker(_FIRST_WORKER)
         first = await self._play_first(worker)
         if first.info.state is not RunState.SUCCEEDED:
             return self._give_up(first)
@@ -80,7 +80,7 @@ class Acts:
         await run.send("approve", {"by": "ann"})
 
     async def _kill_and_replace(self, run: RunHandle[Any], worker: subprocess.Popen[bytes]) -> None:
-        while not self._stage.ledger.begun(_SECOND, "pack", worker.pid):
+        while not self._stage.ledger.count_begun(_SECOND, "pack", worker.pid):
             await asyncio.sleep(_POLL_SECONDS)
         await asyncio.sleep(0.4 * self._pace)
         worker.kill()
@@ -89,7 +89,7 @@ class Acts:
         self._recorded = await self._recorded_steps(run)
         self._say("The worker is killed in the middle of packing:", f"kill -9 {worker.pid}")
         await asyncio.sleep(1.0 * self._pace)
-        successor = self._stage.hire(_SECOND_WORKER)
+        successor = self._stage.start_worker(_SECOND_WORKER)
         self._say(f"Another worker starts ({_SECOND_WORKER}, process {successor.pid}) and takes over the order.")
 
     async def _recorded_steps(self, run: RunHandle[Any]) -> set[str]:
@@ -164,22 +164,22 @@ class Acts:
             self._out.item(self._json(first, second, repeated))
         else:
             self._sum_up(repeated)
-            self._take_leave()
+            self._describe_files()
         return ExitCode.FAILED if repeated else ExitCode.OK
 
     def _is_repeated(self, step: str) -> bool:
         """Return True if a step was executed again although its result was recorded."""
         ledger = self._stage.ledger
-        after_kill = ledger.begun(_SECOND, step) - ledger.begun(_SECOND, step, self._killed)
+        after_kill = ledger.count_begun(_SECOND, step) - ledger.count_begun(_SECOND, step, self._killed)
         wanted = 2 if step == "charge" else 1  # its first attempt fails
-        return (step in self._recorded and after_kill > 0) or ledger.begun(_FIRST, step) > wanted
+        return (step in self._recorded and after_kill > 0) or ledger.count_begun(_FIRST, step) > wanted
 
     def _sum_up(self, repeated: Sequence[str]) -> None:
         self._title("Executions of each step, from a ledger that the steps themselves write")
         columns = (Column("step"), Column(_FIRST, is_number=True), Column(_SECOND, is_number=True), Column("remark"))
         table = Table(columns)
         for step in STEPS:
-            first, second = (self._stage.ledger.begun(order, step) for order in (_FIRST, _SECOND))
+            first, second = (self._stage.ledger.count_begun(order, step) for order in (_FIRST, _SECOND))
             remark = self._remark(step, repeated)
             table.rows.append({"step": step, _FIRST: str(first), _SECOND: str(second), "remark": remark})
         self._out.table(table)
@@ -196,11 +196,11 @@ class Acts:
         if step in self._recorded:
             more = "fails once and is retried; " if step == "charge" else ""
             return f"{more}recorded before the kill, not repeated", "good"
-        if ledger.begun(_SECOND, step, self._killed):
+        if ledger.count_begun(_SECOND, step, self._killed):
             return "interrupted by the kill, so started again", "wait"
         return "done by the new worker", ""
 
-    def _take_leave(self) -> None:
+    def _describe_files(self) -> None:
         if not self._is_kept:
             self._say("The demo has removed its files; `holdfast demo --keep` keeps them, so that you can look around.")
             return
@@ -219,7 +219,7 @@ class Acts:
                     "order": order,
                     "id": snapshot.info.id,
                     "state": snapshot.info.state.value,
-                    "executions": {step: ledger.begun(order, step) for step in STEPS},
+                    "executions": {step: ledger.count_begun(order, step) for step in STEPS},
                 }
                 for order, snapshot in ((_FIRST, first), (_SECOND, second))
             ],

@@ -25,7 +25,7 @@ _RETRY = Retry(initial=0.3, jitter=0)
 hf = Holdfast()
 
 
-async def _labour(step: str, order: str, seconds: float) -> None:
+async def _work(step: str, order: str, seconds: float) -> None:
     """Simulate work that takes a while, and write it to the ledger."""
     ledger = StepLog(Path(os.environ[LEDGER_VARIABLE]))
     ledger.write(order, step, "begin")
@@ -37,37 +37,37 @@ async def _labour(step: str, order: str, seconds: float) -> None:
 
 @hf.step
 async def reserve(order: str) -> str:
-    await _labour("reserve", order, 0.5)
+    await _work("reserve", order, 0.5)
     return f"1 item for {order}"
 
 
 @hf.step(retry=_RETRY)
 async def charge(order: str) -> str:
-    await _labour("charge", order, 0.5)
+    await _work("charge", order, 0.5)
     return f"payment of {order}"
 
 
 @hf.step
 async def pack(order: str) -> str:
-    await _labour("pack", order, 1.0)
+    await _work("pack", order, 1.0)
     return f"parcel for {order}"
 
 
 @hf.step
 async def ship(order: str) -> str:
-    await _labour("ship", order, 0.6)
+    await _work("ship", order, 0.6)
     return f"tracking number of {order}"
 
 
 @hf.step
 async def notify(order: str) -> None:
-    await _labour("notify", order, 0.3)
+    await _work("notify", order, 0.3)
 
 
 @hf.workflow(LABEL)
 async def label(ctx: Context, order: str) -> str:
     """Print the label in a child run, which has a history of its own."""
-    await ctx.step("print", _labour, "print", order, 0.6)
+    await ctx.step("print", _work, "print", order, 0.6)
     return f"label for {order}"
 
 

@@ -44,7 +44,7 @@ class DemoProcesses:
         if not self._is_kept:
             shutil.rmtree(self.directory, ignore_errors=True)
 
-    def hire(self, name: str) -> subprocess.Popen[bytes]:
+    def start_worker(self, name: str) -> subprocess.Popen[bytes]:
         """Start a worker process with the command that a user would type."""
         command = [
             sys.executable,

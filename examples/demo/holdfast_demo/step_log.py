@@ -40,6 +40,6 @@ class StepLog:
             if line.order == order:
                 yield line
 
-    def begun(self, order: str, step: str, pid: int | None = None) -> int:
+    def count_begun(self, order: str, step: str, pid: int | None = None) -> int:
         """Return the number of times that a step began, in all processes or in one."""
         return sum(line.step == step and line.what == "begin" and pid in (None, line.pid) for line in self.lines(order))

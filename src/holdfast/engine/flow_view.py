@@ -31,14 +31,15 @@ from holdfast.flows.program import Program
 from holdfast.flows.requests import (
     CallChild,
     FlowMark,
+    FlowState,
     MapChildren,
     OpenRequest,
     ReceiveBatch,
     ReceiveMessage,
     SleepUntil,
     WaitEvent,
+    decode_flow_state,
 )
-from holdfast.flows.run_state import FlowState, decode_flow_state
 
 _PLACE = re.compile(r"^  line (\d+), column (\d+), in (\w+)$", re.MULTILINE)
 _LINE_LIMIT = 200

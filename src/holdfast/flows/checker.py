@@ -32,7 +32,7 @@ def _check_module(tree: ast.Module, names: ProgramNames, mistakes: Mistakes) -> 
             mistakes.add(statement, *REFUSED_STATEMENTS[type(statement)])
         elif isinstance(statement, ast.Assign):
             _check_constant(statement, seen, mistakes)
-        elif not (place == 0 and _is_text(statement)):
+        elif place or ast.get_docstring(tree, clean=False) is None:
             mistakes.add(
                 statement,
                 "outside of functions, a flow has only a description, constants and functions",
@@ -43,11 +43,6 @@ def _check_module(tree: ast.Module, names: ProgramNames, mistakes: Mistakes) -> 
         mistakes.add_at(1, 1, "the flow has no main", "write `async def main(…):`")
     elif not main.is_async:
         mistakes.add(main.node, "main must be async", "write `async def main(…):`")
-
-
-def _is_text(statement: ast.stmt) -> bool:
-    is_constant = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-    return is_constant and isinstance(statement.value.value, str)  # type: ignore[attr-defined]  # checked above
 
 
 def _check_constant(statement: ast.Assign, seen: dict[str, int], mistakes: Mistakes) -> None:
@@ -115,11 +110,9 @@ class FunctionChecker:
             match part:
                 case ast.BinOp(left=left, op=ast.BitOr(), right=right):
                     pending += [left, right]
-                case ast.Subscript(value=ast.Name(id="list" | "dict")):
+                case ast.Subscript(value=ast.Name(id="list" | "dict")) | ast.Constant(value=None):
                     pass  # the types of items are not checked
                 case ast.Name(id=name) if name in ANNOTATIONS:
-                    pass
-                case ast.Constant(value=None):
                     pass
                 case _:
                     shown = ast.unparse(part)[:40]

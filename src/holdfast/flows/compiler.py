@@ -46,19 +46,15 @@ def _compiled(tree: ast.Module, names: ProgramNames) -> Program:
         function = FunctionCompiler(helper, names, constants, INSTRUCTION_LIMIT - total).compile()
         total += len(function.code) // 3
         functions.append(function)
+    description = (ast.get_docstring(tree) or "").strip()
     return Program(
         version=version_of(tree),
         instruction_set=ops.INSTRUCTION_SET,
-        description=_description(tree),
+        description=next(iter(description.splitlines()), ""),
         parameters=_parameters(names.helpers["main"]),
         functions=tuple(functions),
         constants=tuple(constants.values),
     )
-
-
-def _description(tree: ast.Module) -> str:
-    text = (ast.get_docstring(tree) or "").strip()
-    return text.splitlines()[0] if text else ""
 
 
 def _parameters(main: Helper) -> tuple[FlowParameter, ...]:
@@ -226,10 +222,7 @@ class FunctionCompiler:
 
     def _for(self, node: ast.For) -> None:
         again, otherwise, end = Label(), Label(), Label()
-        self._expressions.iterable(node.iter)
-        self._out.emit(ops.MAKE_CURSOR, at=node.iter)
-        cursor = self._out.new_slot("cursor")
-        self._out.emit(ops.STORE_SLOT, cursor)
+        cursor = self._expressions.cursor(node.iter)
         self._out.place(again)
         self._out.emit(ops.FOR_NEXT, cursor, otherwise, at=node.target)
         self._expressions.store(node.target)

@@ -184,8 +184,4 @@ def _nested(cursor: Cursor, sources: list[Any], meter: Meter) -> Cursor:
 
 
 def _depth(cursor: Cursor) -> int:
-    depth, level = 0, [cursor]
-    while level:
-        depth += 1
-        level = [part for one in level for part in one.parts]
-    return depth
+    return 1 + max(map(_depth, cursor.parts), default=0)

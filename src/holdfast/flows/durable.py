@@ -118,20 +118,13 @@ class DurableCalls:
         self._meter.cost += CALL_COST * len(items)
         if not items:
             return self._handles.group(JOIN, [])
-        payloads = each_to_json(
-            [{} if item is None else item for item in items], f"the payloads of {type!r}", self._meter
+        given_items = [{} if item is None else item for item in items]
+        texts = each_to_json(given_items, f"the payloads of {type!r}", self._meter)
+        line, count = self.line, len(texts)
+        request = MapChildren(
+            handle=self._next, line=line, type=type, payloads=texts, count=count, limit=limit, options=options
         )
-        return self._handles.ask(
-            MapChildren(
-                handle=self._next,
-                line=self.line,
-                type=type,
-                payloads=payloads,
-                count=len(payloads),
-                limit=limit,
-                options=options,
-            )
-        )
+        return self._handles.ask(request)
 
     # Waiting
 
@@ -152,14 +145,9 @@ class DurableCalls:
 
     def receive(self, given: Arguments) -> Handle:
         name = given.get("name")
+        names, deadline, with_name = _names(name), self._deadline(given.get("timeout")), not isinstance(name, str)
         return self._handles.ask(
-            ReceiveMessage(
-                handle=self._next,
-                line=self.line,
-                names=_names(name),
-                deadline=self._deadline(given.get("timeout")),
-                with_name=not isinstance(name, str),
-            )
+            ReceiveMessage(handle=self._next, line=self.line, names=names, deadline=deadline, with_name=with_name)
         )
 
     def receive_batch(self, given: Arguments) -> Handle:
@@ -168,14 +156,10 @@ class DurableCalls:
             raise InvalidRequest(
                 f"receive_batch(count={count!r:.40}): expected a whole number from 1 to {BATCH_LIMIT:,}"
             )
+        names, deadline, with_name = _names(name), self._deadline(given.get("timeout")), not isinstance(name, str)
         return self._handles.ask(
             ReceiveBatch(
-                handle=self._next,
-                line=self.line,
-                names=_names(name),
-                count=count,
-                deadline=self._deadline(given.get("timeout")),
-                with_name=not isinstance(name, str),
+                handle=self._next, line=self.line, names=names, count=count, deadline=deadline, with_name=with_name
             )
         )
 
@@ -216,18 +200,15 @@ class DurableCalls:
         payload = self._json(given.get("payload"), f"payload of message {name!r}")
         run_id, child = None, None
         if isinstance(target, Handle):
-            child = self._child_of(target)
+            operation = self._handles.table.get(target.number)
+            if operation is None or operation.kind != PRIMITIVE or not operation.is_child:
+                raise fault("TypeError", "a message goes to a run id, or to the handle of call or start")
+            child = target.number
         else:
             run_id = check_id(target)
         return self._request(
             SendMessage(handle=NO_HANDLE, line=self.line, run_id=run_id, child=child, name=name, payload=payload)
         )
-
-    def _child_of(self, handle: Handle) -> int:
-        operation = self._handles.table.get(handle.number)
-        if operation is None or operation.kind != PRIMITIVE or not operation.is_child:
-            raise fault("TypeError", "a message goes to a run id, or to the handle of call or start")
-        return handle.number
 
     def emit(self, given: Arguments) -> Handle:
         topic = check_topic(given["topic"])

@@ -177,7 +177,8 @@ class ExpressionChecker:
                 self.check_iterable(right)
             else:
                 self.check(right)
-            if isinstance(op, ast.Is | ast.IsNot) and not _is_singleton(right):
+            is_singleton = isinstance(right, ast.Constant) and (right.value is None or isinstance(right.value, bool))
+            if isinstance(op, ast.Is | ast.IsNot) and not is_singleton:
                 self._mistakes.add(right, "`is` compares with None, True or False only", "use ==")
             if type(op) not in COMPARE_NODES:
                 self._mistakes.add(node, "a flow has no such comparison", "use ==")
@@ -212,16 +213,14 @@ class ExpressionChecker:
         self._mistakes.add(node, f"values have no attribute {node.attr}", f'use an item: value["{node.attr}"]')
 
     def _check_call(self, node: ast.Call) -> None:
-        if _is_lazy(node) and not self._shadows(node):
+        is_hidden = isinstance(node.func, ast.Name) and self._scope.is_variable(node.func.id)
+        if _is_lazy(node) and not is_hidden:
             name = node.func.id if isinstance(node.func, ast.Name) else f"{node.func.attr}"  # type: ignore[attr-defined]
             advice = f"write list({'' if isinstance(node.func, ast.Name) else '….'}{name}(…))"
             self._mistakes.add(node, f"{name}() can only be iterated: it is not a JSON value", advice)
             self._check_lazy(node)
         else:
             self._check_plain_call(node)
-
-    def _shadows(self, node: ast.Call) -> bool:
-        return isinstance(node.func, ast.Name) and self._scope.is_variable(node.func.id)
 
     def _check_await(self, node: ast.Await) -> None:
         if not self._scope.is_async:
@@ -450,10 +449,6 @@ def _is_text(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _is_singleton(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, bool))
 
 
 def _is_lazy(node: ast.expr) -> bool:

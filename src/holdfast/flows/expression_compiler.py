@@ -15,6 +15,7 @@ from holdfast.flows.grammar import BINARY_NODES, BUILTINS, COMPARE_NODES, DURABL
 from holdfast.flows.program import FlowFunction
 from holdfast.flows.scopes import Helper, ProgramNames, is_literal, literal, target_names
 
+Node = ast.expr | ast.stmt | ast.ExceptHandler
 UNPLACED = -2
 
 
@@ -59,15 +60,15 @@ class Assembler:
     def __len__(self) -> int:
         return len(self._code)
 
-    def emit(self, op: int, a: int | Label = 0, b: int | Label = 0, *, at: ast.AST | None = None) -> None:
+    def emit(self, op: int, a: int | Label = 0, b: int | Label = 0, *, at: Node | None = None) -> None:
         """Add an instruction. It and those that follow it belong to the position of the node `at`."""
         if at is not None:
-            self._position = getattr(at, "lineno", 1), getattr(at, "col_offset", 0) + 1
+            self._position = at.lineno, at.col_offset + 1
         self._code.append((op, a, b))
         self._positions += self._position
         self._handlers.append(self._handler)
 
-    def constant(self, value: Any, *, at: ast.AST | None = None) -> None:
+    def constant(self, value: Any, *, at: Node | None = None) -> None:
         """Add the instruction that loads a constant."""
         self.emit(ops.LOAD_CONST, self.constants.number(value), at=at)
 
@@ -147,6 +148,14 @@ class ExpressionCompiler:
                 self._out.emit(ops.LAZY, ops.LAZY_ITERABLES.index(name), 1, at=node)
             case _:
                 self.value(node)
+
+    def cursor(self, node: ast.expr) -> int:
+        """Return the variable of a new cursor over an expression."""
+        self.iterable(node)
+        self._out.emit(ops.MAKE_CURSOR, at=node)
+        cursor = self._out.new_slot("cursor")
+        self._out.emit(ops.STORE_SLOT, cursor)
+        return cursor
 
     def store(self, target: ast.expr) -> None:
         """Take the value on the stack and assign it."""
@@ -311,40 +320,26 @@ class ExpressionCompiler:
         result = self._out.new_slot("result")
         self._out.emit(build, 0)
         self._out.emit(ops.STORE_SLOT, result)
-        self._generate(node.generators, 0, cursor, parts, add, result)
+        loops: list[tuple[Label, Label]] = []
+        for place, part in enumerate(node.generators):
+            if place:
+                cursor = self.cursor(part.iter)
+            again, end = Label(), Label()
+            self._out.place(again)
+            self._out.emit(ops.FOR_NEXT, cursor, end, at=part.target)
+            self.store(part.target)
+            for test in part.ifs:
+                self.jump_unless(test, again)
+            loops.append((again, end))
+        for element in parts:
+            self.value(element)
+        self._out.emit(add, result, at=parts[0])
+        for again, end in reversed(loops):
+            self._out.emit(ops.JUMP, again)
+            self._out.place(end)
         for slot in self._inner.pop().values():
             self._out.emit(ops.CLEAR_SLOT, slot)
         self._out.emit(ops.TAKE_SLOT, result)
-
-    def _generate(  # noqa: PLR0917 - it calls itself with the same plan
-        self,
-        generators: list[ast.comprehension],
-        place: int,
-        cursor: int,
-        parts: list[ast.expr],
-        add: int,
-        result: int,
-    ) -> None:
-        part = generators[place]
-        again, end = Label(), Label()
-        self._out.place(again)
-        self._out.emit(ops.FOR_NEXT, cursor, end, at=part.target)
-        self.store(part.target)
-        for test in part.ifs:
-            self.jump_unless(test, again)
-        if place + 1 < len(generators):
-            following = generators[place + 1]
-            self.iterable(following.iter)
-            self._out.emit(ops.MAKE_CURSOR, at=following.iter)
-            inner = self._out.new_slot("cursor")
-            self._out.emit(ops.STORE_SLOT, inner)
-            self._generate(generators, place + 1, inner, parts, add, result)
-        else:
-            for element in parts:
-                self.value(element)
-            self._out.emit(add, result, at=parts[0])
-        self._out.emit(ops.JUMP, again)
-        self._out.place(end)
 
     # Calls
 

@@ -87,7 +87,8 @@ class Handles:
             if self.table[number].state == OPEN:
                 self.table[number].groups.append(operation.number)
         for number in ended:
-            self._branch_ended(operation, self.table[number])
+            if operation.state == OPEN and (decided := self._decision(operation, self.table[number])) is not None:
+                self._end(operation, *decided)
         if not members:
             self._end(operation, value=[] if operation.keys is None else {})
         return Handle(operation.number)
@@ -196,10 +197,6 @@ class Handles:
                 path.error = copy_of(error)
             self.ready.append(number)
 
-    def _branch_ended(self, group: OpenOperation, branch: OpenOperation) -> None:
-        if group.state == OPEN and (decided := self._decision(group, branch)) is not None:
-            self._end(group, *decided)
-
     def _decision(self, group: OpenOperation, branch: OpenOperation) -> tuple[Any, ErrorValue | None] | None:
         """Count the end of a branch. Return value and error of the group if this decides it."""
         group.left -= 1
@@ -224,12 +221,8 @@ class Handles:
         return (list(results.values()) if group.keys is None else results), None
 
     def _errors(self, group: OpenOperation) -> list[tuple[int, dict[str, Any]]]:
-        found = []
-        for place, number in enumerate(group.members):
-            error = self.table[number].error
-            if error is not None:
-                found.append((place, error.as_dict()))
-        return found
+        errors = ((place, self.table[number].error) for place, number in enumerate(group.members))
+        return [(place, error.as_dict()) for place, error in errors if error is not None]
 
     # Losers
 
@@ -305,8 +298,10 @@ _End = tuple[OpenOperation, Any, ErrorValue | None]
 
 
 def _is_idle(operation: OpenOperation) -> bool:
-    """True if nothing awaits an operation any more, and it must not go on by itself."""
-    return not operation.paths and not operation.groups and not _outlives(operation)
+    """True if nothing awaits an operation any more, and it must not go on by itself, as a started child does."""
+    request = operation.request
+    goes_on = isinstance(request, CallChild) and request.is_awaited_kind == "start"
+    return not operation.paths and not operation.groups and not goes_on
 
 
 def _without_payload(request: OpenRequest) -> OpenRequest:
@@ -315,8 +310,3 @@ def _without_payload(request: OpenRequest) -> OpenRequest:
         verb = request.is_awaited_kind
         return CallChild(handle=request.handle, line=request.line, type=request.type, payload="", is_awaited_kind=verb)
     return replace(request, payloads=(), options={}) if isinstance(request, MapChildren) else request
-
-
-def _outlives(operation: OpenOperation) -> bool:
-    """True if an operation goes on when nothing awaits it any more: a child that was started, not called."""
-    return isinstance(operation.request, CallChild) and operation.request.is_awaited_kind == "start"

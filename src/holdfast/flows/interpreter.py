@@ -109,12 +109,10 @@ def _unwind(machine: Machine, path: Path, error: ErrorValue) -> None:
                 frame.stack[:] = [error]
                 return
         frames.pop()
-    if path.number == MAIN_PATH and error.type != CANCELLED:
-        machine.fail(error)
-    elif path.number == MAIN_PATH:
-        machine.fail(ErrorValue("Error", "the flow was cancelled"))
-    else:
+    if path.number != MAIN_PATH:
         machine.handles.end_path(path, error=error)
+    else:
+        machine.fail(ErrorValue("Error", "the flow was cancelled") if error.type == CANCELLED else error)
 
 
 def _step(machine: Machine, path: Path, frame: Frame, left: int) -> int:  # noqa: C901, PLR0912, PLR0915 - one loop: see above

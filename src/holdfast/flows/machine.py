@@ -57,7 +57,7 @@ from holdfast.flows.requests import (
     WaitEvent,
     Waiting,
 )
-from holdfast.flows.snapshot import SavedState, decode_state, encode_state
+from holdfast.flows.snapshot import decode_state, encode_state
 
 BYTES_PER_INSTRUCTION = 16
 """What one instruction adds to the state at most, apart from what the meter counts."""
@@ -122,14 +122,13 @@ class Machine:
         cls, program: Program, source: str, snapshot: str, *, limits: FlowLimits = DEFAULT_FLOW_LIMITS
     ) -> Machine:
         """Return a machine that continues from a snapshot. Raises `Unreadable` if it is not one of this program."""
-        state = decode_state(snapshot, program, limits)
-        machine = cls(program, source, limits, state.seed, state.now)
-        machine._draws = state.draws
-        machine._used = state.used
-        machine._size, machine._parts = len(snapshot.encode()), state.parts
-        machine.handles = state.handles
-        machine.durable = DurableCalls(state.handles, machine.meter)
-        machine.durable.now = state.now
+        saved, handles = decode_state(snapshot, program, limits)
+        machine = cls(program, source, limits, saved.seed, saved.now)
+        machine._draws, machine._used = saved.draws, saved.used
+        machine._size, machine._parts = len(snapshot.encode()), saved.part_count
+        machine.handles = handles
+        machine.durable = DurableCalls(handles, machine.meter)
+        machine.durable.now = saved.now
         return machine
 
     # Running
@@ -184,12 +183,10 @@ class Machine:
     def _check_state(self) -> None:
         """Measure the state. That is expensive, so an upper bound of its size decides when it is necessary."""
         self._snapshot = self._encoded()
-        if self._size > self.limits.state_bytes:
-            what = f"the state of the flow has {self._size:,} bytes"
-            self._stop(exceeded("state_bytes", self.limits.state_bytes, what).error)
-        elif self._parts > self.limits.state_parts:
-            what = f"the state of the flow has {self._parts:,} parts"
-            self._stop(exceeded("state_parts", self.limits.state_parts, what).error)
+        if self._size > (maximum := self.limits.state_bytes):
+            self._stop(exceeded("state_bytes", maximum, f"the state of the flow has {self._size:,} bytes").error)
+        elif self._parts > (maximum := self.limits.state_parts):
+            self._stop(exceeded("state_parts", maximum, f"the state of the flow has {self._parts:,} parts").error)
 
     def _stop(self, error: ErrorValue) -> None:
         """Fail the run at the place where the first path stands, without running its handlers."""
@@ -322,10 +319,8 @@ class Machine:
         return self._snapshot
 
     def _encoded(self) -> str:
-        state = SavedState(
-            seed=self._seed, now=self.durable.now, draws=self._draws, used=self._used, handles=self.handles
-        )
-        text, self._parts = encode_state(state, self.program)
+        counts = {"draws": self._draws, "used": self._used}
+        text, self._parts = encode_state(self.handles, self.program, seed=self._seed, now=self.durable.now, **counts)
         self._size = len(text.encode())
         self._unchecked = self.meter.created = 0
         self._extra_work += self._parts * COST_PER_PART + (self._size >> 9)
@@ -365,14 +360,10 @@ class Machine:
             marks.append(FlowMark(line, column, function, sentence, handle=path.wait, path=path.number))
         return marks
 
-    def frames(self) -> list[dict[str, Any]]:
-        """Return the variables of each call of main's path, innermost first."""
-        path = self.handles.paths.get(MAIN_PATH)
-        return [self.variables_of(frame) for frame in reversed(path.frames)] if path else []
-
     def variables(self) -> dict[str, Any]:
         """Return the variables of the innermost call of main's path."""
-        return next(iter(self.frames()), {})
+        path = self.handles.paths.get(MAIN_PATH)
+        return self.variables_of(path.frames[-1]) if path and path.frames else {}
 
     def variables_of(self, frame: Frame) -> dict[str, Any]:
         """Return the variables of a call that have a value."""

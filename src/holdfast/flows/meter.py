@@ -64,7 +64,8 @@ class Meter:
                     raise fault("ValueError", f"the value is nested deeper than {DEPTH_LIMIT} levels")
                 nodes += len(value)
                 characters += 4 * len(value) + 2
-                self._check_nodes(nodes)
+                if nodes > self.limits.value_nodes:
+                    raise exceeded("value_nodes", self.limits.value_nodes, "the value has too many parts")
                 parts = value.values() if kind is dict else value
                 if kind is dict:
                     characters += sum(map(len, value)) * 6
@@ -76,10 +77,6 @@ class Meter:
                 characters += _length(value)
         self.cost += (nodes >> 2) + (characters >> 8)
         return characters
-
-    def _check_nodes(self, nodes: int) -> None:
-        if nodes > self.limits.value_nodes:
-            raise exceeded("value_nodes", self.limits.value_nodes, "the value has too many parts")
 
 
 WIDEST = 4

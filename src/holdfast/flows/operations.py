@@ -210,17 +210,14 @@ class RaisedFailures:
             if one.state != FAILED or one.error is None or one.number in self._known:
                 continue
             self._known.add(one.number)
-            if one.kind in GROUPS and self._can_reopen(one, table):
+            # A group waits again when one of its branches does. It cannot if the snapshot lost its branches.
+            if one.kind in GROUPS and (one.number >= self._first_number or has_all_branches(one, table)):
                 pending += [table[number] for number in one.members if number in table]
             elif one.kind == MAP:
                 for key, error in one.error.fields.get("errors", {}).items():
                     yield ChildPlace(one.number, int(key)), error
             elif one.kind == PRIMITIVE and one.is_child:
                 yield ChildPlace(one.number), one.error.as_dict()
-
-    def _can_reopen(self, group: OpenOperation, table: Table) -> bool:
-        """True if a group waits again when one of its branches does. It cannot if the snapshot lost its branches."""
-        return group.number >= self._first_number or has_all_branches(group, table)
 
 
 def has_all_branches(group: OpenOperation, table: Table) -> bool:

@@ -172,8 +172,9 @@ class _Stage:
                 self._answer(request)
                 return True
         for request in waiting:
-            if (found := self._arrived(request, self._machine.now)) is not None:
-                return self._deliver(request, found, self._machine.now)
+            for arrival in self._arrivals:
+                if (arrival.at is None or arrival.at <= self._machine.now) and _fits(request, arrival):
+                    return self._deliver(request, arrival, self._machine.now)
         return self._advance(waiting)
 
     def _answer(self, request: CallChild | MapChildren) -> None:
@@ -202,13 +203,6 @@ class _Stage:
                 answer.type, answer.message, {"run_id": "", "kind": "failed", "cause": cause, **answer.fields}
             )
         return FlowDone(_json(answer).decode())
-
-    def _arrived(self, request: OpenRequest, now: Micros) -> PlayedArrival | None:
-        for arrival in self._arrivals:
-            is_here = arrival.at is None or arrival.at <= now
-            if is_here and _fits(request, arrival):
-                return arrival
-        return None
 
     def _deliver(self, request: OpenRequest, arrival: PlayedArrival, now: Micros) -> bool:
         self._arrivals.remove(arrival)

@@ -212,7 +212,7 @@ def bind_payload(program: Program, payload: str, limits: FlowLimits) -> list[Any
 def _fitting(parameter: FlowParameter, value: Any) -> Any:
     if parameter.annotation is None:
         return value
-    names = [_outer(part) for part in _alternatives(parameter.annotation)]
+    names = [part.partition("[")[0].strip() for part in _alternatives(parameter.annotation)]
     if value is None and parameter.default is None:
         return value  # `x: int = None` is common, so None must be accepted
     kinds = {kind for name in names for kind in _TYPES.get(name, ())}
@@ -233,10 +233,6 @@ def _alternatives(annotation: str) -> list[str]:
         else:
             parts[-1] += character
     return [part.strip() for part in parts]
-
-
-def _outer(annotation: str) -> str:
-    return annotation.partition("[")[0].strip()
 
 
 def _kind(value: Any) -> str:

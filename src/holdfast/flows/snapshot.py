@@ -41,17 +41,6 @@ from holdfast.flows.requests import OpenRequest
 FORMAT = 1
 
 
-class SavedState(msgspec.Struct):
-    """The parts of a machine that a snapshot keeps."""
-
-    seed: str
-    now: Micros
-    draws: int
-    used: int
-    handles: Any
-    parts: int = 0
-
-
 class SavedFrame(msgspec.Struct, array_like=True):
     """A frame in a snapshot."""
 
@@ -126,6 +115,11 @@ class SavedMachine(msgspec.Struct):
     heap: list[list[Any] | dict[str, Any]]
     cursors: list[SavedCursor]
     errors: list[SavedError]
+
+    @property
+    def part_count(self) -> int:
+        frames = sum(len(path.frames) for path in self.paths)
+        return len(self.heap) + len(self.operations) + len(self.cursors) + frames
 
 
 class SavedEnvelope(msgspec.Struct):
@@ -210,12 +204,13 @@ class HeapWriter:
         )
 
 
-def encode_state(state: SavedState, program: Program) -> tuple[str, int]:
+def encode_state(
+    handles: Handles, program: Program, *, seed: str, now: Micros, draws: int, used: int
+) -> tuple[str, int]:
     """Return the snapshot of a machine, and the number of its parts.
 
     Operations that nothing refers to any more are removed from it.
     """
-    handles: Handles = state.handles
     writer = HeapWriter()
     paths = [_save_path(path, writer) for path in handles.paths.values()]
     writer.finish()
@@ -223,10 +218,10 @@ def encode_state(state: SavedState, program: Program) -> tuple[str, int]:
     document = SavedMachine(
         format=FORMAT,
         program=program.version,
-        seed=state.seed,
-        now=state.now,
-        draws=state.draws,
-        used=state.used,
+        seed=seed,
+        now=now,
+        draws=draws,
+        used=used,
         next=(handles.next_number, handles.next_path),
         ready=list(handles.ready),
         paths=paths,
@@ -236,12 +231,7 @@ def encode_state(state: SavedState, program: Program) -> tuple[str, int]:
         errors=writer.errors,
     )
     body = _encode(document)
-    return f'{{"check":{zlib.crc32(body)},"state":{body.decode()}}}', _parts(document)
-
-
-def _parts(document: SavedMachine) -> int:
-    frames = sum(len(path.frames) for path in document.paths)
-    return len(document.heap) + len(document.operations) + len(document.cursors) + frames
+    return f'{{"check":{zlib.crc32(body)},"state":{body.decode()}}}', document.part_count
 
 
 def _save_path(path: Path, writer: HeapWriter) -> SavedPath:
@@ -360,8 +350,11 @@ def _index(number: Any, table: list[Any]) -> int:
     return number
 
 
-def decode_state(text: str, program: Program, limits: FlowLimits) -> SavedState:
-    """Return the state in a snapshot. Raises `Unreadable` if it is not one of this program."""
+def decode_state(text: str, program: Program, limits: FlowLimits) -> tuple[SavedMachine, Handles]:
+    """Return the document of a snapshot, and its operations and paths.
+
+    Raises `Unreadable` if it is not a snapshot of this program.
+    """
     try:
         envelope = _decode_envelope(text)
         body = bytes(envelope.state)
@@ -372,19 +365,11 @@ def decode_state(text: str, program: Program, limits: FlowLimits) -> SavedState:
             raise Unreadable(f"this snapshot of a flow has format {document.format}; upgrade holdfast")
         if document.program != program.version:
             raise Unreadable("this snapshot belongs to another version of the flow")
-        handles = _restored(document, program, limits)
+        return document, _restored(document, program, limits)
     except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError, KeyError, IndexError, TypeError) as error:
         if isinstance(error, Unreadable):
             raise
         raise Unreadable(f"this is not a snapshot of a flow: {error}") from error
-    return SavedState(
-        seed=document.seed,
-        now=document.now,
-        draws=document.draws,
-        used=document.used,
-        handles=handles,
-        parts=_parts(document),
-    )
 
 
 def _restored(document: SavedMachine, program: Program, limits: FlowLimits) -> Handles:

@@ -59,16 +59,10 @@ def parse(source: str) -> ast.Module:
         source.encode()
     except UnicodeEncodeError as error:
         raise _refusal("", 1, 1, f"the text is not valid Unicode: {error.reason}", "save it as UTF-8") from error
-    tree = _parsed(source)
-    _check_size(tree, source)
-    return tree
-
-
-def _parsed(source: str) -> ast.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as an invalid escape sequence, which Python still accepts
-            return ast.parse(source)
+            tree = ast.parse(source)
     except SyntaxError as error:
         line, column = error.lineno or 1, max(error.offset or 1, 1)
         raise _refusal(source, line, column, f"this is not Python: {error.msg}", "correct the syntax") from None
@@ -76,6 +70,8 @@ def _parsed(source: str) -> ast.Module:
         raise _refusal(source, 1, 1, f"this is not Python: {error}", "remove the character") from None
     except (RecursionError, MemoryError, OverflowError):
         raise _refusal(source, 1, 1, "the text is nested too deeply", "use helper functions") from None
+    _check_size(tree, source)
+    return tree
 
 
 def _refusal(source: str, line: int, column: int, message: str, advice: str) -> FlowRefused:

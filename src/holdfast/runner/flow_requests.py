@@ -32,23 +32,27 @@ from holdfast.core.model import (
 from holdfast.flows.limits import FlowLimits
 from holdfast.flows.operations import ChildPlace
 from holdfast.flows.requests import (
+    AskedRequest,
     CallChild,
+    ChildCancels,
     EmitEvent,
     FlowDone,
     FlowFailed,
     FlowOutcome,
+    FlowState,
     MapChildren,
+    MemberStart,
     OpenRequest,
     ReceiveBatch,
     ReceiveMessage,
     SendMessage,
     SetValue,
     SleepUntil,
+    Unsent,
     WaitEvent,
     Withdraw,
     WriteLog,
 )
-from holdfast.flows.run_state import AskedRequest, ChildCancels, FlowState, MemberStart, Unsent
 from holdfast.runner.children import child_fields
 from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import Batch, ChildEnd, ChildGroup, Operation, Reception, Sleep

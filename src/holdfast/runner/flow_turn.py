@@ -18,8 +18,7 @@ from holdfast.core.states import RunState
 from holdfast.flows.limits import DEFAULT_FLOW_LIMITS, FlowLimits
 from holdfast.flows.machine import Machine
 from holdfast.flows.program import Program
-from holdfast.flows.requests import Continued, FlowRaised, FlowReturned, Sliced, Waiting
-from holdfast.flows.run_state import FlowState, decode_flow_state
+from holdfast.flows.requests import Continued, FlowRaised, FlowReturned, FlowState, Sliced, Waiting, decode_flow_state
 from holdfast.runner.flow_requests import FlowHistory, FlowRequests, fed_outcome, member_place, place_of
 from holdfast.runner.operation import (
     ChildGroup,

@@ -25,10 +25,10 @@ QUICKLY = ("bench", "--seconds", "0.1")
 
 def test_all_figures_are_measured_and_the_store_is_not_touched(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
-    told = shop.read(*QUICKLY)
+    shown = shop.read(*QUICKLY)
 
-    assert list(told) == [measure.name for measure in MEASURES]
-    for figure in told.values():
+    assert list(shown) == [measure.name for measure in MEASURES]
+    for figure in shown.values():
         assert figure["samples"] > 0
         assert min(figure["median"], figure["best"], figure["worst"]) > 0
     assert list(tmp_path.iterdir()) == []
@@ -136,4 +136,4 @@ def test_the_best_time_is_the_shortest_and_the_best_rate_is_the_highest() -> Non
 
     assert (time.best, time.middle, time.worst) == (0.001, 0.002, 0.003)
     assert (rate.best, rate.middle, rate.worst) == (30_000, 20_000, 10_000)
-    assert [one.measure.said(one.middle) for one in (time, rate)] == ["2.00", "20,000"]
+    assert [one.measure.text_of(one.middle) for one in (time, rate)] == ["2.00", "20,000"]

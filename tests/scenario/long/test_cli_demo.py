@@ -51,11 +51,11 @@ def test_the_files_of_the_demo_can_be_kept_and_inspected(tmp_path: Path) -> None
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout)
-    assert told["ok"] is True
-    assert [run["executions"]["pack"] for run in told["runs"]] == [1, 2]
+    shown = json.loads(done.stdout)
+    assert shown["ok"] is True
+    assert [run["executions"]["pack"] for run in shown["runs"]] == [1, 2]
     shop = Shop(tmp_path)
-    url = f"sqlite:///{told['directory']}/demo.db"
+    url = f"sqlite:///{shown['directory']}/demo.db"
     assert len(shop.read("ls", "tag.shop:demo", "--url", url)) == 2
     assert "died; taken over by" in shop.type("show", "key:order-A-2", "--url", url).stdout
 

@@ -27,24 +27,24 @@ class SickStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told_workers: list[WorkerRecord] = []
+        self.known_workers: list[WorkerRecord] = []
         self.lost: list[str] = []
         self.ahead: Micros = 0
-        self.told_runs: Sequence[Details] | None = None
+        self.known_runs: Sequence[Details] | None = None
         self.own: list[Finding] = []
 
     async def now(self) -> Micros:
         return SystemClock().now() + self.ahead
 
     async def workers(self) -> Sequence[WorkerRecord]:
-        return self.told_workers
+        return self.known_workers
 
     async def stats(self, question: Stat[A]) -> A:
         is_about_orphans = isinstance(question, FindOrphans)
         return cast("A", self.lost) if is_about_orphans else await super().stats(question)
 
     async def list(self, query: Query) -> Sequence[Details]:
-        return self.told_runs if self.told_runs is not None else await super().list(query)
+        return self.known_runs if self.known_runs is not None else await super().list(query)
 
     async def check(self) -> Sequence[Finding]:
         return self.own
@@ -60,9 +60,9 @@ async def examined(store: SickStore) -> dict[str, list[Finding]]:
 
 
 def worker(*, silent: Micros = 0) -> WorkerRecord:
-    heard = SystemClock().now() - silent
+    at = SystemClock().now() - silent
     return WorkerRecord(
-        id="w1", name="wally", host="h", pid=7, types=("a.b.v1",), concurrency=1, started_at=heard, heartbeat_at=heard
+        id="w1", name="wally", host="h", pid=7, types=("a.b.v1",), concurrency=1, started_at=at, heartbeat_at=at
     )
 
 
@@ -76,7 +76,7 @@ async def run(store: MemoryStore) -> Details:
 
 async def test_an_empty_store_with_a_worker_is_in_order() -> None:
     store = SickStore()
-    store.told_workers = [worker()]
+    store.known_workers = [worker()]
 
     found = await examined(store)
 
@@ -96,7 +96,7 @@ async def test_an_orphaned_run_is_a_problem() -> None:
 
 async def test_a_silent_worker_is_named() -> None:
     store = SickStore()
-    store.told_workers = [worker(silent=5 * MINUTE)]
+    store.known_workers = [worker(silent=5 * MINUTE)]
 
     dead, alive = (await examined(store))["workers"]
 
@@ -106,7 +106,7 @@ async def test_a_silent_worker_is_named() -> None:
 
 async def test_the_findings_of_the_store_about_its_workers_win() -> None:
     store = SickStore()
-    store.told_workers = [worker(silent=5 * MINUTE)]
+    store.known_workers = [worker(silent=5 * MINUTE)]
     store.own = [Finding(level="warning", subject="workers", text="the store knows")]
 
     assert [finding.text for finding in (await examined(store))["workers"]] == ["the store knows"]
@@ -151,13 +151,13 @@ async def test_unhandled_runs_that_are_not_due_are_counted_separately() -> None:
 
 async def test_a_run_that_has_been_ready_for_long_is_a_warning() -> None:
     store = SickStore()
-    store.told_workers = [worker()]
+    store.known_workers = [worker()]
     details = await run(store)
     late = replace(details, run=replace(details.run, ready_at=SystemClock().now() - 5 * MINUTE))
 
-    store.told_runs = [details]
+    store.known_runs = [details]
     (fresh,) = (await examined(store))["ready"]
-    store.told_runs = [details, late]
+    store.known_runs = [details, late]
     (old,) = (await examined(store))["ready"]
 
     assert (fresh.level, old.level) == ("ok", "warning")
@@ -168,7 +168,7 @@ async def test_blocked_runs_are_named() -> None:
     store = SickStore()
     details = await run(store)
     error = ErrorRecord(type="HistoryDiverged", message="x")
-    store.told_runs = [replace(details, run=replace(details.run, state=RunState.BLOCKED, error=error))]
+    store.known_runs = [replace(details, run=replace(details.run, state=RunState.BLOCKED, error=error))]
 
     (finding,) = (await examined(store))["blocked"]
 

@@ -29,9 +29,9 @@ def test_a_line_names_the_run_and_the_location_once() -> None:
 def test_a_json_line_has_all_known_fields() -> None:
     line = JsonFormatter(2).format(a_record(run_id="r1", location=None, type="shop.v1", worker="w", error="Boom", x=1))
 
-    told = json.loads(line)
-    assert told.pop("ts").endswith("+00:00")
-    assert told == {
+    record_json = json.loads(line)
+    assert record_json.pop("ts").endswith("+00:00")
+    assert record_json == {
         "level": "warning",
         "logger": "shop",
         "message": "it is late",
@@ -58,9 +58,9 @@ def test_an_error_is_logged_with_its_traceback() -> None:
     except ValueError:
         record.exc_info = sys.exc_info()
 
-    told = json.loads(JsonFormatter().format(record))
-    assert told["error"] == "ValueError"
-    assert "ValueError: invalid literal" in told["traceback"]
+    record_json = json.loads(JsonFormatter().format(record))
+    assert record_json["error"] == "ValueError"
+    assert "ValueError: invalid literal" in record_json["traceback"]
     assert LineFormatter().format(record).endswith("with base 10: 'x'")
 
 

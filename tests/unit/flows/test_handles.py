@@ -281,7 +281,7 @@ def test_continue_as_new_checks_its_arguments() -> None:
     ],
 )
 def test_wrong_arguments_are_errors_of_the_program(text: str, message: str) -> None:
-    kind, told = error_of(body(f"d = {{'prioriti': 1}}\n{text}"))
+    kind, text_of_error = error_of(body(f"d = {{'prioriti': 1}}\n{text}"))
 
     assert kind in ("ValueError", "TypeError")
-    assert message in told
+    assert message in text_of_error

@@ -142,10 +142,10 @@ def test_program_gives_the_value_of_python(name: str) -> None:
     ],
 )
 def test_error_has_the_kind_and_message_of_python(text: str, kind: str, message: str) -> None:
-    found, told = error_of(body(text.replace("str(now)", "str(1)")))
+    found, text_of_error = error_of(body(text.replace("str(now)", "str(1)")))
 
     assert found == kind
-    assert message in told
+    assert message in text_of_error
 
 
 def test_error_names_line_column_and_source_line() -> None:

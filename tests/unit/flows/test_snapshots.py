@@ -11,6 +11,7 @@ import pytest
 from holdfast.core.errors import FlowRefused, InvalidRequest, Unreadable
 from holdfast.flows.compiler import compile_flow
 from holdfast.flows.machine import Machine
+from holdfast.flows.operations import MAIN_PATH
 from holdfast.flows.program import Program
 from holdfast.flows.requests import FlowRaised, FlowReturned, Waiting
 from tests.plugin.tiers import amount
@@ -105,7 +106,8 @@ def test_variables_frames_and_marks_show_where_a_flow_waits() -> None:
     assert actor.run() == Waiting()
 
     assert actor.machine.variables() == {"n": 5}
-    assert actor.machine.frames() == [{"n": 5}, {"x": [1]}]
+    frames = actor.machine.handles.paths[MAIN_PATH].frames
+    assert [actor.machine.variables_of(frame) for frame in frames] == [{"x": [1]}, {"n": 5}]
     (mark,) = actor.machine.marks()
     assert (mark.line, mark.column, mark.function, mark.handle) == (2, 5, "inner", 1)
     assert mark.sentence.startswith("waits for message decision until 2023-11-14 ")

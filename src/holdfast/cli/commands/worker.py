@@ -91,9 +91,9 @@ def _supervise(out: Output, target: str | None, *, until_idle: bool, no_flows: b
         grace_seconds=configured[settings.GRACE].total_seconds(),
         ends_when_idle=until_idle,
     )
-    _say(out, f"{processes} worker processes under process {os.getpid()}")
+    _announce(out, f"{processes} worker processes under process {os.getpid()}")
     code = asyncio.run(supervisor.run())
-    _say(out, "all worker processes stopped")
+    _announce(out, "all worker processes stopped")
     return code
 
 
@@ -104,7 +104,7 @@ def _prepare_supervisor(out: Output) -> None:
         os.environ[settings.URL.variable] = out.settings.url
 
 
-def _say(out: Output, message: str) -> None:
+def _announce(out: Output, message: str) -> None:
     """Write a message to stderr; if logs are JSON, write it as a log record, so that every line stays JSON."""
     if out.settings.configuration[settings.LOG_FORMAT] == "json":
         _log.info(message)
@@ -177,15 +177,15 @@ async def _work(
             matching = [one for one in found if patterns is None or any(matches_type(one, each) for each in patterns)]
             names += [f"{one} (flow)" for one in matching]
         async with _serving(out, hf, worker):
-            _say(out, _greeting(hf, worker, names, until_idle=until_idle))
+            _announce(out, _greeting(hf, worker, names, until_idle=until_idle))
             if is_in_memory(hf):
                 no_others = "no other process can start runs in it, and no run outlives this process"
-                _say(out, f"its store is in memory: {no_others}")
+                _announce(out, f"its store is in memory: {no_others}")
             if lifeline is not None:
                 await _work_as_ordered(worker, lifeline, until_idle=until_idle)
             else:
                 await (_run_until_idle(worker) if until_idle else worker.run())
-        _say(out, f"worker {worker.name} stopped")
+        _announce(out, f"worker {worker.name} stopped")
     finally:
         await hf.close()
 
@@ -200,7 +200,7 @@ async def _serving(out: Output, hf: Holdfast, worker: Worker) -> AsyncIterator[N
     token = configured[settings.METRICS_TOKEN]
     endpoint = Endpoint(hf.metrics.text, hf.metrics.content_type, lambda: worker.is_healthy, token)
     async with endpoint.serving(address) as found:
-        _say(out, f"metrics at http://{found}/metrics")
+        _announce(out, f"metrics at http://{found}/metrics")
         yield
 
 
