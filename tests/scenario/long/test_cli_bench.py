@@ -79,7 +79,7 @@ def test_a_benchmark_on_redis_that_fails_leaves_nothing_behind(
         await hf.start("shop.add.v1", {"a": 1, "b": 2})
         raise StoreUnavailable("the server is gone")
 
-    monkeypatch.setattr(report, "measured", fail)
+    monkeypatch.setattr(report, "take_samples", fail)
     result = Shop(tmp_path).type(*QUICKLY, HOLDFAST_URL=redis_url)
 
     assert result.exit_code == 5
