@@ -69,7 +69,7 @@ def instrument(
     untaps = (
         session_of(hf).signals.tap(spans, "run.*", "step.*", "worker.stopped"),
         session_of(hf).signals.tap(Counters(numbers), *PATTERNS),
-        session_of(hf).signals.tap(numbers.look_soon, "run.started", "worker.started"),
+        session_of(hf).signals.tap(numbers.read_soon, "run.started", "worker.started"),
     )
 
     def uninstrument() -> None:
@@ -209,7 +209,7 @@ class Numbers:
         self._source = source
         self._samples: Sequence[Sample] = ()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
         self._counters: dict[Metric, metrics.Counter] = {}
         self._histograms: dict[Metric, metrics.Histogram] = {}
         for metric in METRICS:
@@ -239,21 +239,21 @@ class Numbers:
         An exporter must not wait for the store, so it gets the values of the previous reading.
         """
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.look_soon)
+            self._loop.call_soon_threadsafe(self.read_soon)
         return [
             metrics.Observation(value, dict(zip(metric.labels, labels, strict=True)))
             for one, labels, value in self._samples
             if one is metric
         ]
 
-    def look_soon(self, signal: Signal | None = None) -> None:
+    def read_soon(self, signal: Signal | None = None) -> None:
         """Start reading the gauges, unless a reading is under way. The first signals determine the event loop."""
         loop = asyncio.get_running_loop()
         if signal is not None and self._loop is loop:
             return
         self._loop = loop
-        if self._looking is None or self._looking.done():
-            self._looking = loop.create_task(self._look())
+        if self._reading is None or self._reading.done():
+            self._reading = loop.create_task(self._read())
 
-    async def _look(self) -> None:
+    async def _read(self) -> None:
         self._samples = await self._source.samples(may_open=False)

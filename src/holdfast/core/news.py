@@ -187,7 +187,7 @@ class Signals:
 
         return untap
 
-    def give(self, signal: Signal) -> None:
+    def send(self, signal: Signal) -> None:
         """Call the listeners of a signal. An error in a listener is logged and does not reach the caller."""
         with self._lock:  # event loops of several threads may send signals, and listeners keep counts
             for tap in self._taps.get(signal.name, ()):

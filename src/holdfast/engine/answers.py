@@ -54,7 +54,7 @@ class Poller(Generic[K, V]):
         self._outage = Outage(
             _log, f"cannot look for {self.awaited}; trying again", f"looking for {self.awaited} works again"
         )
-        self._unlisten: Callable[[], None] = store.listen(self._hear)
+        self._unlisten: Callable[[], None] = store.listen(self._on_hint)
 
     @property
     def is_awaited(self) -> bool:
@@ -76,11 +76,11 @@ class Poller(Generic[K, V]):
 
     # Implemented by subclasses
 
-    def _hear(self, hint: Hint) -> None:
+    def _on_hint(self, hint: Hint) -> None:
         """Read soon if a hint concerns a waiter."""
         raise NotImplementedError
 
-    async def _look(self, keys: Sequence[K]) -> None:
+    async def _read(self, keys: Sequence[K]) -> None:
         """Read the answers for some keys from the store, and resolve those that exist."""
         raise NotImplementedError
 
@@ -90,7 +90,7 @@ class Poller(Generic[K, V]):
         if not self._waiters:
             self._poll_at = self._loop.time() + self._poll_seconds
         self._waiters.setdefault(key, set()).add(waiter)
-        self._look_for([key], seconds)
+        self._schedule([key], seconds)
         try:
             return await waiter
         finally:
@@ -105,13 +105,13 @@ class Poller(Generic[K, V]):
             if not waiter.done():
                 waiter.set_result(value)
 
-    def _look_for(self, keys: Iterable[K], seconds: float) -> None:
+    def _schedule(self, keys: Iterable[K], seconds: float) -> None:
         """Schedule a read of some keys within `seconds`."""
         self._wanted.update(keys)
         self._wanted_by = min(self._wanted_by, self._loop.time() + seconds)
         self._set_timer()
 
-    def _look_for_all(self) -> None:
+    def _schedule_poll(self) -> None:
         """Schedule a read of all awaited keys now."""
         self._poll_at = self._loop.time()
         self._set_timer()
@@ -123,9 +123,9 @@ class Poller(Generic[K, V]):
         if self._timer is None or self._timer.when() > when:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self._loop.call_at(when, self._look_now)
+            self._timer = self._loop.call_at(when, self._start_read)
 
-    def _look_now(self) -> None:
+    def _start_read(self) -> None:
         self._timer = None
         is_poll = self._loop.time() >= self._poll_at
         keys = list(self._waiters) if is_poll else [key for key in self._wanted if key in self._waiters]
@@ -134,21 +134,21 @@ class Poller(Generic[K, V]):
         if is_poll:
             self._poll_at = math.inf
         if keys:
-            self._task = self._loop.create_task(self._look_once(keys))
-            self._task.add_done_callback(partial(self._looked, keys))
+            self._task = self._loop.create_task(self._read_once(keys))
+            self._task.add_done_callback(partial(self._finish_read, keys))
         else:
             self._set_timer()
 
-    async def _look_once(self, keys: Sequence[K]) -> None:
+    async def _read_once(self, keys: Sequence[K]) -> None:
         try:
-            await self._look(keys)
+            await self._read(keys)
         except StoreUnavailable as error:  # waiters have their own timeouts, and the next poll tries again
             if threading.main_thread().is_alive():  # else the process is ending, which has closed the store
                 self._outage.failed(error)
         else:
             self._outage.worked()
 
-    def _looked(self, keys: Sequence[K], task: asyncio.Task[None]) -> None:
+    def _finish_read(self, keys: Sequence[K], task: asyncio.Task[None]) -> None:
         self._task = None
         error = None if task.cancelled() else task.exception()
         if error is not None:
@@ -204,16 +204,16 @@ class Results(Poller[str, End]):
         """Forget the end of a run that was reopened."""
         self._recent.pop(run_id, None)
 
-    def _hear(self, hint: Hint) -> None:
+    def _on_hint(self, hint: Hint) -> None:
         if hint.is_elsewhere or hint.is_foreign:
             self._recent.clear()  # another process may have reopened runs that ended here
         if hint.is_elsewhere:
-            self._look_for_all()
+            self._schedule_poll()
         elif ended := [run_id for run_id in hint.ended if run_id in self._waiters]:
             # `note` has most likely resolved a run of this process by then, without a read.
-            self._look_for(ended, 0 if hint.is_foreign else _SOON_SECONDS)
+            self._schedule(ended, 0 if hint.is_foreign else _SOON_SECONDS)
 
-    async def _look(self, keys: Sequence[str]) -> None:
+    async def _read(self, keys: Sequence[str]) -> None:
         for run in await self._store.changes(EndsOf(run_ids=keys)):
             self._resolve(run.id, End.of(run))
 
@@ -223,17 +223,29 @@ class Replies(Poller[tuple[str, str], str | None]):
 
     awaited = "replies"
 
+    def __init__(self, store: Store, *, poll_seconds: float = POLL_SECONDS) -> None:
+        # By run, so that a hint costs as many steps as it names runs. Most hints are about runs that nobody waits for.
+        self._messages: dict[str, list[str]] = {}
+        super().__init__(store, poll_seconds=poll_seconds)
+
     async def wait(self, run_id: str, message_id: str) -> str | None:
         """Wait for the reply and return it. None if the run ends without one."""
-        return await self._await((run_id, message_id), 0)
+        messages = self._messages.setdefault(run_id, [])
+        messages.append(message_id)
+        try:
+            return await self._await((run_id, message_id), 0)
+        finally:
+            messages.remove(message_id)
+            if not messages:
+                del self._messages[run_id]
 
-    def _hear(self, hint: Hint) -> None:
+    def _on_hint(self, hint: Hint) -> None:
         if hint.is_elsewhere:
-            self._look_for_all()
-        elif pairs := [pair for pair in self._waiters if pair[0] in hint.replied or pair[0] in hint.ended]:
-            self._look_for(pairs, 0)
+            self._schedule_poll()
+        elif self._messages and (runs := (hint.replied | hint.ended) & self._messages.keys()):
+            self._schedule([(run_id, message) for run_id in runs for message in self._messages[run_id]], 0)
 
-    async def _look(self, keys: Sequence[tuple[str, str]]) -> None:
+    async def _read(self, keys: Sequence[tuple[str, str]]) -> None:
         # Read the ends first: the second read then finds every reply of a run that had ended by the first.
         ended = {run.id for run in await self._store.changes(EndsOf(run_ids=list({run_id for run_id, _ in keys})))}
         replies = await self._store.changes(RepliesTo(messages=keys))

@@ -102,10 +102,10 @@ class Controls(SessionPart):
                 self._session.results.forget(request.run_id)
         is_changed = is_changed or is_begun
         if is_changed and self._session.signals.is_used:
-            await self._tell(request)
+            await self._send_signals(request)
         return bool(is_changed)
 
-    async def _tell(self, request: Control[Any]) -> None:
+    async def _send_signals(self, request: Control[Any]) -> None:
         """Send the signals of a request. They follow from the run's audit, even if the run has changed since."""
         run_id = request.run_id
         try:
@@ -119,14 +119,14 @@ class Controls(SessionPart):
         if run is None:
             return
         for fact in facts:
-            self._give(f"run.{fact.event}", run_id, run.type, fact.at, run.options.trace)
+            self._send(f"run.{fact.event}", run_id, run.type, fact.at, run.options.trace)
             if isinstance(request, Fork):
-                self._give("run.started", request.new_run_id, run.type, fact.at, None)
+                self._send("run.started", request.new_run_id, run.type, fact.at, None)
 
-    def _give(self, name: str, run_id: str, type: str, at: Micros, trace: str | None) -> None:
+    def _send(self, name: str, run_id: str, type: str, at: Micros, trace: str | None) -> None:
         state, signals = _STATES.get(name), self._session.signals
         if signals.wants(name):
-            signals.give(Signal(name=name, at=moment(at), run_id=run_id, type=type, state=state, trace=trace))
+            signals.send(Signal(name=name, at=moment(at), run_id=run_id, type=type, state=state, trace=trace))
 
 
 _STATES = {

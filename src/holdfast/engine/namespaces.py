@@ -131,17 +131,17 @@ class Schedules(SessionPart):
         if not await self._session.store.apply(TriggerSchedule(name=name, run_id=run_id)):
             raise await self._not_found(name)
         if self._session.signals.wants("run.started"):
-            await self._tell_triggered(run_id)
+            await self._signal_trigger(run_id)
         return RunHandle(self._session, run_id, ANY, created=True)
 
-    async def _tell_triggered(self, run_id: str) -> None:
+    async def _signal_trigger(self, run_id: str) -> None:
         try:
             details = await self._session.store.get(run_id)
         except StoreUnavailable:
             return  # the schedule was triggered; only the signal is missing
         if details is not None:
             at, type = moment(details.run.created_at), details.run.type
-            self._session.signals.give(
+            self._session.signals.send(
                 Signal(name="run.started", at=at, run_id=run_id, type=type, state=RunState.PENDING)
             )
 

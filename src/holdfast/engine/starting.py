@@ -60,7 +60,7 @@ class Starter(SessionPart):
             intents = [replace(intent, key=check_key(key)) for intent, key in zip(intents, keys, strict=True)]
         await self._session.open()
         created = await self._session.store.create(intents)
-        self._tell_started(intents, created)
+        self._signal_starts(intents, created)
         return [
             RunHandle(self._session, run.run_id, codec, created=run.run_id == intent.id)
             for run, (intent, codec) in zip(created.runs, built, strict=True)
@@ -75,13 +75,13 @@ class Starter(SessionPart):
                 creating = asyncio.create_task(store.create([intent], request))
                 # A plain callback, because runs are never driven from inside a task. Shielded, because the worker must
                 # learn of its lease even if the caller is cancelled.
-                creating.add_done_callback(partial(self._hand_over, worker, request, intent))
+                creating.add_done_callback(partial(self._deliver_lease, worker, request, intent))
                 return await asyncio.shield(creating)
         created = await store.create([intent])
-        self._tell_started([intent], created)
+        self._signal_starts([intent], created)
         return created
 
-    def _hand_over(
+    def _deliver_lease(
         self, worker: LocalWorker, request: LeaseRequest, intent: Intent, creating: asyncio.Task[Created]
     ) -> None:
         if creating.cancelled() or isinstance(creating.exception(), StoreUnavailable):
@@ -90,15 +90,15 @@ class Starter(SessionPart):
             worker.accept((), 0)
         else:
             created = creating.result()
-            self._tell_started([intent], created)  # before the signal that the run was claimed
+            self._signal_starts([intent], created)  # before the signal that the run was claimed
             worker.accept([run.lease for run in created.runs if run.lease is not None], created.now)
 
-    def _tell_started(self, intents: Sequence[Intent], created: Created) -> None:
+    def _signal_starts(self, intents: Sequence[Intent], created: Created) -> None:
         if not self._session.signals.wants("run.started"):
             return
         for intent, run in zip(intents, created.runs, strict=True):
             if run.created:
-                self._session.signals.give(
+                self._session.signals.send(
                     Signal(
                         name="run.started",
                         at=moment(created.now),

@@ -55,7 +55,7 @@ from holdfast.engine.session import Session, transfer_of
 
 RUNS_AT_ONCE = 50
 FLOWS_AT_ONCE = 50
-LOOK_SECONDS = 0.2
+CHECK_SECONDS = 0.2
 """Interval between two checks for runs that workers have released."""
 
 ProgressCallback = Callable[[str, int], object]
@@ -242,7 +242,7 @@ class Export:
                 return
             if waiting:
                 self._progress("waiting for", len(waiting))
-                await asyncio.sleep(min(LOOK_SECONDS, max(0.0, deadline - loop.time())))
+                await asyncio.sleep(min(CHECK_SECONDS, max(0.0, deadline - loop.time())))
             is_first = False
 
     async def _pause(self, store: Store, run_id: str) -> None:

@@ -92,7 +92,7 @@ class StoreGauges:
     def __init__(self, store: Callable[[], Awaitable[Store]], *, now: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._counts = GaugeReading(self._count, now, failure_seconds=FAILURE_SECONDS)
-        self._queues = GaugeReading(self._look_at_queues, now)
+        self._queues = GaugeReading(self._measure_queues, now)
 
     async def samples(self) -> Sequence[Sample]:
         """Return the gauges. If the store does not answer, return only `STORE_UP` with the value 0."""
@@ -112,7 +112,7 @@ class StoreGauges:
             (RUNS, (type, state.value), count) for type, states in counts.items() for state, count in states.items()
         ]
 
-    async def _look_at_queues(self) -> list[Sample]:
+    async def _measure_queues(self) -> list[Sample]:
         store = await self._store()
         now = await store.now()
         living = alive(await store.workers(), now)
@@ -147,14 +147,14 @@ class GaugeReading:
         if task is not None and (task.done() or task.get_loop() is not loop):
             task = self._task = None
         if task is None and self._now() >= self._next_at:
-            task = self._task = loop.create_task(self._look())
+            task = self._task = loop.create_task(self._read())
         if task is not None:
             await asyncio.wait([task], timeout=PATIENCE_SECONDS)
         if self._error is not None:
             raise self._error
         return self._last
 
-    async def _look(self) -> None:
+    async def _read(self) -> None:
         began = self._now()
         longest = float("inf")
         try:

@@ -136,7 +136,7 @@ class SignalSender:
         self._send(name, at, **about, **fields)
 
     def _send(self, name: str, at: Micros, **fields: Any) -> None:
-        self.signals.give(Signal(name=name, at=moment(at), worker=self._worker, **fields))
+        self.signals.send(Signal(name=name, at=moment(at), worker=self._worker, **fields))
 
     def with_trace(self, run: Run, checkpoint: Checkpoint) -> Checkpoint:
         """Return a checkpoint whose new children continue the parent's trace, or the trace it was started with."""

@@ -103,10 +103,10 @@ async def test_a_caller_that_stops_waiting_leaves_nothing_behind(ends: Results) 
 async def test_a_hint_causes_a_query_for_the_runs_it_names(ends: Results, store: CountingStore) -> None:
     waiting = [asyncio.create_task(ends.wait(name)) for name in "abc"]
     await store.until_asked(1)
-    ends._hear(Hint(ended=frozenset("bx"), is_foreign=True))
+    ends._on_hint(Hint(ended=frozenset("bx"), is_foreign=True))
     await store.until_asked(2)
-    ends._hear(Hint(ended=frozenset("y"), is_foreign=True))
-    ends._hear(Hint(is_elsewhere=True))
+    ends._on_hint(Hint(ended=frozenset("y"), is_foreign=True))
+    ends._on_hint(Hint(is_elsewhere=True))
     await store.until_asked(3)
     assert store.asked_for == [set("abc"), {"b"}, set("abc")]
     for one in waiting:
@@ -148,7 +148,7 @@ async def test_a_hint_during_a_query_causes_another_query(ends: Results, store: 
     waiting = asyncio.create_task(ends.wait("a"))
     await begun.wait()
     transitions.cancel(store._unit, "a", Cancellation(reason="enough", request="c"), 0)
-    ends._hear(Hint(ended=frozenset("a"), is_foreign=True))
+    ends._on_hint(Hint(ended=frozenset("a"), is_foreign=True))
     go_on.set()
     assert (await guarded("the end is found", waiting)).state is RunState.CANCELLED
 
