@@ -26,7 +26,7 @@ _RUN_KEYS = frozenset(unpack(key)[1:] for key in layout.RUN)
 
 
 class Contents:
-    """What a namespace has, decoded. `run` is None if the run has not begun; there may be mail for it."""
+    """The contents of a namespace, decoded. `run` is None if the run has not begun; there may be mail for it."""
 
     def __init__(self) -> None:
         self.run: Run | None = None
@@ -64,7 +64,7 @@ class Loader:
         return bool(self._mail)
 
     async def outline(self) -> Contents:
-        """Read all keys, the run and its outbox. A run that stands still needs no more, however long its history is."""
+        """Read all keys, the run and its outbox: enough for a run that stands still, however long its history is."""
         keys = await self._driver.list(b"")
         self._present = frozenset(keys)
         if layout.HEADER in self._present:

@@ -126,7 +126,7 @@ MARK_MICROS: Micros = 50_000
 
 
 class Part(msgspec.Struct, frozen=True, gc=False):
-    """Writes that belong together. They are carried out in the order of the fields here, if all checks hold.
+    """Writes that belong together. They are applied in the order of the fields here, if all checks hold.
 
     `checks` are versions of partitions; 0 means that the partition must not exist. Each partition in `puts` or `drops`
     gets a new version, also if there are no fields to write. `touches` are partitions that never have fields and serve

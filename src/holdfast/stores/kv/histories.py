@@ -1,4 +1,4 @@
-"""What belongs to one run: the entries of its history, its inbox with receipts and replies, and its audit."""
+"""The data of one run: the entries of its history, its inbox with receipts and replies, and its audit."""
 
 from __future__ import annotations
 

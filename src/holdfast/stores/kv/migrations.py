@@ -3,8 +3,8 @@
 A function may be interrupted and repeated at any point, and may run twice at once. So it changes one run, or another
 partition, per part, checks the version of what it changes, and finds out by itself what is left to do. `change_runs`
 does this for runs. While a *compatible* step runs, workers of the number before it go on writing: the new code must be
-able to read what they write. Before any other step the store refuses those workers and begins a new epoch, so that none
-of them writes any more.
+able to read what they write. Before any other step the store refuses those workers and begins a new epoch, so that they
+write nothing after it.
 
 The partition `meta` has the number (`schema`), the lowest number whose code may use the store (`compatible_from`), and
 a record of the steps (`steps`). A new store has all of them from the beginning.

@@ -235,7 +235,7 @@ Moving = msgspec.defstruct(
 """The moving part of a run."""
 
 _AT_REST = {name: PLACEHOLDERS[name] for name in ("payload", "ready_at", *_MOVED)} | {"state": RunState.PENDING}
-"""What the body of a live run has in place of fields that are stored elsewhere."""
+"""Values in the body of a live run, in place of fields that are stored elsewhere."""
 
 decode_moving = msgspec.json.Decoder(Moving).decode
 decode_body = msgspec.json.Decoder(Run).decode

@@ -27,7 +27,7 @@ _LOST = 0
 
 
 class Renewals:
-    """Renews leases. Any thread may call it; the calls are carried out one after the other."""
+    """Renews leases. Any thread may call it; the calls run one after the other."""
 
     def __init__(
         self, connector: RedisConnector, epochs: Epochs, keys: Keys, script: LuaScript, clock: Clock | None

@@ -177,7 +177,7 @@ _encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
 
 
 class IndexChanges:
-    """What the parts of a call add to an index or remove from it: the arguments, and the part of each entry."""
+    """The entries that a call adds to an index or removes from it: the arguments, and the part of each entry."""
 
     __slots__ = ("arguments", "numbers")
 

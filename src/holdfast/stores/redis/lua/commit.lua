@@ -36,7 +36,7 @@ end
 local owner
 
 -- The next version, taken late: a part that only frees memory is written even if the server has none left. The server
--- refuses the first write of a script that needs memory, but nothing after a write that it has carried out.
+-- refuses the first write of a script that needs memory, but nothing after a write that it has done.
 local function next_version()
     version = version or string.format('%.0f', redis.call('INCR', KEYS[2]))
     return version
