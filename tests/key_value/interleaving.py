@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.core.checkpoint import ClaimRequest
 from holdfast.stores.kv import KeyValueStore
@@ -140,14 +140,24 @@ Scene = Callable[[Arena, CallOrder], Awaitable[None]]
 
 async def in_every_order(scene: Scene, *, is_lossy: bool, switches: int) -> int:
     """Play a scene in every order with at most this many switches. Return the number of orders."""
+    return await each_order(lambda order: scene(Arena(is_lossy=is_lossy), order), CallOrder, switches)
+
+
+Order = TypeVar("Order", bound=CallOrder)
+
+
+async def each_order(
+    play: Callable[[Order], Awaitable[None]], make: Callable[[Sequence[int], int], Order], switches: int
+) -> int:
+    """Play a race in every order that `make` can make of choices. Return the number of orders."""
     choices: list[int] = []
     count = 0
     while True:
-        order = CallOrder(choices, switches)
+        order = make(choices, switches)
         try:
-            await scene(Arena(is_lossy=is_lossy), order)
+            await play(order)
         except BaseException as error:
-            error.add_note(f"in this order of driver calls: {', '.join(order.calls)}")
+            error.add_note(f"in this order of calls: {', '.join(order.calls)}")
             raise
         count += 1
         taken = order.taken
