@@ -21,8 +21,7 @@ from holdfast.stores.held import Held
 from holdfast.stores.postgres import claims, commands, reads
 from holdfast.stores.postgres.address import PostgresAddress
 from holdfast.stores.postgres.checkpoints import AlreadySettled, Writing
-from holdfast.stores.postgres.connections import connect
-from holdfast.stores.postgres.errors import is_conflict, is_overdue, unavailable
+from holdfast.stores.postgres.connections import connect, is_conflict, is_overdue, unavailable
 from holdfast.stores.postgres.hints import Hints
 from holdfast.stores.postgres.scripts import Connection, Script, run_script
 from holdfast.stores.postgres.sessions import Sessions

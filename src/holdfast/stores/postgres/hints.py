@@ -22,9 +22,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.news import Hint, News
 from holdfast.stores.loops import call_on
 from holdfast.stores.postgres.address import PostgresAddress
-from holdfast.stores.postgres.connections import Connection, SessionLimits, disown
-from holdfast.stores.postgres.connector import Connector
-from holdfast.stores.postgres.errors import is_lost, is_timeout
+from holdfast.stores.postgres.connections import Connection, Connector, SessionLimits, disown, is_lost, is_timeout
 
 STOP_SECONDS = 2.0
 

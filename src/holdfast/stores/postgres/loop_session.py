@@ -21,9 +21,21 @@ from psycopg.abc import PQGen
 from psycopg.waiting import Ready, Wait
 
 from holdfast.core.errors import HoldfastError, StoreUnavailable
-from holdfast.stores.postgres.connections import USUAL, Connection, SessionLimits, Unanswered, disown, silence
-from holdfast.stores.postgres.connector import Connector
-from holdfast.stores.postgres.errors import is_cancelled, is_conflict, is_lost, is_overdue, is_timeout, unavailable
+from holdfast.stores.postgres.connections import (
+    USUAL,
+    Connection,
+    Connector,
+    SessionLimits,
+    Unanswered,
+    disown,
+    is_cancelled,
+    is_conflict,
+    is_lost,
+    is_overdue,
+    is_timeout,
+    silence,
+    unavailable,
+)
 from holdfast.stores.postgres.scripts import Script, Statement, Statements, run_script
 from holdfast.stores.postgres.sessions import Sessions, Work
 

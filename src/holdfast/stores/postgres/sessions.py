@@ -22,9 +22,18 @@ from psycopg.rows import tuple_row
 
 from holdfast.core.errors import StoreUnavailable
 from holdfast.stores.postgres.address import PostgresAddress
-from holdfast.stores.postgres.connections import USUAL, Connection, SessionLimits, disown
-from holdfast.stores.postgres.connector import Connector
-from holdfast.stores.postgres.errors import is_cancelled, is_conflict, is_lost, is_overdue, is_timeout
+from holdfast.stores.postgres.connections import (
+    USUAL,
+    Connection,
+    Connector,
+    SessionLimits,
+    disown,
+    is_cancelled,
+    is_conflict,
+    is_lost,
+    is_overdue,
+    is_timeout,
+)
 
 CONFLICT_LIMIT = 20
 LOSS_LIMIT = 2

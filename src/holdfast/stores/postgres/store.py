@@ -36,10 +36,8 @@ from holdfast.stores.postgres import (
 )
 from holdfast.stores.postgres.address import PostgresAddress
 from holdfast.stores.postgres.checkpoints import Writing
-from holdfast.stores.postgres.connections import OWN, UNLIMITED, SessionLimits
-from holdfast.stores.postgres.connector import Connector
+from holdfast.stores.postgres.connections import OWN, UNLIMITED, Connector, SessionLimits, unavailable
 from holdfast.stores.postgres.database import PostgresDatabase
-from holdfast.stores.postgres.errors import unavailable
 from holdfast.stores.postgres.hints import Hints
 from holdfast.stores.postgres.loop_session import LoopSession
 from holdfast.stores.postgres.request_thread import RequestThread

@@ -11,8 +11,7 @@ import pytest_asyncio
 
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.address import PostgresAddress
-from holdfast.stores.postgres.connections import Connection, connect
-from holdfast.stores.postgres.connector import Connector
+from holdfast.stores.postgres.connections import Connection, Connector, connect
 from holdfast.stores.postgres.sessions import Sessions
 from tests.postgres import PostgresProxy
 from tests.unit.stores.postgres.database import Place, empty_place

@@ -13,9 +13,17 @@ import pytest
 from holdfast.core.errors import HoldfastError, SchemaOutOfDate, StoreUnavailable
 from holdfast.stores.postgres import connections
 from holdfast.stores.postgres.address import PostgresAddress
-from holdfast.stores.postgres.connections import Connection, SessionLimits, Unanswered, connect
-from holdfast.stores.postgres.connector import Connector
-from holdfast.stores.postgres.errors import is_conflict, is_lost, is_timeout, unavailable
+from holdfast.stores.postgres.connections import (
+    Connection,
+    Connector,
+    SessionLimits,
+    Unanswered,
+    connect,
+    is_conflict,
+    is_lost,
+    is_timeout,
+    unavailable,
+)
 from tests.postgres import PostgresProxy
 
 

@@ -14,8 +14,7 @@ import pytest_asyncio
 
 from holdfast.core.errors import InvalidRequest, SchemaOutOfDate, StoreUnavailable
 from holdfast.stores.postgres.address import PostgresAddress
-from holdfast.stores.postgres.connections import Connection, SessionLimits
-from holdfast.stores.postgres.connector import Connector
+from holdfast.stores.postgres.connections import Connection, Connector, SessionLimits
 from holdfast.stores.postgres.loop_session import ARGUMENTS_LIMIT_CHARACTERS, LoopSession
 from holdfast.stores.postgres.scripts import Script, pipelined
 from holdfast.stores.postgres.sessions import Sessions

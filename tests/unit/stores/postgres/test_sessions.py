@@ -17,10 +17,9 @@ import psycopg
 import pytest
 
 from holdfast.core.errors import KeyConflict, StoreUnavailable
-from holdfast.stores.postgres import connector as connectors
+from holdfast.stores.postgres import connections
 from holdfast.stores.postgres.address import PostgresAddress
-from holdfast.stores.postgres.connections import Connection, SessionLimits, connect
-from holdfast.stores.postgres.connector import Connector
+from holdfast.stores.postgres.connections import Connection, Connector, SessionLimits, connect
 from holdfast.stores.postgres.sessions import CONFLICT_LIMIT, Sessions
 from holdfast.testing.patience import GUARD_SECONDS, until, wait_for
 from tests.postgres import PostgresProxy, PostgresServer
@@ -290,7 +289,7 @@ async def test_callers_fail_at_once_while_the_server_is_away_and_retries_are_lim
         attempts.append(address)
         return connect(address, limits)
 
-    monkeypatch.setattr(connectors, "connect", attempt)
+    monkeypatch.setattr(connections, "connect", attempt)
     proxy.refuse()
     proxy.cut()
 
@@ -300,7 +299,7 @@ async def test_callers_fail_at_once_while_the_server_is_away_and_retries_are_lim
 
     assert {type(answer) for answer in answers} == {StoreUnavailable}
     assert "no server listens there" in str(answers[-1])
-    assert len(attempts) <= 4 + seconds / connectors.FIRST_PAUSE_SECONDS
+    assert len(attempts) <= 4 + seconds / connections.FIRST_PAUSE_SECONDS
     assert [record.message.partition(":")[0] for record in caplog.records] == ["lost the database, connecting again"]
 
 
