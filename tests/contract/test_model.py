@@ -26,8 +26,7 @@ from holdfast.stores.memory import claims as model_claims
 from holdfast.stores.memory.unit_of_work import StateUnit
 from holdfast.stores.operations import arrivals, checkpoints, controls, leases, limits, transitions, types
 from holdfast.stores.postgres import transfers, unit_of_work
-from holdfast.stores.postgres.scripts import Script
-from holdfast.stores.postgres.sql import Calls
+from holdfast.stores.postgres.scripts import Calls, Script
 from holdfast.stores.postgres.unit_of_work import Bounds, Operation
 from holdfast.stores.workspace.reads import Reads
 from holdfast.stores.workspace.row_unit import RowUnit

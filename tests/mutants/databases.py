@@ -120,7 +120,7 @@ POSTGRES = (
         breaks="a worker that lost its lease does not renew the lease of another",
         edits=(
             Edit(
-                "stores/postgres/functions/leases.sql",
+                "stores/postgres/functions/claims.sql",
                 "where r.id = h.run_id and r.token = h.token and coalesce(r.worker, '') <> ''",
                 "where r.id = h.run_id and coalesce(r.worker, '') <> ''",
             ),

@@ -72,8 +72,8 @@ UNREADABLE = (
         edits=(
             Edit(
                 "stores/postgres/claims.py",
-                "        parts = members(text)\n",
-                "        msgspec.json.decode(text, type=dict[str, msgspec.Raw])\n        parts = members(text)\n",
+                "        parts = members(text)\n    #",
+                "        msgspec.json.decode(text, type=dict[str, msgspec.Raw])\n        parts = members(text)\n    #",
             ),
         ),
         caught_by=(_CLAIMED,),

@@ -19,10 +19,9 @@ from holdfast.core.news import News
 from holdfast.stores.held import Held, Plain, plain, reached_by
 from holdfast.stores.operations import checkpoints as model
 from holdfast.stores.postgres import unreadable
-from holdfast.stores.postgres.json_parts import members
-from holdfast.stores.postgres.scripts import Script
-from holdfast.stores.postgres.sql import Calls
+from holdfast.stores.postgres.scripts import Calls, Script
 from holdfast.stores.postgres.unit_of_work import TRANSACTION, Bounds, decide
+from holdfast.stores.postgres.unreadable import members
 from holdfast.stores.workspace.reads import for_checkpoints
 from holdfast.stores.workspace.row_unit import RowUnit
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
-import psycopg
 from psycopg import errors
 
 from holdfast.core.clock import SECOND
@@ -14,7 +12,7 @@ from holdfast.stores.migrations import finding_of_schema
 from holdfast.stores.operations.limits import finding_of
 from holdfast.stores.postgres import schema as schemas
 from holdfast.stores.postgres import sql_files
-from holdfast.stores.postgres.sql import qualified
+from holdfast.stores.postgres.scripts import Connection, qualified
 
 LONG_TRANSACTION_SECONDS = 300
 LATE_REQUEST_SECONDS = 60
@@ -26,7 +24,6 @@ _GIBIBYTE = 1 << 30
 _NAMED = 3
 """Maximum number of findings per subject that are named, the worst first."""
 
-Connection = psycopg.Connection[Any]
 
 _SETTINGS = """
     select name, setting

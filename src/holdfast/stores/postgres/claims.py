@@ -1,7 +1,8 @@
-"""Starts and claims: how runs are created, and how workers get them."""
+"""Starts, claims and leases: how runs are created, how workers get them, and how they keep them."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
@@ -10,19 +11,18 @@ import psycopg
 from msgspec.structs import replace
 
 from holdfast.core import rules
-from holdfast.core.checkpoint import Claimed, ClaimRequest, Created, CreatedRun, LeaseRequest
+from holdfast.core.checkpoint import Claimed, ClaimRequest, Created, CreatedRun, LeaseRequest, Verdicts
 from holdfast.core.claim_order import Place, place_of, rank_of
-from holdfast.core.clock import Micros
+from holdfast.core.clock import SECOND, Micros
 from holdfast.core.limits import PARKED_AT_ONCE
-from holdfast.core.model import Intent, Lease, Run
+from holdfast.core.model import Holding, Intent, Lease, Run, WorkerRecord
 from holdfast.core.news import News
 from holdfast.stores.operations import starts as model
 from holdfast.stores.operations.leases import Queue, choose_within_limits, hold, queue_of
 from holdfast.stores.postgres import unreadable
-from holdfast.stores.postgres.json_parts import members
-from holdfast.stores.postgres.scripts import Script
-from holdfast.stores.postgres.sql import Calls
+from holdfast.stores.postgres.scripts import Calls, Connection, Script, answer, qualified
 from holdfast.stores.postgres.unit_of_work import TAKEN, TRANSACTION, Bounds, decide
+from holdfast.stores.postgres.unreadable import members
 from holdfast.stores.workspace.decision import Missing
 from holdfast.stores.workspace.reads import DueRead, RowRead, TypeRead, for_intents, to_serve
 from holdfast.stores.workspace.row_unit import RowUnit
@@ -267,3 +267,78 @@ def _made(intents: Sequence[Intent], lease: LeaseRequest | None, answer: _Made) 
         else:
             made.append(CreatedRun(run_id=run.id, created=True, lease=Lease(run=rules.claimed(run, lease, now))))
     return Created(runs=tuple(made), now=now), news
+
+
+# Leases
+
+PATIENCE = 8
+"""A renewal retries locked runs for this fraction of a lease (1/8).
+
+A transaction that locks a run for longer also keeps other workers from claiming it. For all other runs the next beat
+comes in time.
+"""
+
+_CHECK = "select {schema}.look_v1(%s, %s)"
+
+_FIRST_PAUSE_SECONDS = 0.01
+_LAST_PAUSE_SECONDS = 0.5
+
+
+class _Renewed(msgspec.Struct):
+    told: Verdicts
+    skipped: frozenset[str]
+
+
+_decode_renewed = msgspec.json.Decoder(_Renewed).decode
+_decode_skipped = msgspec.json.Decoder(frozenset[str]).decode
+_decode_verdicts = msgspec.json.Decoder(Verdicts).decode
+
+
+def renew(
+    connection: Connection,
+    calls: Calls,
+    worker: WorkerRecord,
+    holdings: Sequence[Holding],
+    *,
+    lease: Micros,
+    at: Micros | None,
+) -> Verdicts:
+    """Record a worker's heartbeat, and renew the leases that it still holds."""
+
+    def prolong(some: Sequence[Holding]) -> _Renewed:
+        text = answer(connection, calls.renew, _json(worker), _json(some), lease, at)
+        try:
+            return _decode_renewed(text)
+        except unreadable.FAILURES:
+            parts = members(text)
+            return _Renewed(unreadable.verdicts(parts["told"]), _decode_skipped(parts["skipped"]))
+
+    renewed = prolong(holdings)
+    told = renewed.told
+    until = time.monotonic() + lease / SECOND / PATIENCE
+    pause = _FIRST_PAUSE_SECONDS
+    while (locked := _still_held(renewed)) and time.monotonic() < until:
+        time.sleep(pause)
+        pause = min(_LAST_PAUSE_SECONDS, pause * 2)
+        renewed = prolong([holding for holding in holdings if holding.run_id in locked])
+    return told
+
+
+def _still_held(renewed: _Renewed) -> frozenset[str]:
+    """Return the runs that were skipped because they are locked. A run that does not exist is skipped, too."""
+    if not renewed.skipped:
+        return renewed.skipped
+    return renewed.skipped - {verdict.run_id for verdict in renewed.told.verdicts if verdict.is_lost}
+
+
+def check(connection: Connection, schema: str, holdings: Sequence[Holding], at: Micros | None) -> Verdicts:
+    """Return the verdict on each lease, as a renewal would give it."""
+    text = answer(connection, qualified(_CHECK, schema), _json(holdings), at)
+    try:
+        return _decode_verdicts(text)
+    except unreadable.FAILURES:
+        return unreadable.verdicts(text)
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -16,22 +16,23 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
+from itertools import groupby
 from typing import Any, Self, cast
 
 import msgspec
-import psycopg
 from msgspec.structs import replace
 
 from holdfast.core import kinship
 from holdfast.core.clock import Micros
+from holdfast.core.flow_definitions import FlowDefinition, removable
 from holdfast.core.model import EVENT_RETENTION, RECEIPT_RETENTION, DeadReason, Entry, Run
 from holdfast.core.ports import Pruned
 from holdfast.core.retention import RUN_RETENTION, verdict
 from holdfast.core.topics import REPLY_RETENTION, TAKEN_RETENTION, topic_of
 from holdfast.stores.operations import pruning as operations
 from holdfast.stores.operations.unit_of_work import OldRun, UnitOfWork
-from holdfast.stores.postgres import flows, topics
-from holdfast.stores.postgres.sql import qualified
+from holdfast.stores.postgres import topics
+from holdfast.stores.postgres.scripts import Connection, qualified
 from holdfast.stores.postgres.unreadable import FAILURES
 
 LOOK_AHEAD = 100_000
@@ -343,18 +344,47 @@ _DROPS_SOME = tuple(
     for table in _MANY
 )
 
+# Flows
+
+_SUPERSEDED = """
+    select row_to_json(flow)::text
+    from (
+        select type, version, registered_at, used_at
+        from {schema}.flows
+        where type in (select type from {schema}.flows group by type having count(*) > 1)
+        order by type, registered_at
+    ) as flow
+"""  # all of them: there are few
+
+_OLDEST_RUN = """
+    select created_at
+    from {schema}.runs
+    where type = %s
+    order by created_at
+    limit 1
+"""  # runs_listed
+
+# A fork that was made meanwhile has changed `used_at`.
+_REMOVE_FLOW = """
+    delete from {schema}.flows
+    where type = %s
+      and registered_at = %s
+      and used_at = %s
+"""  # by the primary key
+
 _COUNTED_AT_ONCE = 1_000
 """Number of runs that a dry run reads at once."""
 
 _run = msgspec.json.Decoder(Run)
 _entry = msgspec.json.Decoder(Entry)
+_flow = msgspec.json.Decoder(FlowDefinition)
 
 _Found = Sequence[tuple[int, str, str]]
 """Events: number, topic, state."""
 
 
 def prune(
-    connection: psycopg.Connection[Any],
+    connection: Connection,
     schema: str,
     limit: int,
     now: Micros | None = None,
@@ -370,20 +400,18 @@ def prune(
         pruned = _Pruning(connection, schema, limit, now, is_dry_run=is_dry_run).done()
     if is_dry_run:
         with connection.transaction(force_rollback=True):
-            removed = flows.prune(connection, schema, limit, retention, now)
+            removed = _prune_flows(connection, schema, limit, retention, now)
         return replace(pruned, runs=_Runs(connection, schema).count(retention, now), flows=removed)
     runs, has_more = _purge(connection, schema, limit, retention, now)
     with connection.transaction():
-        removed = flows.prune(connection, schema, limit, retention, now)
+        removed = _prune_flows(connection, schema, limit, retention, now)
     return replace(pruned, runs=runs, flows=removed, has_more=pruned.has_more or has_more or removed == limit)
 
 
 class _Pruning:
     """One pruning, with the counts of what it has removed so far."""
 
-    def __init__(
-        self, connection: psycopg.Connection[Any], schema: str, limit: int, now: Micros, *, is_dry_run: bool
-    ) -> None:
+    def __init__(self, connection: Connection, schema: str, limit: int, now: Micros, *, is_dry_run: bool) -> None:
         self._connection = connection
         self._schema = schema
         self._limit = limit
@@ -470,9 +498,7 @@ class _Pruning:
         return self._connection.execute(qualified(statement, self._schema), values).fetchall()
 
 
-def _purge(
-    connection: psycopg.Connection[Any], schema: str, limit: int, usual: Micros, now: Micros
-) -> tuple[dict[str, int], bool]:
+def _purge(connection: Connection, schema: str, limit: int, usual: Micros, now: Micros) -> tuple[dict[str, int], bool]:
     """Remove the first ended runs that are due. Return their number by type, and True if more are due.
 
     `usual` is the retention of runs whose type has none.
@@ -490,7 +516,7 @@ def _purge(
 class _Runs:
     """Ended runs. To the shared operation it is the part of a unit of work that it needs."""
 
-    def __init__(self, connection: psycopg.Connection[Any], schema: str) -> None:
+    def __init__(self, connection: Connection, schema: str) -> None:
         self._connection = connection
         self._schema = schema
         self._deferred: defaultdict[Micros | None, list[str]] = defaultdict(list)
@@ -568,3 +594,16 @@ def _is_kept_for_parent(recorded: str | None, run: Run) -> bool:
         return recorded is not None and kinship.is_kept_for_parent(_entry.decode(recorded), run)
     except FAILURES:  # it is checked again later
         return True
+
+
+def _prune_flows(connection: Connection, schema: str, limit: int, retention: Micros, now: Micros) -> int:
+    """Remove registrations that no run needs, at most `limit`. Return how many."""
+    count = 0
+    found = [_flow.decode(text) for (text,) in connection.execute(qualified(_SUPERSEDED, schema)).fetchall()]
+    for type, registrations in groupby(found, lambda one: one.type):
+        row = connection.execute(qualified(_OLDEST_RUN, schema), (type,)).fetchone()
+        old = removable(list(registrations), None if row is None else row[0], retention, now)
+        for one in old[: limit - count]:
+            values = (one.type, one.registered_at, one.used_at)
+            count += connection.execute(qualified(_REMOVE_FLOW, schema), values).rowcount
+    return count

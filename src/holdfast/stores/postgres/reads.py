@@ -1,4 +1,4 @@
-"""Reads of runs, for the engine and for people. Nothing here writes, and each answer shows one instant.
+"""Reads, for the engine and for people. Nothing here writes, and each answer shows one instant.
 
 The views `…_read` return rows as the JSON of the values in `core.model`, which this module decodes. Lists of runs are
 read page by page, the newest first, each from an index in its own order. Values of users are always bound.
@@ -10,29 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, TypeVar, assert_never, cast
 
 import msgspec
 import psycopg
 
-from holdfast.core import limits
+from holdfast.core import limits, questions
 from holdfast.core.audit import KEPT, ROUTINE
 from holdfast.core.clock import Micros
+from holdfast.core.flow_definitions import FlowDefinition
 from holdfast.core.model import Arrival, AuditFact, Backlog, DeadLetter, Entry, Run, TypeRule, WorkerRecord
-from holdfast.core.questions import Details, ListDeadLetters, Query, SlotUse, replies_by_run
+from holdfast.core.questions import Details, ListDeadLetters, ListFlows, Query, SlotUse, replies_by_run
 from holdfast.core.rules import LIMIT_LOCATION
 from holdfast.core.states import RunState
 from holdfast.core.topics import FAMILY
 from holdfast.core.wire import reason_of
-from holdfast.stores.postgres import unreadable
-from holdfast.stores.postgres.json_parts import items, members
-from holdfast.stores.postgres.scripts import Script
-from holdfast.stores.postgres.sql import RANK, qualified
+from holdfast.stores.postgres import claims, schedules, topics, unreadable
+from holdfast.stores.postgres.scripts import RANK, Connection, Script, qualified
+from holdfast.stores.postgres.unreadable import items, members
 
 _IDS_AT_ONCE = 5_000
 _STATES = frozenset(state.value for state in RunState)
 
 _T = TypeVar("_T")
+_A = TypeVar("_A")
 
 DETAILS_FIELDS = """
         'run', row_to_json(run),
@@ -270,6 +271,23 @@ _HELD = """
     group by worker
 """  # runs_held
 
+_FLOW_FIELDS = ", ".join(field for field in FlowDefinition.__struct_fields__ if field not in ("source", "program"))
+
+_FLOWS = f"""
+    select row_to_json(flow)::text
+    from (
+        select {_FLOW_FIELDS}
+        from {{schema}}.flows
+        where (type, registered_at) > (%(type_after)s, %(after)s)
+          and (%(type)s::text is null or type = %(type)s or starts_with(type, %(family)s))
+          and (%(version)s::text is null or starts_with(version, %(version)s))
+        order by type, registered_at
+        limit %(limit)s
+    ) as flow
+"""  # by the primary key
+
+_FLOWS_WITH_TEXTS = _FLOWS.replace(_FLOW_FIELDS, f"{_FLOW_FIELDS}, source, program")
+
 _details = msgspec.json.Decoder(Details)
 _run = msgspec.json.Decoder(Run)
 _runs = msgspec.json.Decoder(list[Run])
@@ -279,9 +297,10 @@ _fact = msgspec.json.Decoder(AuditFact)
 _letter = msgspec.json.Decoder(DeadLetter)
 _worker = msgspec.json.Decoder(WorkerRecord)
 _rule = msgspec.json.Decoder(TypeRule)
+_flow = msgspec.json.Decoder(FlowDefinition)
 
 
-def get(connection: psycopg.Connection[Any], schema: str, run_id: str | None, key: str | None) -> Details | None:
+def get(connection: Connection, schema: str, run_id: str | None, key: str | None) -> Details | None:
     if key is not None:
         holder = connection.execute(qualified(_FIND, schema), (key,)).fetchone()
         run_id = holder[0] if holder else None
@@ -309,26 +328,26 @@ def _run_of(text: str) -> Run:
         return unreadable.marked(text)[0]
 
 
-def settled(connection: psycopg.Connection[Any], schema: str, run_id: str, location: str) -> Entry | None:
+def settled(connection: Connection, schema: str, run_id: str, location: str) -> Entry | None:
     """Return the settled entry at a location, or None."""
     row = connection.execute(qualified(_SETTLED, schema), (run_id, location)).fetchone()
     return _entry.decode(row[0]) if row is not None else None
 
 
-def history(connection: psycopg.Connection[Any], schema: str, run_id: str) -> tuple[Entry, ...]:
+def history(connection: Connection, schema: str, run_id: str) -> tuple[Entry, ...]:
     found = connection.execute(qualified(_HISTORY, schema), (run_id,)).fetchall()
     with unreadable.readable(f"the history of run {run_id}"):
         return tuple(_entry.decode(text) for (text,) in found)
 
 
-def messages(connection: psycopg.Connection[Any], schema: str, run_id: str) -> list[Arrival]:
+def messages(connection: Connection, schema: str, run_id: str) -> list[Arrival]:
     """The messages that wait in a run's inbox."""
     found = connection.execute(qualified(_MESSAGES, schema), (run_id,)).fetchall()
     with unreadable.readable(f"the inbox of run {run_id}"):
         return [_arrival.decode(text) for (text,) in found]
 
 
-def audit(connection: psycopg.Connection[Any], schema: str, run_id: str) -> tuple[AuditFact, ...]:
+def audit(connection: Connection, schema: str, run_id: str) -> tuple[AuditFact, ...]:
     """Return the audit facts of a run. Old routine facts that are not trimmed yet are left out."""
     values = {"run_id": run_id, "routine": list(ROUTINE), "kept": KEPT}
     return tuple(_fact.decode(text) for (text,) in connection.execute(qualified(_AUDIT, schema), values))
@@ -341,7 +360,7 @@ def few_ends(schema: str, run_ids: Sequence[str]) -> Script[list[Run]]:
     return [found[run_id] for run_id in run_ids if run_id in found]
 
 
-def ends(connection: psycopg.Connection[Any], schema: str, run_ids: Sequence[str]) -> list[Run]:
+def ends(connection: Connection, schema: str, run_ids: Sequence[str]) -> list[Run]:
     """Return those of any number of runs that have ended."""
     found: dict[str, Run] = {}
     for some in _in_parts(run_ids):
@@ -358,9 +377,7 @@ def _ended_in(text: str) -> list[Run]:
         return [_run_of(one) for one in items(text)]
 
 
-def replies(
-    connection: psycopg.Connection[Any], schema: str, asked: Sequence[tuple[str, str]]
-) -> dict[str, dict[str, str]]:
+def replies(connection: Connection, schema: str, asked: Sequence[tuple[str, str]]) -> dict[str, dict[str, str]]:
     found = (
         connection.execute(qualified(_REPLIES, schema), ([one[0] for one in some], [one[1] for one in some]))
         for some in _in_parts(asked)
@@ -368,7 +385,7 @@ def replies(
     return replies_by_run(chain.from_iterable(found))
 
 
-def dead_letters(connection: psycopg.Connection[Any], schema: str, query: ListDeadLetters) -> list[DeadLetter]:
+def dead_letters(connection: Connection, schema: str, query: ListDeadLetters) -> list[DeadLetter]:
     values = {"topic": query.topic, "after": query.after, "limit": query.limit}
     if query.topic is None:
         statement = _LETTERS
@@ -380,7 +397,7 @@ def dead_letters(connection: psycopg.Connection[Any], schema: str, query: ListDe
     return [_letter.decode(text) for (text,) in found]
 
 
-def counts(connection: psycopg.Connection[Any], schema: str) -> dict[str, dict[RunState, int]]:
+def counts(connection: Connection, schema: str) -> dict[str, dict[RunState, int]]:
     counted: dict[str, dict[RunState, int]] = {}
     for type, state, count in connection.execute(qualified(_COUNTS, schema)):
         if state in _STATES:  # the column may hold an unknown state that was written by hand
@@ -388,33 +405,47 @@ def counts(connection: psycopg.Connection[Any], schema: str) -> dict[str, dict[R
     return counted
 
 
-def workers(connection: psycopg.Connection[Any], schema: str) -> list[WorkerRecord]:
+def workers(connection: Connection, schema: str) -> list[WorkerRecord]:
     return [_worker.decode(text) for (text,) in connection.execute(qualified(_WORKERS, schema))]
 
 
-def types(connection: psycopg.Connection[Any], schema: str) -> list[TypeRule]:
+def types(connection: Connection, schema: str) -> list[TypeRule]:
     return [_rule.decode(text) for (text,) in connection.execute(qualified(_TYPES, schema))]
 
 
-def slots(connection: psycopg.Connection[Any], schema: str, type: str | None) -> list[SlotUse]:
+def slots(connection: Connection, schema: str, type: str | None) -> list[SlotUse]:
     found = connection.execute(qualified(_SLOTS, schema), (LIMIT_LOCATION,))
     uses = (SlotUse(name=name, used=used, waiting=waiting) for name, used, waiting in found)
     return [use for use in uses if type is None or limits.is_of(use.name, type)]
 
 
-def orphans(connection: psycopg.Connection[Any], schema: str, limit: int) -> list[str]:
+def orphans(connection: Connection, schema: str, limit: int) -> list[str]:
     return [run_id for (run_id,) in connection.execute(qualified(_ORPHANS, schema), (limit,))]
 
 
-def backlog(connection: psycopg.Connection[Any], schema: str, at: Micros | None) -> list[Backlog]:
+def backlog(connection: Connection, schema: str, at: Micros | None) -> list[Backlog]:
     """Count the runs that can be claimed now, by type. Without a time, the server's clock counts."""
     found = connection.execute(qualified(_BACKLOG, schema), {"at": at})
     return [Backlog(type=type, count=count, since=since) for type, count, since in found]
 
 
-def held(connection: psycopg.Connection[Any], schema: str) -> dict[str, int]:
+def held(connection: Connection, schema: str) -> dict[str, int]:
     """Return the number of runs that each worker holds."""
     return dict(connection.execute(qualified(_HELD, schema)).fetchall())
+
+
+def list_flows(connection: Connection, schema: str, query: ListFlows) -> list[FlowDefinition]:
+    is_family = query.type is not None and query.type.endswith(".*")
+    values = {
+        "type_after": query.after[0],
+        "after": query.after[1],
+        "type": query.type,
+        "family": (query.type or "")[:-1] if is_family else None,
+        "version": query.version,
+        "limit": query.limit,
+    }
+    statement = _FLOWS_WITH_TEXTS if query.with_texts else _FLOWS
+    return [_flow.decode(text) for (text,) in connection.execute(qualified(statement, schema), values)]
 
 
 def _text_of(run_ids: Sequence[str]) -> str:
@@ -440,7 +471,7 @@ _LAST_CHARACTER = "\U0010ffff"
 _OF_FAMILY = "run.type >= %(family)s and run.type < %(family_end)s"
 
 
-def list_runs(connection: psycopg.Connection[Any], schema: str, query: Query) -> list[Details]:
+def list_runs(connection: Connection, schema: str, query: Query) -> list[Details]:
     """Return one page of the runs that match a query."""
     text, values = list_statement(query)
     # Not prepared: the best plan depends on the values, above all on the limit.
@@ -564,3 +595,53 @@ def _values(query: Query) -> dict[str, object]:
         "before_id": before[1],
         "limit": query.limit,
     }
+
+
+# Answers to the questions of the port
+
+
+def answer_few_ends(schema: str, question: questions.Awaited[_A]) -> Script[_A]:
+    """Answer `EndsOf` about a few runs, in one round trip."""
+    ends = yield from few_ends(schema, cast("questions.EndsOf", question).run_ids)
+    return cast("_A", ends)
+
+
+def answer(connection: Connection, schema: str, question: questions.Question[_A], at: Micros | None) -> _A:
+    return cast("_A", _answer(connection, schema, cast("questions.AnyQuestion", question), at))
+
+
+def _answer(connection: Connection, schema: str, question: questions.AnyQuestion, at: Micros | None) -> object:  # noqa: C901, PLR0912 - one line for each question
+    match question:
+        # What processes wait for comes first: it is asked often.
+        case questions.EndsOf():
+            return ends(connection, schema, question.run_ids)
+        case questions.VerdictsOn():
+            return claims.check(connection, schema, question.holdings, at)
+        case questions.RepliesTo():
+            return replies(connection, schema, question.messages)
+        case questions.CountRuns():
+            return counts(connection, schema)
+        case questions.CountReady():
+            return backlog(connection, schema, at)
+        case questions.CountLeases():
+            return held(connection, schema)
+        case questions.CountSlots():
+            return slots(connection, schema, question.type)
+        case questions.FindOrphans():
+            return orphans(connection, schema, question.limit)
+        case questions.ListTopics():
+            return topics.list_topics(connection, schema)
+        case questions.ListTypes():
+            return types(connection, schema)
+        case questions.ListMessages():
+            return messages(connection, schema, question.run_id)
+        case questions.ListDeadLetters():
+            return dead_letters(connection, schema, question)
+        case questions.ListSchedules():
+            return schedules.list_schedules(connection, schema, question)
+        case questions.ListDueSchedules():
+            return schedules.due(connection, schema, question.limit, question.after, at)
+        case questions.ListFlows():
+            return list_flows(connection, schema, question)
+        case _:
+            assert_never(question)

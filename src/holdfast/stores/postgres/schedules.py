@@ -9,8 +9,7 @@ import msgspec
 from holdfast.core.clock import Micros
 from holdfast.core.model import Schedule
 from holdfast.core.questions import Due, ListSchedules
-from holdfast.stores.postgres.scripts import Connection, Script, Statement
-from holdfast.stores.postgres.sql import answer, qualified
+from holdfast.stores.postgres.scripts import Connection, Script, Statement, answer, qualified
 from holdfast.stores.postgres.topics import SCHEDULING, classid
 from holdfast.stores.workspace.reads import ScheduleRead
 

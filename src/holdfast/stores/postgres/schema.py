@@ -19,7 +19,7 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ports import AppliedStep, Report, SchemaStatus
 from holdfast.stores.migrations import Migrations, check
 from holdfast.stores.postgres import sql_files, topics
-from holdfast.stores.postgres.sql import identifier, qualified
+from holdfast.stores.postgres.scripts import identifier, qualified
 
 LOCK_SECONDS = 1.0
 PAUSE_SECONDS = 0.25

@@ -24,15 +24,13 @@ from holdfast.core.retention import RUN_RETENTION
 from holdfast.stores.held import Held
 from holdfast.stores.migrations import Migrations
 from holdfast.stores.postgres import (
-    answers,
     checkup,
     claims,
-    commands,
-    leases,
     pruning,
     reads,
     schema,
     sql_files,
+    unit_of_work,
 )
 from holdfast.stores.postgres.address import PostgresAddress
 from holdfast.stores.postgres.checkpoints import Writing
@@ -40,10 +38,9 @@ from holdfast.stores.postgres.connections import OWN, UNLIMITED, Connector, Sess
 from holdfast.stores.postgres.database import PostgresDatabase
 from holdfast.stores.postgres.hints import Hints
 from holdfast.stores.postgres.loop_session import LoopSession
-from holdfast.stores.postgres.request_thread import RequestThread
-from holdfast.stores.postgres.scripts import Connection, Script, run_script
+from holdfast.stores.postgres.scripts import Calls, Connection, Script, answer, run_script
 from holdfast.stores.postgres.sessions import Sessions
-from holdfast.stores.postgres.sql import Calls, answer
+from holdfast.stores.postgres.sql_requests import RequestThread
 from holdfast.stores.postgres.transfers import PostgresTransfer
 
 WRITERS = 3
@@ -173,7 +170,7 @@ class PostgresStore:
         created = await self._write(
             lambda: claims.create(self._calls, intents, lease, at),
             again=lambda: claims.create_again(self._calls, intents, lease, at),
-            is_small=len(intents) <= commands.SMALL,
+            is_small=len(intents) <= unit_of_work.SMALL,
         )
         self._held.lease([run.lease for run in created.runs if run.lease is not None])
         return created
@@ -206,7 +203,7 @@ class PostgresStore:
                 lambda connection: run_script(connection, claims.claim_limited(self._calls, request, found, at)),
                 again=lambda connection: run_script(connection, claims.claim_again(self._calls, repeat, at)),
             )
-        self._request_thread.looked()
+        self._request_thread.record_poll()
         self._following.sync(claimed.now, asked_at)
         self._held.lease(claimed.leases)
         return claimed, found.has_requests
@@ -227,7 +224,7 @@ class PostgresStore:
 
         def beat(connection: Connection) -> Verdicts:
             schema.check_number(connection, self._address.schema, self._steps)
-            return leases.renew(connection, self._calls, worker, holdings, lease=lease, at=at)
+            return claims.renew(connection, self._calls, worker, holdings, lease=lease, at=at)
 
         try:
             told = self._running(self._heart).run_blocking(beat)
@@ -246,7 +243,9 @@ class PostgresStore:
 
     async def apply(self, command: Command[_R]) -> _R:
         at = self._at
-        return await self._write(lambda: commands.apply(self._calls, command, at), is_small=commands.is_small(command))
+        return await self._write(
+            lambda: unit_of_work.apply(self._calls, command, at), is_small=unit_of_work.is_small(command)
+        )
 
     def _write(
         self,
@@ -293,16 +292,18 @@ class PostgresStore:
         return await self._read(reads.audit, run_id)
 
     async def stats(self, question: Stat[_R]) -> _R:
-        return await self._read(answers.answer, question, self._at)
+        return await self._read(reads.answer, question, self._at)
 
     async def catalog(self, question: Listing[_R]) -> _R:
-        return await self._read(answers.answer, question, self._at)
+        return await self._read(reads.answer, question, self._at)
 
     async def changes(self, question: Awaited[_R]) -> _R:
         is_about_few_ends = isinstance(question, EndsOf) and question.size <= FEW
         if is_about_few_ends:
-            return await self._running(self._loop_session).run(lambda: answers.few_ends(self._address.schema, question))
-        return await self._read(answers.answer, question, self._at)
+            return await self._running(self._loop_session).run(
+                lambda: reads.answer_few_ends(self._address.schema, question)
+            )
+        return await self._read(reads.answer, question, self._at)
 
     async def workers(self) -> Sequence[WorkerRecord]:
         return await self._read(reads.workers)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from typing import Any
 
 import msgspec
-import psycopg
 
 from holdfast.core.model import Topic
-from holdfast.stores.postgres.scripts import Script
-from holdfast.stores.postgres.sql import qualified
+from holdfast.stores.postgres.scripts import Connection, Script, qualified
 
 BUCKETS = 65_536
 """Number of advisory locks for all topics. The limit keeps one transaction from filling the server's lock table."""
@@ -72,7 +69,7 @@ def bucket(topic: str) -> int:
     return int.from_bytes(blake2b(topic.encode(), digest_size=4).digest(), "big") % BUCKETS
 
 
-def lock(connection: psycopg.Connection[Any], schema: str, topics: Iterable[str]) -> None:
+def lock(connection: Connection, schema: str, topics: Iterable[str]) -> None:
     """Wait for the locks of topics, and hold them until the end of the transaction.
 
     Take all of them in one call, before any row is locked. Transactions with another order could deadlock.
@@ -82,12 +79,12 @@ def lock(connection: psycopg.Connection[Any], schema: str, topics: Iterable[str]
         connection.execute(_LOCK, (classid(schema), buckets))
 
 
-def take_turn(connection: psycopg.Connection[Any], schema: str, turn: int) -> None:
+def take_turn(connection: Connection, schema: str, turn: int) -> None:
     """Wait for a turn, and hold it until the end of the transaction. Take it before any lock of a topic."""
     connection.execute(TAKE_TURN, (classid(schema), turn))
 
 
-def try_turn(connection: psycopg.Connection[Any], schema: str, turn: int) -> bool:
+def try_turn(connection: Connection, schema: str, turn: int) -> bool:
     """Take a turn until the end of the transaction. Return False if another session holds it."""
     found = connection.execute("select pg_try_advisory_xact_lock(%s, %s)", (classid(schema), turn)).fetchone()
     return found is not None and bool(found[0])
@@ -102,10 +99,10 @@ def put(schema: str, topics: Sequence[Topic]) -> Script[None]:
     yield qualified(_LOOK_AGAIN, schema), ()
 
 
-def list_topics(connection: psycopg.Connection[Any], schema: str) -> list[Topic]:
+def list_topics(connection: Connection, schema: str) -> list[Topic]:
     return [_topic.decode(row[0]) for row in connection.execute(qualified(_TOPICS, schema))]
 
 
-def known(connection: psycopg.Connection[Any], schema: str) -> dict[str, Topic]:
+def known(connection: Connection, schema: str) -> dict[str, Topic]:
     """Return the rules of all topics, by name."""
     return {topic.name: topic for topic in list_topics(connection, schema)}

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
-import psycopg
 from msgspec.structs import replace
 
 from holdfast.core.audit import kept
@@ -21,8 +20,7 @@ from holdfast.core.news import News
 from holdfast.core.transfer import Dump, KeptEvent, Origin, Restoration, Restored, is_at_rest
 from holdfast.stores.operations import schedules, transfers
 from holdfast.stores.postgres.reads import DETAILS_FIELDS
-from holdfast.stores.postgres.scripts import Script
-from holdfast.stores.postgres.sql import Calls, qualified
+from holdfast.stores.postgres.scripts import Calls, Connection, Script, qualified
 from holdfast.stores.postgres.topics import RESTORING, TAKE_TURN, classid
 from holdfast.stores.postgres.unit_of_work import PART, TRANSACTION, decide
 from holdfast.stores.postgres.unreadable import readable
@@ -149,7 +147,7 @@ _R = TypeVar("_R")
 class Read(Protocol):
     """Runs a reading job on a connection."""
 
-    def __call__(self, job: Callable[[psycopg.Connection[Any]], _R], /) -> Awaitable[_R]: ...
+    def __call__(self, job: Callable[[Connection], _R], /) -> Awaitable[_R]: ...
 
 
 class Write(Protocol):
@@ -194,21 +192,21 @@ class PostgresTransfer:
         return await self._write(lambda: decide(self._calls, reads, operation, at), is_small=False)
 
 
-def dump(connection: psycopg.Connection[Any], schema: str, run_ids: Sequence[str]) -> list[Dump]:
+def dump(connection: Connection, schema: str, run_ids: Sequence[str]) -> list[Dump]:
     """Return those of the runs that are at rest, with all their rows."""
     with readable("a run"):
         found = [_dump.decode(text) for (text,) in connection.execute(qualified(_DUMP, schema), (list(run_ids),))]
     return [replace(one, audit=kept(one.audit)) for one in found if is_at_rest(one.run)]
 
 
-def kept_events(connection: psycopg.Connection[Any], schema: str, after: int, limit: int) -> list[KeptEvent]:
+def kept_events(connection: Connection, schema: str, after: int, limit: int) -> list[KeptEvent]:
     """Return events after a number that a run may still receive."""
     names = KeptEvent.__struct_fields__
     found = connection.execute(qualified(_KEPT_EVENTS, schema), (after, limit))
     return [KeptEvent(**dict(zip(names, row, strict=True))) for row in found]
 
 
-def last_event(connection: psycopg.Connection[Any], schema: str) -> int:
+def last_event(connection: Connection, schema: str) -> int:
     row = connection.execute(qualified(_LAST_EVENT, schema)).fetchone()
     assert row is not None
     return int(row[0])

@@ -1,4 +1,4 @@
-"""A unit of work on Postgres: an operation on loaded rows, in one transaction.
+"""A unit of work on Postgres: a command or another operation on loaded rows, in one transaction.
 
 One round trip locks and loads the rows that the operation needs, the operation decides, and another round trip writes
 its changes. If the operation needs more rows, everything is rolled back and repeated with more. So locks are always
@@ -10,21 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 import psycopg
 
 from holdfast.core.clock import Micros
+from holdfast.core.commands import Command, RetireWorker, SetTopics
 from holdfast.core.news import News
 from holdfast.core.rules import is_due
-from holdfast.stores.postgres import schedules, unreadable
+from holdfast.stores.operations import commands
+from holdfast.stores.postgres import schedules, topics, unreadable
 from holdfast.stores.postgres.connections import IDLE_IN_TRANSACTION_SECONDS
-from holdfast.stores.postgres.scripts import Script, Statement, Statements, pipelined
-from holdfast.stores.postgres.sql import Calls
+from holdfast.stores.postgres.scripts import Calls, Script, Statement, Statements, pipelined
 from holdfast.stores.postgres.topics import bucket, classid
 from holdfast.stores.workspace.decision import Missing, rounds
-from holdfast.stores.workspace.reads import EmitRead, Reads, RowRead, ScheduleRead, TopicRead
+from holdfast.stores.workspace.reads import EmitRead, Reads, RowRead, ScheduleRead, TopicRead, reads_for, to_reopen
 from holdfast.stores.workspace.row_changes import changes_of
 from holdfast.stores.workspace.row_unit import RowUnit
 from holdfast.stores.workspace.rows import RowWorkspace
@@ -188,3 +189,44 @@ def _document(reads: Reads, schema: str) -> str:
             {"class": family, "bucket": at, "is_exclusive": is_exclusive} for at, is_exclusive in locks.items()
         ]
     return msgspec.json.encode(document).decode()
+
+
+# Commands
+
+SMALL = 4
+"""Maximum number of runs, messages or schedules that a command encodes on the event loop. More would block it."""
+
+
+def is_small(command: Command[Any]) -> bool:
+    """True if a command is quick enough to be encoded on the event loop.
+
+    Others are not: an event may reach many runs, a control a whole family, a change of limits all runs of a type.
+    """
+    size = command.size()
+    return size is not None and size <= SMALL
+
+
+def apply(calls: Calls, command: Command[T], at: Micros | None) -> Script[tuple[T, News]]:
+    """Apply a command. Return its answer and the news to announce."""
+    answer, news = yield from _apply(calls, command, at)
+    return cast("T", answer), news
+
+
+def _apply(calls: Calls, command: Command[Any], at: Micros | None) -> Script[tuple[object, News]]:
+    # Topics and workers are not among the rows that operations load: nothing is decided about them.
+    if isinstance(command, SetTopics):
+        yield from TRANSACTION.around(topics.put(calls.schema, command.topics))
+        return None, News()
+    if isinstance(command, RetireWorker):
+        yield calls.retire, (command.worker_id,)
+        return None, News()
+    reads = [*reads_for(command)]
+    for run_id, limit in command.needs().reopenings.items():
+        found = yield calls.lost, (run_id, limit)
+        reads += to_reopen(msgspec.json.decode(found, type=list[str]))
+    return (yield from decide(calls, reads, lambda unit, now: commands.apply(unit, command, now), at))
+
+
+def apply_in(calls: Calls, command: Command[T], at: Micros | None) -> Script[tuple[T, News]]:
+    """Apply a command in a transaction that is already open."""
+    return decide(calls, reads_for(command), lambda unit, now: commands.apply(unit, command, now), at, PART)

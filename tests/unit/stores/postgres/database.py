@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 
 from holdfast.stores.postgres import schema, sql_files
-from holdfast.stores.postgres.sql import qualified
+from holdfast.stores.postgres.scripts import qualified
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Holdfast
-from holdfast.stores.postgres import request_thread
+from holdfast.stores.postgres import sql_requests
 from tests.stage import complaints
 from tests.unit.stores.postgres.database import Place
 
@@ -23,8 +23,8 @@ HINTS = {"hints": "", "no hints": "hints=off"}
 @pytest.fixture(params=HINTS)
 def url(request: pytest.FixtureRequest, place: Place, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of a store whose worker learns of requests by hints or by polling."""
-    monkeypatch.setattr(request_thread, "POLL_SECONDS", 0.2)
-    monkeypatch.setattr(request_thread, "POLL_WITHOUT_HINTS_SECONDS", 0.2)
+    monkeypatch.setattr(sql_requests, "POLL_SECONDS", 0.2)
+    monkeypatch.setattr(sql_requests, "POLL_WITHOUT_HINTS_SECONDS", 0.2)
     option = HINTS[request.param]
     return place.url + ("&" if "?" in place.url else "?") + option if option else place.url
 

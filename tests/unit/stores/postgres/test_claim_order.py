@@ -16,8 +16,7 @@ from holdfast.core.clock import SECOND, Micros
 from holdfast.core.model import Run
 from holdfast.stores.operations.leases import choose, queue_of
 from holdfast.stores.postgres import claims, reads
-from holdfast.stores.postgres.scripts import run_script
-from holdfast.stores.postgres.sql import Calls
+from holdfast.stores.postgres.scripts import Calls, run_script
 from holdfast.testing.contract.clock import START
 from tests.duration import lasting
 from tests.plugin.tiers import amount

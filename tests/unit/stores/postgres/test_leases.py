@@ -10,7 +10,7 @@ import psycopg
 from holdfast.core.clock import SECOND
 from holdfast.core.model import Holding, Lease
 from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.postgres.leases import PATIENCE
+from holdfast.stores.postgres.claims import PATIENCE
 from holdfast.testing.contract.arrange import LEASE, a_worker, an_id, checkpoint_for, held, the_run, write
 
 LONGER = LEASE + 10_000 * SECOND

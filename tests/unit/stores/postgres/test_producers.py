@@ -19,8 +19,7 @@ from holdfast.core.commands import Cancel, Cancellation, EmitEvents, SendMessage
 from holdfast.core.model import Event, MessageToRun, Run
 from holdfast.core.states import RunState
 from holdfast.stores.postgres import claims, reads, sql_requests
-from holdfast.stores.postgres.scripts import run_script
-from holdfast.stores.postgres.sql import Calls
+from holdfast.stores.postgres.scripts import Calls, run_script
 from holdfast.stores.postgres.sql_requests import RequestedCommand
 from holdfast.testing.patience import GUARD_SECONDS
 from tests.postgres import find_installation

@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 
 from holdfast.stores.postgres import sql_files
-from holdfast.stores.postgres.column_lists import column_lists
+from holdfast.stores.postgres.sql_files import column_lists
 
 PLACE = re.compile(r"\{\{(\w+)\}\}")
 CREATE = re.compile(r"^create(?: or replace)? function (\w+)\(", re.MULTILINE)

@@ -13,8 +13,7 @@ from holdfast.core.commands import Cancel, SendMessages, Sent
 from holdfast.core.model import MessageToRun
 from holdfast.stores.operations import arrivals, controls
 from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.postgres.scripts import Script, pipelined, run_script
-from holdfast.stores.postgres.sql import Calls
+from holdfast.stores.postgres.scripts import Calls, Script, pipelined, run_script
 from holdfast.stores.postgres.unit_of_work import PART, decide
 from holdfast.stores.workspace.reads import for_messages, reads_for
 from holdfast.testing.contract.arrange import OTHER_WORKER, a_message, an_id, an_intent, claim_one, start, the_run

@@ -13,10 +13,9 @@ from holdfast.core.clock import SECOND
 from holdfast.core.questions import Query
 from holdfast.core.states import RunState
 from holdfast.stores.held import Held
-from holdfast.stores.postgres import claims, flows, pruning, reads, sql_requests
+from holdfast.stores.postgres import claims, pruning, reads, sql_requests
 from holdfast.stores.postgres.checkpoints import Writing
-from holdfast.stores.postgres.scripts import run_script
-from holdfast.stores.postgres.sql import Calls, qualified
+from holdfast.stores.postgres.scripts import Calls, qualified, run_script
 from holdfast.stores.postgres.unit_of_work import PART
 from tests.postgres import Databases
 from tests.unit.stores.postgres.database import Place, empty_place
@@ -188,7 +187,7 @@ READS: dict[str, tuple[str, Any, str]] = {
         {"numbers": [1, 2], "states": ["open", "open"], "now": 1, "reason": "expired", "is_dry_run": False},
         "events_pkey",
     ),
-    "oldest run of a flow": (flows._OLDEST_RUN, ("type.1",), "runs_listed"),
+    "oldest run of a flow": (pruning._OLDEST_RUN, ("type.1",), "runs_listed"),
     "old receipts": (pruning._DROP_RECEIPTS, (50, 20), "receipts_age"),
     "old replies": (pruning._DROP_REPLIES, (50, 20), "replies_age"),
 }

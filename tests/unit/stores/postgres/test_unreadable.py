@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.stores.postgres.json_parts import items, members
+from holdfast.stores.postgres.unreadable import items, members
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.text()
 VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=10)
