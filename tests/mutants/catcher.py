@@ -184,6 +184,7 @@ CATCHERS: Mapping[str, Catcher] = {
     "blocked results": Catcher(
         layer="scenarios", command=_tests("tests/scenario/test_blocked_results.py"), words="memory"
     ),
+    "slips": Catcher(layer="scenarios", command=_tests("tests/scenario/test_slips.py"), words="memory"),
     "swallowing": Catcher(layer="scenarios", command=_tests("tests/scenario/test_swallowing.py"), words="memory"),
     "unreadable rows": Catcher(layer="scenarios", command=_tests("tests/scenario/test_unreadable.py")),
     "unit tests of runs": Catcher(layer="unit tests", command=_tests("tests/unit/runner")),

@@ -126,13 +126,13 @@ REPLAY = (
         edits=(
             Edit(
                 "runner/registry.py",
-                "CRASH_LIMIT, strict: bool = True) -> Any:",
-                "CRASH_LIMIT, strict: bool = False) -> Any:",
+                "strict: bool = True,\n        block_on: ErrorKinds = SLIPS,\n    ) -> Any:",
+                "strict: bool = False,\n        block_on: ErrorKinds = SLIPS,\n    ) -> Any:",
             ),
             Edit(
                 "runner/registry.py",
-                "add: Add, type: str | None = None, *, crash_limit: int = CRASH_LIMIT, strict: bool = True",
-                "add: Add, type: str | None = None, *, crash_limit: int = CRASH_LIMIT, strict: bool = False",
+                "strict: bool = True,\n        block_on: ErrorKinds = SLIPS,\n    ) -> None:",
+                "strict: bool = False,\n        block_on: ErrorKinds = SLIPS,\n    ) -> None:",
             ),
         ),
         caught_by=(
@@ -140,6 +140,12 @@ REPLAY = (
                 "unit tests of runs", "test_t3_code_that_cancels_an_operation_with_a_recorded_result_executes_nothing"
             ),
         ),
+    ),
+    Mutant(
+        name="a-slip-fails-the-run",
+        breaks="a mistake in workflow code undoes nothing",
+        edits=(Edit(_TURN, "is_slip(error, self.definition.block_on)", "is_slip(error, ())"),),
+        caught_by=(Catch("slips", "test_a_slip_blocks_the_run_and_undoes_nothing"),),
     ),
     Mutant(
         name="history-not-followed",

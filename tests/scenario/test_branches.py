@@ -9,12 +9,12 @@ import pytest
 
 from holdfast import (
     Context,
+    HoldfastError,
     InvalidRequest,
     JoinFailed,
     RaceFailed,
     Registry,
     Retry,
-    RunFailed,
     RunState,
     StepFailed,
     step_info,
@@ -347,5 +347,5 @@ async def test_a_race_without_branches_is_refused(stage: Stage, kind: str) -> No
         return await getattr(ctx, kind)("r", {})
 
     async with stage.harness(app) as h:
-        with pytest.raises(RunFailed, match="no branches"):
+        with pytest.raises(HoldfastError, match=r"Blocked by InvalidRequest: .*no branches"):
             await h.execute(nobody)

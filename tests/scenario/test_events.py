@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, InvalidRequest, Registry, RunFailed, RunState, WaitTimeout
+from holdfast import Context, HoldfastError, InvalidRequest, Registry, RunState, WaitTimeout
 from tests.stage import Stage, facts
 
 app = Registry()
@@ -202,5 +202,5 @@ async def test_a_topic_may_be_any_printable_text_and_nothing_else(stage: Stage) 
             with pytest.raises(InvalidRequest, match="topic"):
                 await h.emit(bad)
         wrong = await h.start(listen, [""])
-        with pytest.raises(RunFailed, match="topic"):
+        with pytest.raises(HoldfastError, match=r"Blocked by InvalidRequest: .*topic"):
             await wrong.result()

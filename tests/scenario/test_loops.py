@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Break, ChildFailed, Context, Continue, InvalidRequest, Registry, RunFailed, RunState
+from holdfast import Break, ChildFailed, Context, Continue, HoldfastError, InvalidRequest, Registry, RunState
 from holdfast.app import session_of
 from holdfast.core.checkpoint import ClaimRequest
 from holdfast.core.clock import SECOND
@@ -293,7 +293,7 @@ async def test_a_loop_without_waits_leaves_the_worker_time_for_other_runs(stage:
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "Break"])
-async def test_a_body_that_returns_neither_continue_nor_break_fails_the_run_and_names_the_value(
+async def test_a_body_that_returns_neither_continue_nor_break_blocks_the_run_and_names_the_value(
     stage: Stage, wrong: Any
 ) -> None:
     app = Registry()
@@ -306,7 +306,7 @@ async def test_a_body_that_returns_neither_continue_nor_break_fails_the_run_and_
         return await ctx.loop("l", body, 0)
 
     async with stage.harness(app) as h:
-        with pytest.raises(RunFailed, match=rf"returned {wrong!r}; it must return Continue\(state\) or Break\(value\)"):
+        with pytest.raises(HoldfastError, match=rf"returned {wrong!r}; it must return Continue\(state\) or Break"):
             await h.execute(odd)
 
 

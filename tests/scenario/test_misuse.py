@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Registry, Retry, RunFailed, StepFailed
+from holdfast import Context, HoldfastError, Registry, Retry, StepFailed
 from tests.rows import each_row
 from tests.stage import Stage, facts
 
@@ -96,7 +96,7 @@ async def test_the_context_of_one_run_is_refused_in_another(stage: Stage) -> Non
     async with stage.harness(app) as h:
         run = await h.start(first)
         await h.settle()
-        with pytest.raises(RunFailed, match="outside of its workflow code"):
+        with pytest.raises(HoldfastError, match="outside of its workflow code"):
             await h.execute(second)
         assert await facts(run) == []
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import Context, Holdfast, InvalidRequest, Registry, Retry, RunFailed, RunState, SyncContext
+from holdfast import Context, Holdfast, HoldfastError, InvalidRequest, Registry, Retry, RunState, SyncContext
 from holdfast.app import session_of
 from holdfast.cli.commands import inputs, schedules
 from holdfast.cli.session import actor
@@ -297,8 +297,8 @@ async def test_every_producer_refuses_a_bad_value_with_the_same_sentence(stage: 
                 continue  # the payload of the parent is JSON
             has_parent = producer in ("child", "flow") and option == "parent_id"
             told = "the parent of a child is the run that starts it; leave it out" if has_parent else refusal
-            # A refusal in the code of a parent fails the parent.
-            error = RunFailed if producer in ("child", "flow") else InvalidRequest
+            # A refusal in the code of a parent blocks the parent, and fails a flow.
+            error = HoldfastError if producer in ("child", "flow") else InvalidRequest
             with pytest.raises(error, match=re.escape(told)):
                 await produce(h, {option: value})
 
@@ -364,9 +364,7 @@ async def test_attempts_of_a_workflow_are_refused_where_it_is_known(stage: Stage
             lambda: h.execute(parent),
             lambda: advance(DictionaryNamespace(), hf, "r", type="idle", max_attempts=2),
         ):
-            with pytest.raises(
-                (InvalidRequest, RunFailed), match="max_attempts=…: 'idle' is a workflow, and only tasks have it"
-            ):
+            with pytest.raises(HoldfastError, match="max_attempts=…: 'idle' is a workflow, and only tasks have it"):
                 await refused()
 
 

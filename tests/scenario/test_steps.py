@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, InvalidRequest, Registry, Retry, RunFailed, StepFailed, step_info
+from holdfast import Context, HoldfastError, InvalidRequest, Registry, Retry, RunFailed, StepFailed, step_info
 from tests.stage import Stage, facts
 
 
@@ -273,7 +273,7 @@ async def test_a_step_needs_a_legal_name_and_a_function(stage: Stage) -> None:
 
     async with stage.harness(app) as h:
         for name, words in [("a/b", "step name"), ("none", "expected a function"), ("x" * 201, "1 to 200")]:
-            with pytest.raises(RunFailed, match=words):
+            with pytest.raises(HoldfastError, match=words):
                 await h.execute(shop, name)
 
 

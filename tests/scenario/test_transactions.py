@@ -18,6 +18,7 @@ from holdfast import (
     Context,
     Fatal,
     Holdfast,
+    HoldfastError,
     InvalidRequest,
     Registry,
     Retry,
@@ -533,7 +534,7 @@ async def test_an_ephemeral_or_timed_step_cannot_be_a_transaction(tmp_path: Path
         _ = await ctx.tx("timed", timed)
 
     async with bank.open() as h:
-        with pytest.raises(RunFailed, match="timeout= or ephemeral="):
+        with pytest.raises(HoldfastError, match="timeout= or ephemeral="):
             await h.execute(save)
 
 
@@ -550,7 +551,7 @@ async def test_a_store_without_tables_refuses_before_anything_is_written(
     async with Stage(kind, tmp_path, url_for(kind, request)).harness(app) as h:
         run = await h.start(save)
         with pytest.raises(
-            RunFailed,
+            HoldfastError,
             match=r"ctx.tx\('deposit'\): this store cannot hold your tables, .* on Redis or in memory, a step",
         ):
             await run.result()

@@ -10,7 +10,17 @@ from uuid import UUID
 
 import pytest
 
-from holdfast import Context, Holdfast, InvalidRequest, Registry, Retry, RunFailed, StepFailed, StepTimeout, WaitTimeout
+from holdfast import (
+    Context,
+    Holdfast,
+    HoldfastError,
+    InvalidRequest,
+    Registry,
+    Retry,
+    StepFailed,
+    StepTimeout,
+    WaitTimeout,
+)
 from holdfast.testing.harness import Harness
 from tests.rows import each_row
 from tests.stage import DATABASE_KINDS, Stage, url_for
@@ -168,7 +178,7 @@ IN_WORKFLOWS: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("use", IN_WORKFLOWS)
-async def test_a_wrong_value_in_workflow_code_fails_the_run_with_a_clear_error(stage: Stage, use: str) -> None:
+async def test_a_wrong_value_in_workflow_code_blocks_the_run_with_a_clear_error(stage: Stage, use: str) -> None:
     code = Registry()
     wrong, message = IN_WORKFLOWS[use]
 
@@ -177,12 +187,12 @@ async def test_a_wrong_value_in_workflow_code_fails_the_run_with_a_clear_error(s
         return await wrong(ctx)
 
     async with stage.harness(code) as h:
-        with pytest.raises(RunFailed, match=f"InvalidRequest: {message}"):
+        with pytest.raises(HoldfastError, match=f"Blocked by InvalidRequest: {message}"):
             await h.execute(shop)
 
 
 @pytest.mark.parametrize("use", IN_WORKFLOWS)
-async def test_a_wrong_value_in_a_def_workflow_fails_the_run_with_a_clear_error(stage: Stage, use: str) -> None:
+async def test_a_wrong_value_in_a_def_workflow_blocks_the_run_with_a_clear_error(stage: Stage, use: str) -> None:
     code = Registry()
     wrong, message = IN_WORKFLOWS[use]
 
@@ -191,12 +201,12 @@ async def test_a_wrong_value_in_a_def_workflow_fails_the_run_with_a_clear_error(
         return wrong(ctx)
 
     async with stage.harness(code) as h:
-        with pytest.raises(RunFailed, match=f"InvalidRequest: {message}"):
+        with pytest.raises(HoldfastError, match=f"Blocked by InvalidRequest: {message}"):
             await h.execute("shop")
 
 
 @pytest.mark.parametrize("kind", DATABASE_KINDS)
-async def test_a_wrong_retry_of_a_transaction_fails_the_run_with_a_clear_error(
+async def test_a_wrong_retry_of_a_transaction_blocks_the_run_with_a_clear_error(
     kind: str, request: pytest.FixtureRequest, tmp_path: Any
 ) -> None:
     code = Registry()
@@ -206,7 +216,7 @@ async def test_a_wrong_retry_of_a_transaction_fails_the_run_with_a_clear_error(
         return await ctx.tx("t", lambda connection: 1, retry=0)
 
     async with Stage(kind, tmp_path, url_for(kind, request)).harness(code) as h:
-        with pytest.raises(RunFailed, match="InvalidRequest: retry=0: expected a Retry"):
+        with pytest.raises(HoldfastError, match="Blocked by InvalidRequest: retry=0: expected a Retry"):
             await h.execute("shop")
 
 

@@ -130,14 +130,18 @@ class Recover(Control[bool | None], frozen=True, kw_only=True):
     """Retry a failed, cancelled or blocked run from the operations that failed.
 
     One transaction reopens at most `limit` of its children and their children. The run itself comes last. The answer
-    is None while more children are left to reopen: repeat the command.
+    is None while more children are left to reopen: repeat the command. With `fail`, a blocked run is given up instead:
+    the error that blocked it undoes its steps and fails it.
     """
 
     force: bool = False
+    fail: bool = False
     limit: int = REOPENED_AT_ONCE
 
     def needs(self) -> Needs:
         run = (self.run_id,)
+        if self.fail:
+            return Needs(endings=run, audits=run)
         # Twice as many as are reopened, because some of them may be skipped.
         return Needs(histories=run, audits=run, inboxes=run, reopenings={self.run_id: 2 * self.limit})
 

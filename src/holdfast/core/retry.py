@@ -17,6 +17,9 @@ from holdfast.core.intent import is_count
 
 _Kinds = type[BaseException] | tuple[type[BaseException], ...]
 
+ErrorKinds = _Kinds | list[type[BaseException]]
+"""Error classes as users name them: one, or several."""
+
 _FINAL = (Fatal, Rollback, NotSerializable, PayloadTooLarge)
 """Errors that no policy retries, because another attempt would not help."""
 
@@ -37,9 +40,9 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     """The longest delay between two attempts, in seconds or as a timedelta; at least `initial`."""
     jitter: float = 0.1
     """Random variation of the delay, as a fraction: 0.1 is up to 10 percent more or less."""
-    retry_on: _Kinds | list[type[BaseException]] = Exception
+    retry_on: ErrorKinds = Exception
     """The errors that are tried again: a class, or several. Default: every `Exception`."""
-    give_up_on: _Kinds | list[type[BaseException]] = ()
+    give_up_on: ErrorKinds = ()
     """The errors that are not tried again, even if `retry_on` has them."""
     delay: Callable[[int], float | timedelta] | None = None
     """A function from the number of the attempt just made to the delay in seconds.
@@ -55,7 +58,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("factor", "jitter"):
             _checked_number(name, getattr(self, name))
         for name in ("retry_on", "give_up_on"):
-            force_setattr(self, name, _checked_kinds(name, getattr(self, name)))
+            force_setattr(self, name, checked_kinds(f"Retry({name}=…)", getattr(self, name)))
         if self.delay is not None and not callable(self.delay):
             raise InvalidRequest(
                 f"Retry(delay={self.delay!r}): expected a function that takes the number of the attempt just made and "
@@ -90,14 +93,14 @@ def _checked_number(name: str, number: object) -> float:
     raise InvalidRequest(f"Retry({name}={number!r}): expected a number that is not negative")
 
 
-def _checked_kinds(name: str, given: object) -> Any:
+def checked_kinds(option: str, given: object) -> Any:
     """Return error classes in the form that `isinstance` takes: a class or a (nested) tuple."""
     if isinstance(given, (list, tuple, set, frozenset)):
-        return tuple(_checked_kinds(name, each) for each in given)
+        return tuple(checked_kinds(option, each) for each in given)
     if isinstance(given, type) and issubclass(given, BaseException):
         return given
     raise InvalidRequest(
-        f"Retry({name}=…): {given!r} is not an exception class; pass one, such as ConnectionError, or a tuple of them"
+        f"{option}: {given!r} is not an exception class; pass one, such as ConnectionError, or a tuple of them"
     )
 
 

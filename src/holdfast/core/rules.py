@@ -22,6 +22,7 @@ from holdfast.core.checkpoint import (
     Release,
     StartRollback,
     Suspend,
+    UndoneState,
 )
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.codec import same_json
@@ -425,9 +426,14 @@ def is_cancelled_as(child: Run, cancel: Cancellation) -> bool:
     return is_cancelled and child.error == cancellation(cancel.reason)
 
 
-def cancel_by_undoing(run: Run, reason: str, now: Micros) -> tuple[Run, StartRollback]:
-    """Return the run with the rollback that precedes its cancel, and the start of it. A holder is fenced off."""
-    start = StartRollback(end=RunState.CANCELLED, error=cancellation(reason))
+def given_up(run: Run, now: Micros) -> Run:
+    """Return a blocked run, failed with the error that blocked it."""
+    return replace(_ended(run, RunState.FAILED, now), token=run.token + 1)
+
+
+def undone_first(run: Run, end: UndoneState, error: ErrorRecord, now: Micros) -> tuple[Run, StartRollback]:
+    """Return the run with the rollback that precedes its end, and the start of it. A holder is fenced off."""
+    start = StartRollback(end=end, error=error)
     freed = replace(run, token=run.token + 1, stop=None)
     return rolling_back(freed, start, now), start
 

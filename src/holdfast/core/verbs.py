@@ -222,7 +222,10 @@ _ALL = (
             "cancelled or blocked."
         ),
         examples=("key:order-17", '--filter "state:failed since:2h" --dry-run'),
-        parameters={"force": "Also recover a run that a worker holds; the worker loses it."},
+        parameters={
+            "force": "Also recover a run that a worker holds; the worker loses it.",
+            "fail": "Give blocked runs up: their error undoes their steps and fails them.",
+        },
         states=frozenset({RunState.FAILED, RunState.CANCELLED, RunState.BLOCKED}),
         of="failed, cancelled or blocked ",
         unchanged="is {state}; only a failed, cancelled or blocked run can be recovered",

@@ -212,6 +212,10 @@ class _WithReasonAndForce(Protocol[A_co]):
     def __call__(self, reason: str = "", *, force: bool = False, **how: Unpack[How]) -> A_co: ...
 
 
+class _WithForceAndFail(Protocol[A_co]):
+    def __call__(self, *, force: bool = False, fail: bool = False, **how: Unpack[How]) -> A_co: ...
+
+
 class _WithLocationAndForce(Protocol[A_co]):
     def __call__(self, location: str, *, force: bool = False, **how: Unpack[How]) -> A_co: ...
 
@@ -224,7 +228,7 @@ class BulkVerbs(Generic[A]):
     resume: _Plain[A]
     wake: _Plain[A]
     evict: _Plain[A]
-    recover: _WithForce[A]
+    recover: _WithForceAndFail[A]
     rewind: _WithLocationAndForce[A]
     delete: _WithForce[A]
 
@@ -358,7 +362,7 @@ def _is_changing(verb: Verb, request: Control[Any], details: Details, now: Micro
         case Cancel():
             return not run.state.is_end and (request.force or run.rollback is None)
         case Recover():
-            return run.state in revision.RECOVERABLE
+            return run.state is RunState.BLOCKED if request.fail else run.state in revision.RECOVERABLE
         case Rewind() | Delete():
             revision.check_free(run, is_forced=request.force)
             return True

@@ -8,7 +8,7 @@ from typing import assert_never
 from holdfast.core import audit, limits
 from holdfast.core.clock import FIRST_INSTANT, LAST_INSTANT, SECOND, Micros, moment
 from holdfast.core.entries import UNDO_PREFIX
-from holdfast.core.errors import Unreadable, nearest
+from holdfast.core.errors import HistoryDiverged, Unreadable, WorkflowViolation, nearest
 from holdfast.core.flow_definitions import FLOW_RUNTIME
 from holdfast.core.model import AuditFact, Backlog, Run, TypeRule, Wait, WaitKind, WorkerRecord
 from holdfast.core.plan import PlanProgress, progress
@@ -151,7 +151,11 @@ def _blocked(run: Run) -> str:
     again = f"it is tried again at {_at(run.ready_at)}"
     if run.ready_at is None:
         again = f"it is not tried again by itself: once the cause is fixed, `holdfast recover {run.id}` continues it"
-    return f"Blocked{undoing} by {run.error}; {again}."
+    # Other errors than those of holdfast are mistakes in the workflow's code (`block_on`).
+    mismatches = (WorkflowViolation, HistoryDiverged)
+    is_slip = run.error is not None and not any(map(run.error.matches, mismatches))
+    give_up = f"; `holdfast recover --fail {run.id}` lets it fail" if is_slip and run.ready_at is not None else ""
+    return f"Blocked{undoing} by {run.error}; {again}{give_up}."
 
 
 def _rolling_back(run: Run) -> str:

@@ -182,14 +182,17 @@ class RunHandle(Generic[R]):
         """
         return await self._control("rewind", location=location, force=force, by=by)
 
-    async def recover(self, *, force: bool = False, by: str = "") -> bool:
+    async def recover(self, *, force: bool = False, fail: bool = False, by: str = "") -> bool:
         """Retry what a failed, cancelled or blocked run failed at. What succeeded is kept and not executed again.
 
         Its failed children, and those cancelled with it, are recovered first. Returns False if the run is in another
         state. Raises `KeyConflict` if another run has its key by now. If a call raised, repeat it to continue. `force`
         also takes the run from a worker that holds it.
+
+        With `fail`, a blocked run is given up: the error that blocked it undoes its steps and fails it. Returns False
+        if the run is not blocked.
         """
-        return await self._control("recover", force=force, by=by)
+        return await self._control("recover", force=force, fail=fail, by=by)
 
     async def fork(
         self,

@@ -6,7 +6,7 @@ This is the only way from workflow code into its turn. `turn` decides when a req
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -30,6 +30,8 @@ from holdfast.runner.operation import (
     StepCall,
     StepOptions,
     asked_since,
+    check_call,
+    with_keywords,
 )
 from holdfast.runner.pending_checkpoint import PendingCheckpoint, RunCommand
 
@@ -92,9 +94,19 @@ class CodeRequests:
         return operation.outcome(entry)
 
     def step(
-        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], codec: Codec[Any], options: StepOptions
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        codec: Codec[Any],
+        options: StepOptions,
+        *,
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Coroutine[Any, Any, Any]:
         """Return a coroutine that executes a step. The step gets its location now and is requested when awaited."""
+        check_call(function, name, args, kwargs)
+        if kwargs:
+            function = with_keywords(function, kwargs)
         return self.perform(StepCall(self.loop.scope.locate(name), function, args, codec, options))
 
     @staticmethod

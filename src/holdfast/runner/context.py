@@ -40,7 +40,6 @@ from holdfast.runner.operation import (
     check_function,
     declared_options,
     step_options,
-    with_keywords,
 )
 from holdfast.runner.receiving import Receiving
 
@@ -145,7 +144,7 @@ class Context(Receiving):
         if not callable(plain):
             raise InvalidRequest(f"step {name!r}: expected a function, then its arguments; got {plain!r}")
         codec = self._requests.definition.codec_of(plain)
-        return self._requests.step(name, with_keywords(plain, kwargs) if kwargs else plain, args, codec, chosen)
+        return self._requests.step(name, plain, args, codec, chosen, kwargs=kwargs)
 
     def tx(
         self,

@@ -30,6 +30,7 @@ from holdfast.core.intent import Call, Signature, check_type, hints_of, is_count
 from holdfast.core.limits import first_line
 from holdfast.core.location import check_name
 from holdfast.core.model import Entry
+from holdfast.core.retry import ErrorKinds, checked_kinds
 from holdfast.core.rules import CRASH_LIMIT
 from holdfast.core.states import RunState
 from holdfast.runner import divergence
@@ -41,6 +42,7 @@ from holdfast.runner.looping import loop_codecs
 from holdfast.runner.operation import StepCall, StepOptions, TaskCall, check_arguments, with_keywords
 from holdfast.runner.step_info import TaskContext, takes_context
 from holdfast.runner.sync_context import SyncContext
+from holdfast.runner.violation import SLIPS
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,6 +53,8 @@ class Definition:
 
     is_strict = True
     """True if the code must ask for all recorded entries, in recorded order, before it executes anything new."""
+    block_on = SLIPS
+    """Errors of its code that block a run instead of failing it."""
 
     def __init__(self, type: str, function: Callable[..., Any], *, skip: int, crash_limit: int = CRASH_LIMIT) -> None:
         self.type = check_type(type)
@@ -167,10 +171,12 @@ class Workflow(Definition, Generic[P, R]):
         *,
         crash_limit: int,
         strict: bool = True,
+        block_on: ErrorKinds = SLIPS,
     ) -> None:
         check_context(type, function, is_async=True)
         super().__init__(type, function, skip=1, crash_limit=crash_limit)
         self.is_strict = strict
+        self.block_on = checked_kinds("block_on=…", block_on)
         update_wrapper(self, function)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
@@ -195,11 +201,13 @@ class SyncWorkflow(Definition, Generic[P, R]):
         *,
         crash_limit: int,
         strict: bool = True,
+        block_on: ErrorKinds = SLIPS,
     ) -> None:
         _check_blocking(type, function)
         check_context(type, function, is_async=False)
         super().__init__(type, function, skip=1, crash_limit=crash_limit)
         self.is_strict = strict
+        self.block_on = checked_kinds("block_on=…", block_on)
         try:
             from holdfast.runner.blocking import run_blocking, wait
         except ImportError as error:
@@ -319,8 +327,7 @@ class Step(Generic[P, R]):
             result: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
             return result
         requests = CodeRequests.on(loop)
-        function = with_keywords(self.function, kwargs) if kwargs else self.function
-        asked = requests.step(self.name, function, args, self.codec, self.options)
+        asked = requests.step(self.name, self.function, args, self.codec, self.options, kwargs=kwargs)
         # In a `def` workflow this is the value itself. Type checkers cannot know that; see `blocking` below.
         delivered: Coroutine[Any, Any, R] = requests.definition.deliver(asked)
         return delivered

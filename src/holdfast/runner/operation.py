@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from datetime import timedelta
 from functools import partial
+from types import FunctionType
 from typing import Any, assert_never
 
 import msgspec
@@ -649,6 +650,27 @@ def check_arguments(function: Callable[..., Any], name: str, args: tuple[Any, ..
         signature.bind(*args, **kwargs)
     except TypeError as error:
         raise InvalidRequest(f"{name}{signature}: {error}") from None
+
+
+def check_call(
+    function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
+) -> None:
+    """Raise the `TypeError` of a wrong call when workflow code makes it, not when a worker executes the step."""
+    if type(function) is FunctionType and not kwargs:  # almost always: a fraction of the cost of a signature
+        code, defaults = function.__code__, function.__defaults__
+        least = code.co_argcount - (len(defaults) if defaults is not None else 0)
+        is_bounded = not code.co_flags & inspect.CO_VARARGS
+        if least <= len(args) and not (is_bounded and len(args) > code.co_argcount) and not code.co_kwonlyargcount:
+            return
+    try:
+        # What a decorator wraps may take other arguments than the decorated function.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return  # a function of a C library may have no signature; then calling it raises the error
+    try:
+        signature.bind(*args, **(kwargs or {}))
+    except TypeError as error:
+        raise TypeError(f"{name}{inspect.signature(function)}: {error}") from None
 
 
 def with_keywords(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> Callable[..., Any]:

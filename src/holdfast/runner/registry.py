@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 from holdfast.core.errors import InvalidRequest, UnknownWorkflow, nearest
 from holdfast.core.model import Schedule
-from holdfast.core.retry import TASK_RETRY, Retry
+from holdfast.core.retry import TASK_RETRY, ErrorKinds, Retry
 from holdfast.core.rules import CRASH_LIMIT
 from holdfast.core.schedules import ScheduleOptions, checked_schedule
 from holdfast.runner.context import Context
@@ -22,6 +22,7 @@ from holdfast.runner.operation import DEFAULT_STEP_OPTIONS, StepOptions, step_op
 from holdfast.runner.pipeline import PipelineDeclaration
 from holdfast.runner.step_info import TaskContext
 from holdfast.runner.sync_context import SyncContext
+from holdfast.runner.violation import SLIPS
 
 D = TypeVar("D")
 
@@ -40,12 +41,19 @@ class WorkflowDecorator:
     """
 
     def __init__(
-        self, add: Add, type: str | None = None, *, crash_limit: int = CRASH_LIMIT, strict: bool = True
+        self,
+        add: Add,
+        type: str | None = None,
+        *,
+        crash_limit: int = CRASH_LIMIT,
+        strict: bool = True,
+        block_on: ErrorKinds = SLIPS,
     ) -> None:
         self._add = add
         self._type = type
         self._crash_limit = crash_limit
         self._is_strict = strict
+        self._block_on = block_on
 
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
@@ -53,20 +61,39 @@ class WorkflowDecorator:
     def __call__(self, function: Callable[Concatenate[SyncContext, P], R], /) -> SyncWorkflow[P, R]: ...
     @overload
     def __call__(
-        self, type: str | None = None, /, *, crash_limit: int = CRASH_LIMIT, strict: bool = True
+        self,
+        type: str | None = None,
+        /,
+        *,
+        crash_limit: int = CRASH_LIMIT,
+        strict: bool = True,
+        block_on: ErrorKinds = SLIPS,
     ) -> WorkflowDecorator: ...
-    def __call__(self, function: Any = None, /, *, crash_limit: int = CRASH_LIMIT, strict: bool = True) -> Any:
+    def __call__(
+        self,
+        function: Any = None,
+        /,
+        *,
+        crash_limit: int = CRASH_LIMIT,
+        strict: bool = True,
+        block_on: ErrorKinds = SLIPS,
+    ) -> Any:
         """Register a function under its own name, or under the name `type`.
 
         - `crash_limit`: the number of worker crashes, without progress in between, that block a run
         - `strict`: True blocks a run whose code does not ask for the next recorded result. With False, new steps that
           the code inserts before recorded ones are executed, in old runs too.
+        - `block_on`: the errors of its code that are most likely mistakes: they block a run, and undo nothing, until
+          better code is deployed. Default: `NameError`, `ImportError`, `AttributeError`, `TypeError`, and the
+          `InvalidRequest` of a wrong call of the context. With `()`, these errors fail the run like any other.
         """
         if not callable(function):
-            return WorkflowDecorator(self._add, function, crash_limit=crash_limit, strict=strict)
+            return WorkflowDecorator(self._add, function, crash_limit=crash_limit, strict=strict, block_on=block_on)
         kind: Any = Workflow if inspect.iscoroutinefunction(function) else SyncWorkflow
         name = self._type or _name_of(function)
-        made: Definition = kind(name, function, crash_limit=self._crash_limit, strict=self._is_strict)
+        made: Definition = kind(
+            name, function, crash_limit=self._crash_limit, strict=self._is_strict, block_on=self._block_on
+        )
         self._add(made)
         return made
 

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.core import rules
 from holdfast.core.checkpoint import Block, Checkpoint, ContinueAsNew, Finish, Next, StartRollback, Suspend
 from holdfast.core.clock import SECOND, Micros
-from holdfast.core.errors import ErrorRecord, HoldfastError
+from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import Arrival, Entry, Lease, Run, Wait, WaitKind
 from holdfast.core.states import RunState
 from holdfast.runner.inbox import Inbox
@@ -106,7 +106,7 @@ class RunTurn(ABC):
             message = f"{run.crashes} workers in a row died with this run; it is not tried again by itself"
             self.outcome = Block(error=ErrorRecord(type="CrashLoop", message=message))
 
-    def _block(self, error: HoldfastError, now: Micros) -> Block:
+    def _block(self, error: BaseException, now: Micros) -> Block:
         """Let the next checkpoint block the run. It writes all fed facts, but no requests made since the last one.
 
         Workers retry a blocked run later, because a fixed deploy heals it.

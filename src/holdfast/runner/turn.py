@@ -45,7 +45,7 @@ from holdfast.runner.run_turn import (
     TurnEnd,
 )
 from holdfast.runner.step_info import StepInfo
-from holdfast.runner.violation import explain_foreign
+from holdfast.runner.violation import explain_foreign, is_slip
 
 _HOLD = Hold()
 
@@ -290,6 +290,8 @@ class Turn(RunTurn):
             return self._block(self._history.diverge(f"the code {how}, but the history continues", is_over=True), now)
         if self._requests.continued is not None:
             return self._continue_as_new(self._requests.continued)
+        if error is not None and is_slip(error, self.definition.block_on):
+            return self._block(error, now)
         end = self.definition.finish(root, now)
         return self._undone_first(end) if isinstance(end, Finish) else end
 

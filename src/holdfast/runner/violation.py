@@ -10,13 +10,20 @@ import asyncio
 import gc
 import os
 from asyncio import isfuture
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from sys import _getframe
 from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
 from typing import Any, NoReturn
 
-from holdfast.core.errors import WorkflowViolation
+from holdfast.core.errors import (
+    InvalidRequest,
+    JoinFailed,
+    NotSerializable,
+    PayloadTooLarge,
+    RaceFailed,
+    WorkflowViolation,
+)
 
 _STDLIB = f"{Path(asyncio.__file__).parents[1]}{os.sep}"
 _HOLDFAST = f"{Path(__file__).parents[1]}{os.sep}"
@@ -48,6 +55,28 @@ def explain_foreign(error: BaseException) -> WorkflowViolation | None:
     )
     violation.__cause__ = error
     return violation
+
+
+SLIPS: tuple[type[BaseException], ...] = (NameError, ImportError, AttributeError, TypeError, InvalidRequest)
+"""Errors of workflow code that are most likely mistakes in it, so that a deploy of better code heals the run.
+
+`InvalidRequest` is what the context raises for a wrong call. An error of a step is a `StepFailed`, so it is none of
+these.
+"""
+_OF_VALUES = (NotSerializable, PayloadTooLarge)
+"""Kinds of `InvalidRequest` that are about a value. Better code does not heal them, and they must not stop a run."""
+
+
+def is_slip(error: BaseException, slips: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
+    """Return True if an error, or one that a group of tasks or branches has collected, is one of `slips`."""
+    if isinstance(error, slips):
+        return not isinstance(error, _OF_VALUES)
+    collected: Iterable[BaseException] = ()
+    if isinstance(error, BaseExceptionGroup):
+        collected = error.exceptions
+    elif isinstance(error, (JoinFailed, RaceFailed)):
+        collected = error.errors.values()
+    return any(is_slip(each, slips) for each in collected)
 
 
 def place_of(frame: FrameType) -> str:

@@ -39,6 +39,7 @@ INTERNAL = {
         "begin",
         "bound",
         "codec_of",
+        "block_on",
         "crash_limit",
         "deliver",
         "description",

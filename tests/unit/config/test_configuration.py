@@ -125,7 +125,7 @@ def test_settings_may_be_in_pyproject_too(tmp_path: Path) -> None:
     found = configured(tmp_path)
 
     assert (found[settings.RETENTION], found[settings.THREADS]) == (timedelta(7), 3)
-    assert found.origin(settings.THREADS).place == f"{path}:tool.holdfast.worker.executor"
+    assert found.origin(settings.THREADS).place == f"{path}:tool.holdfast.worker.threads"
 
 
 def test_the_first_file_upwards_with_settings_wins_and_no_other_is_read(tmp_path: Path) -> None:

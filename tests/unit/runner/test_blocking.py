@@ -17,7 +17,7 @@ import pytest
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]
 
 from holdfast import InvalidRequest, Retry, StepFailed, SyncContext
-from holdfast.core.checkpoint import Finish
+from holdfast.core.checkpoint import Block, Finish
 from holdfast.core.states import RunState
 from holdfast.runner.blocking import Fiber, wait
 from tests.unit.runner.turn_rig import Rig, evict_turns, message
@@ -354,14 +354,13 @@ def test_a_blocking_call_on_a_foreign_context_is_refused(place: str) -> None:
     assert "not by the workflow function" in (begun(workflow).play().result() or "")
 
 
-def test_a_function_that_returns_a_coroutine_fails_with_the_reason() -> None:
+def test_a_function_that_returns_a_coroutine_is_blocked_with_the_reason() -> None:
     async def inside(ctx: SyncContext) -> int:
         return 5
 
     rig = begun(lambda ctx: inside(ctx))  # noqa: PLW0108 - inlined it would be another kind
 
-    assert isinstance(rig.turn.outcome, Finish)
-    assert rig.turn.outcome.error is not None
+    assert isinstance(rig.turn.outcome, Block)
     assert "returned a coroutine" in rig.turn.outcome.error.message
 
 

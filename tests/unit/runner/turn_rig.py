@@ -51,7 +51,7 @@ class Rig:
         payload: str = "{}",
         strict: bool | None = None,
     ) -> None:
-        options = {} if strict is None else {"strict": strict}
+        options: dict[str, Any] = {} if strict is None else {"strict": strict}
         definition = Registry().workflow("rig.v1", **options)(workflow)
         self.seconds = 0.0
         run = Run(

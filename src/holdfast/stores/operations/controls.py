@@ -51,6 +51,8 @@ def _apply(unit: UnitOfWork, run: Run, request: RunControl, now: Micros) -> bool
     match request:
         case Cancel():
             return transitions.cancel(unit, run.id, Cancellation.of(request), now)
+        case Recover(fail=True):
+            return transitions.give_up(unit, run, request, now)
         case Rewind() | Recover():
             return revise(unit, _whole(unit, run), request, now)
         case Fork():

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from holdfast.core import audit, kinship, rules
 from holdfast.core import limits as limit_rules
+from holdfast.core.checkpoint import UndoneState
 from holdfast.core.clock import Micros
-from holdfast.core.commands import Cancellation
+from holdfast.core.commands import Cancellation, Recover
+from holdfast.core.errors import ErrorRecord, InvalidRequest
 from holdfast.core.model import AuditFact, Run
+from holdfast.core.states import RunState
 from holdfast.stores.operations import arrivals, limits
 from holdfast.stores.operations.unit_of_work import UnitOfWork
 
@@ -38,14 +41,34 @@ def cancel(unit: UnitOfWork, run_id: str, why: Cancellation, now: Micros) -> boo
         return False
     if run.is_held:
         unit.news.taken.add(run_id)
-    if not why.force and unit.histories.has_undo(run_id):
-        after, start = rules.cancel_by_undoing(run, why.reason, now)
-        entry = rules.rollback_entry(start, unit.histories.last_position(run_id) + 1, now)
-        unit.histories.record(run_id, after.token, entry)
-    else:
-        after = rules.cancelled(run, why.reason, now)
+    after = None if why.force else _undone_first(unit, run, RunState.CANCELLED, rules.cancellation(why.reason), now)
+    after = after or rules.cancelled(run, why.reason, now)
     move(unit, run, after, now, audit.of_cancel(after, why, now))
     return True
+
+
+def give_up(unit: UnitOfWork, run: Run, request: Recover, now: Micros) -> bool:
+    """Let the error that blocked a run fail it, after a rollback if it has steps to undo. Return False if it is not."""
+    if run.state is not RunState.BLOCKED or run.error is None:
+        return False
+    if run.rollback is not None:
+        raise InvalidRequest(
+            f"run {run.id} is blocked while it undoes its steps, so its error has failed it already; recover it "
+            "without fail when the undo works again, or cancel it with force, which leaves the rest as it is"
+        )
+    after = _undone_first(unit, run, RunState.FAILED, run.error, now) or rules.given_up(run, now)
+    move(unit, run, after, now, audit.of_control(run.id, after.state.value, request, now, error=str(run.error)[:500]))
+    return True
+
+
+def _undone_first(unit: UnitOfWork, run: Run, end: UndoneState, error: ErrorRecord, now: Micros) -> Run | None:
+    """Record the start of the rollback that precedes the end of a run. Return None if it has nothing to undo."""
+    if not unit.histories.has_undo(run.id):
+        return None
+    after, start = rules.undone_first(run, end, error, now)
+    entry = rules.rollback_entry(start, unit.histories.last_position(run.id) + 1, now)
+    unit.histories.record(run.id, after.token, entry)
+    return after
 
 
 def end(unit: UnitOfWork, run: Run, now: Micros) -> None:
