@@ -1,7 +1,10 @@
-"""Needs: what a command reads first, so that a store can load it in one trip.
+"""Commands: every write to a store except the hot operations (`ports` lists those).
 
-A command names its needs (`Command.needs`), and each store translates them into its own reads. An operation that reads
-more asks its store for the rest.
+`Store.apply` takes one command and returns its answer. The union is closed. `stores.operations.commands` implements
+each command once for all stores. Every command may be repeated after a lost answer.
+
+A command names its needs, what it reads first, so that a store can load it in one trip. Each store translates them into
+its own reads. An operation that reads more asks its store for the rest.
 """
 
 from __future__ import annotations

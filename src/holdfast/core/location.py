@@ -1,10 +1,12 @@
-"""Characters that names, keys, topics and tags must not contain: one list for Python, SQL, the CLI and imports.
+"""A location: the stable path of an operation inside a run.
 
-They are invisible, or they change how the text around them is displayed, so two different names could look the same.
-Payloads may contain any of them.
+`charge`, `charge#2`, `+1/charge`, `pay/~/charge`: a name, counted per scope, below the enclosing scopes. A location is
+fixed when the operation is *called*. So the order in which branches happen to start never renumbers their operations.
 
-Unicode's own notion of printable characters is not the rule, because it grows from version to version. Processes with
-different versions of Python would disagree.
+Names, keys, topics and tags must not contain the characters that are refused here: one list for Python, SQL, the CLI
+and imports. They are invisible, or they change how the text around them is displayed, so two different names could look
+the same. Payloads may contain any of them. Unicode's own notion of printable characters is not the rule, because it
+grows from version to version. Processes with different versions of Python would disagree.
 """
 
 from __future__ import annotations

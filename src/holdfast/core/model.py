@@ -1,6 +1,12 @@
-"""Identifiers: time-ordered UUIDs (version 7), which any process can create.
+"""The model: the values that stores keep and exchange with workers.
 
-With time order, rows of neighbouring runs share pages, which makes inserts several times cheaper.
+All are frozen; a change makes a new value. Times are microseconds (see `clock`). Values of users are JSON text, which
+only `codec` reads and writes.
+
+A field is declared once, here, and stores derive their columns from it. A text, a number or an instant is kept as it
+is. A mapping, a tuple or a struct is kept as JSON text, and as null if it is the default. Ids are time-ordered UUIDs
+(version 7), which any process can create: rows of neighbouring runs share pages, which makes inserts several times
+cheaper.
 """
 
 from __future__ import annotations

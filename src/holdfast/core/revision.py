@@ -1,8 +1,13 @@
 """A revision: a requested change to the history of a run. Pure decisions; stores carry them out.
 
-`rewind` drops everything from a location on. `fork` gives the beginning to a new run. `recovery` has the third kind.
+`rewind` drops everything from a location on. `fork` gives the beginning to a new run. `Recovery` is the third kind.
 Dropped entries did happen, so the messages they took become unread, and the children they started are cancelled. A flow
 goes back to a snapshot: `flow_revision` decides which one.
+
+A recovery is another try of a run that failed, was cancelled or is blocked. It drops the failed entries and everything
+that followed from them. If steps were undone, it also drops everything since the first of these. Children are never
+started twice: failed ones are reopened, the others are taken as they are. A flow continues from its newest snapshot,
+which is the one before the turn that failed.
 """
 
 from __future__ import annotations

@@ -2,6 +2,11 @@
 
 A slot is an instant at which a schedule fires. The id of its run is derived from the schedule's name and the slot, so
 firing a slot again creates no second run.
+
+Cron expressions have five fields. `cronsim` parses and walks the fields. The code here handles changes of the clocks
+(daylight saving time). An expression that names hours fires once for each local time it matches. If the clocks skip
+that time, it fires at the instant of the change. If the clocks repeat that time, it fires the first time only. An
+expression for every hour follows real time: it neither pauses nor repeats itself.
 """
 
 from __future__ import annotations

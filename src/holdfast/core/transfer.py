@@ -4,6 +4,10 @@ A run moves only while it is *at rest*: only a request can make it continue, so 
 their numbers, because the histories of runs name them. If the target store has given a number to another event before,
 the imported event is skipped or renumbered. For each export that it imports, a store remembers an `Origin`. So every
 restoration may be repeated, in part or as a whole.
+
+An export is lines of JSON. The first line is the header. The last line has the number of lines of each kind, so that a
+truncated file is noticed. To add a kind, define a struct here and name it in `Line`. The header lists all kinds and
+fields that the writer knows, so that an older holdfast can refuse a file with unknown ones.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 Every command, question, checkpoint, lease, verdict and answer of the port is a struct that msgspec encodes and decodes.
 `decoded` reads what comes from outside. A value that it accepts is whole: nothing in the text was left out.
+
+Rows that cannot be decoded keep their readable columns, with the reasons for the others. Such rows were edited by hand,
+or a bug wrote them. One such row must not hide the others.
 """
 
 from __future__ import annotations

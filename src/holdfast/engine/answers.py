@@ -224,7 +224,7 @@ class Replies(Poller[tuple[str, str], str | None]):
     awaited = "replies"
 
     def __init__(self, store: Store, *, poll_seconds: float = POLL_SECONDS) -> None:
-        # By run, so that a hint costs as many steps as it names runs. Most hints are about runs that nobody waits for.
+        # By run, so that a hint costs as many steps as it names runs. Most hints are about other runs.
         self._messages: dict[str, list[str]] = {}
         super().__init__(store, poll_seconds=poll_seconds)
 
