@@ -125,7 +125,11 @@ class SqliteStore:
             return await self._writer.run(lambda unit: claims.claim(unit, self._locks, request))
 
     def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> asyncio.Future[Verdicts]:
-        return self._writer.run(lambda unit: write_checkpoints(unit, checkpoints, unit.now()))
+        def operation(unit: Transaction) -> Verdicts:
+            unit.runs.load([one.run_id for one in checkpoints])
+            return write_checkpoints(unit, checkpoints, unit.now())
+
+        return self._writer.run(operation)
 
     def renew(self, worker: WorkerRecord, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
         def operation(unit: Transaction) -> Verdicts:

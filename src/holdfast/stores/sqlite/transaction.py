@@ -39,6 +39,12 @@ from holdfast.stores.sqlite.rows import Row
 
 _LOAD = f"select {rows.RUN_COLUMNS} from run where id = ?"  # by the primary key
 
+_LOAD_SEVERAL = f"""
+    select {rows.RUN_COLUMNS}
+    from run
+    where id in (select value from json_each(?))
+"""  # by the primary key
+
 BY_ID = f"""
     select {rows.WHOLE_RUN}
     from run
@@ -125,6 +131,14 @@ class SqliteRuns:
         """Register a run that another statement has read."""
         self.known[run.id] = self._stored[run.id] = run
         return run
+
+    def load(self, run_ids: Sequence[str]) -> None:
+        """Load several runs with one statement. A single run costs the same with `get`."""
+        if len(run_ids) > 1:
+            for row in self._transaction.all(_LOAD_SEVERAL, rows.json_of(run_ids)):
+                run = rows.run_of(row)
+                if run.id not in self.known:
+                    self.register(run)
 
     def complete(self, run: Run) -> Run:
         """Combine a run that another statement has read whole with this transaction's changes of it."""
