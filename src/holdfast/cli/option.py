@@ -18,7 +18,7 @@ from holdfast.config import settings
 from holdfast.config.configuration import Configuration
 from holdfast.config.kind import Choice, Names
 from holdfast.config.settings import Setting
-from holdfast.core.clock import parse_length
+from holdfast.core.length import parse_length
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from urllib.parse import quote
 
 from holdfast.config.secret import HIDDEN, Address, scrubbed
-from holdfast.core.clock import parse_length, written
+from holdfast.core.length import parse_length, written
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.cli.option import parse_moment, parse_since
 from holdfast.cli.output import ago, spoken
-from holdfast.core.clock import parse_length
+from holdfast.core.length import parse_length
 
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
 

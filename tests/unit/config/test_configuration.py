@@ -18,7 +18,7 @@ from holdfast.config import settings
 from holdfast.config.configuration import Configuration
 from holdfast.config.secret import Address, scrubbed
 from holdfast.config.settings import SETTINGS, Setting
-from holdfast.core.clock import parse_length, written
+from holdfast.core.length import parse_length, written
 from tests.rows import each_row
 
 # For some settings: the values of the flag, the variable, the file and the default.

@@ -14,8 +14,8 @@ from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.output import Cell, Line, Output, Table, ago, cleaned, spoken
 from holdfast.cli.session import store_now
 from holdfast.cli.view import step_lines
-from holdfast.core.clock import parse_length
 from holdfast.core.intent import matches_type
+from holdfast.core.length import parse_length
 from holdfast.core.wire import plain_form
 from holdfast.engine.info import TypeInfo, WorkerInfo
 
