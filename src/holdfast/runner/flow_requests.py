@@ -1,6 +1,6 @@
 """Flow requests: carries out what a flow asks for, as operations to wait for and as commands of the next checkpoint.
 
-Here are also the history of a flow in memory, and the values that the end of an operation has for a flow.
+Here are also the values that the end of an operation has for a flow.
 """
 
 from __future__ import annotations
@@ -54,54 +54,10 @@ from holdfast.flows.requests import (
     WriteLog,
 )
 from holdfast.runner.children import child_fields
+from holdfast.runner.history import ShortHistory
 from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import Batch, ChildEnd, ChildGroup, Operation, Reception, Sleep
 from holdfast.runner.pending_checkpoint import PendingCheckpoint
-
-
-class FlowHistory:
-    """The part of a flow's history that a turn needs. Its past stays in the store.
-
-    `position` is the last one that an entry has. `since` is the last position of a fact or of a snapshot, `last_fact`
-    only of a fact. `stamp` is the time of the last fact.
-    """
-
-    def __init__(self, entries: Iterable[Entry], stamp: Micros) -> None:
-        self._entries = {entry.location: entry for entry in entries}
-        self.stamp = stamp
-        self.position = 0
-        self.since = 0
-        self.last_fact = 0
-
-    @property
-    def entries(self) -> tuple[Entry, ...]:
-        return tuple(self._entries.values())
-
-    def get(self, location: str) -> Entry | None:
-        return self._entries.get(location)
-
-    def remember(self, entries: Iterable[Entry]) -> None:
-        """Take in entries of the engine, which a lease contains. Those for people are left out."""
-        self._entries.update((one.location, one) for one in entries if one.location.startswith("~"))
-
-    def drop(self, location: str) -> None:
-        self._entries.pop(location, None)
-
-    def next_position(self) -> int:
-        self.position += 1
-        return self.position
-
-    def place_fact(self, now: Micros) -> int:
-        """Return the position of the next fact, and let time continue to it."""
-        self.stamp = max(self.stamp, now)
-        self.since = self.last_fact = self.next_position()
-        return self.position
-
-    def place_snapshot(self) -> int:
-        """Return the position of a snapshot. What the program asks for from now on is not in it."""
-        self.since = self.next_position()
-        return self.position
-
 
 ANY_VALUE: Codec[object] = Codec(object)
 """The codec of every value in a flow: plain JSON."""
@@ -180,7 +136,7 @@ class FlowRequests:
     def __init__(
         self,
         run: Run,
-        history: FlowHistory,
+        history: ShortHistory,
         open_operations: OpenOperations,
         pending: PendingCheckpoint,
         limits: FlowLimits,

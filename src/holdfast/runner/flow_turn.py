@@ -19,7 +19,8 @@ from holdfast.flows.limits import DEFAULT_FLOW_LIMITS, FlowLimits
 from holdfast.flows.machine import Machine
 from holdfast.flows.program import Program
 from holdfast.flows.requests import Continued, FlowRaised, FlowReturned, FlowState, Sliced, Waiting, decode_flow_state
-from holdfast.runner.flow_requests import FlowHistory, FlowRequests, fed_outcome, member_place, place_of
+from holdfast.runner.flow_requests import FlowRequests, fed_outcome, member_place, place_of
+from holdfast.runner.history import ShortHistory
 from holdfast.runner.operation import (
     ChildGroup,
     Operation,
@@ -74,6 +75,7 @@ class FlowTurn(RunTurn):
     """The turn of a flow run. `RunTurn` describes its methods."""
 
     definition: FlowType
+    _history: ShortHistory
 
     def __init__(
         self,
@@ -86,7 +88,7 @@ class FlowTurn(RunTurn):
     ) -> None:
         super().__init__(lease, definition, seen=seen, has_database=has_database)
         run = lease.run
-        self._history = FlowHistory(lease.entries, run.first_claimed_at or run.created_at)
+        self._history = ShortHistory(lease.entries, run.first_claimed_at or run.created_at)
         self._requests = FlowRequests(run, self._history, self._open, self.pending, limits)
         self._flow_limits = limits
         self.inbox.restore_cursors(self._history)
@@ -100,18 +102,6 @@ class FlowTurn(RunTurn):
         self._forgotten = 0
         self._failed: list[str] = []
         """The locations of children whose failure was fed since the last snapshot. A recovery reopens them."""
-
-    @property
-    def entries(self) -> tuple[Entry, ...]:
-        return self._history.entries
-
-    @property
-    def stamp(self) -> Micros:
-        return self._history.stamp
-
-    @stamp.setter
-    def stamp(self, instant: Micros) -> None:
-        self._history.stamp = instant
 
     # Driving
 
@@ -354,6 +344,3 @@ class FlowTurn(RunTurn):
         if self._requests.has_unsent:
             self._requests.carry_out()
             self._is_moved = True
-
-    def remember(self, written: Checkpoint) -> None:
-        self._history.remember(written.entries)

@@ -358,6 +358,50 @@ def _listed(locations: Sequence[str]) -> str:
     return ", ".join(locations[:_SHOWN]) + more
 
 
+class ShortHistory:
+    """The part of a history that the turn of a flow or a task needs. Nothing is replayed from it.
+
+    `position` is the last one that an entry has. `since` is the last position of a fact or of a snapshot, `last_fact`
+    only of a fact. `stamp` is the time of the last fact.
+    """
+
+    def __init__(self, entries: Iterable[Entry], stamp: Micros) -> None:
+        self._entries = {entry.location: entry for entry in entries}
+        self.stamp = stamp
+        self.position = 0
+        self.since = 0
+        self.last_fact = 0
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return tuple(self._entries.values())
+
+    def get(self, location: str) -> Entry | None:
+        return self._entries.get(location)
+
+    def remember(self, entries: Iterable[Entry]) -> None:
+        """Add entries of the engine, which a lease contains. Those for people are left out."""
+        self._entries.update((one.location, one) for one in entries if one.location.startswith("~"))
+
+    def drop(self, location: str) -> None:
+        self._entries.pop(location, None)
+
+    def next_position(self) -> int:
+        self.position += 1
+        return self.position
+
+    def place_fact(self, now: Micros) -> int:
+        """Return the position of the next fact, and let time continue to it."""
+        self.stamp = max(self.stamp, now)
+        self.since = self.last_fact = self.next_position()
+        return self.position
+
+    def place_snapshot(self) -> int:
+        """Return the position of a snapshot. What the program asks for from now on is not in it."""
+        self.since = self.next_position()
+        return self.position
+
+
 class Iterations:
     """Locations by loop and iteration. A location inside nested loops is listed under each of them."""
 

@@ -16,8 +16,7 @@ from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Wait, Wai
 from holdfast.runner.operation import Batch, ChildEnd, ChildGroup, Operation, Reception
 
 if TYPE_CHECKING:
-    from holdfast.runner.flow_requests import FlowHistory
-    from holdfast.runner.history import History
+    from holdfast.runner.history import History, ShortHistory
     from holdfast.runner.pending_checkpoint import PendingCheckpoint
 
 _SLACK = 64
@@ -188,7 +187,7 @@ class Inbox:
     # Cursors: the number of the last event received per topic. They are an entry of the history, because the entries
     # that contain them may be pruned or not replayed.
 
-    def restore_cursors(self, history: History | FlowHistory) -> None:
+    def restore_cursors(self, history: History | ShortHistory) -> None:
         """Restore the cursors that the history has."""
         known = history.get(EVENTS_LOCATION)
         if known is not None:
@@ -197,7 +196,7 @@ class Inbox:
                 self.note_event(topic, number)
 
     def keep_cursors(
-        self, history: History | FlowHistory, pending: PendingCheckpoint, *, is_anew: bool = False
+        self, history: History | ShortHistory, pending: PendingCheckpoint, *, is_anew: bool = False
     ) -> None:
         """Record the cursors if they changed. Record them always if the history so far is dropped (`is_anew`)."""
         text = msgspec.json.encode(self._had, order="sorted").decode()

@@ -14,6 +14,7 @@ from holdfast.core.clock import SECOND, Micros
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import Arrival, Entry, Lease, Run, Wait, WaitKind
 from holdfast.core.states import RunState
+from holdfast.runner.history import History, ShortHistory
 from holdfast.runner.inbox import Inbox
 from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import (
@@ -68,8 +69,7 @@ class RunTurn(ABC):
     in which it took them, one at a time. It drops the turn if the store refuses a checkpoint.
     """
 
-    stamp: Micros
-    """The instant of the last fact."""
+    _history: History | ShortHistory
 
     def __init__(self, lease: Lease, definition: Executed, *, seen: int | None, has_database: bool) -> None:
         run = lease.run
@@ -96,6 +96,16 @@ class RunTurn(ABC):
     @abstractmethod
     def standstill(self, now: Micros) -> Standstill:
         """Return the current standstill without feeding anything."""
+
+    @property
+    def stamp(self) -> Micros:
+        """The instant of the last fact."""
+        return self._history.stamp
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The entries of the lease, and those added by `remember`."""
+        return self._history.entries
 
     # Ends
 
@@ -176,7 +186,7 @@ class RunTurn(ABC):
     def _postpone(self, call: StepCall, error: ErrorRecord | None, now: Micros) -> None:
         """Let a step wait for its next attempt."""
         self._open.mark_waiting(call)
-        self.stamp = max(self.stamp, now)
+        self._history.stamp = max(self.stamp, now)
         call.retry_at = self.stamp + call.options.retry.pause(call.attempts)
         self.pending.add(call.retrying(error))
         call.after = self.pending.fed_count
@@ -211,11 +221,6 @@ class RunTurn(ABC):
     # Leaving
 
     @property
-    @abstractmethod
-    def entries(self) -> tuple[Entry, ...]:
-        """The entries of the lease, and those added by `remember`."""
-
-    @property
     def unfinished(self) -> int:
         """The number of tasks of the code that have not ended."""
         return 0
@@ -225,9 +230,9 @@ class RunTurn(ABC):
         """Lines of code that swallowed every attempt to close it. Known after `evict`."""
         return ()
 
-    @abstractmethod
     def remember(self, written: Checkpoint) -> None:
         """Add a written checkpoint to the history, for a turn that will take over from this one."""
+        self._history.remember(written.entries)
 
     def inherit(self, old: RunTurn) -> None:
         """Take over what an earlier turn of the same lease knows about the store, besides the history."""

@@ -17,31 +17,32 @@ from holdfast.core.errors import ErrorRecord, InvalidRequest, Unreadable
 from holdfast.core.model import Entry, EntryKind, EntryState, Lease
 from holdfast.core.states import RunState
 from holdfast.runner.definition import Task
-from holdfast.runner.history import History
+from holdfast.runner.history import History, ShortHistory
 from holdfast.runner.operation import Settled, StepCall, TryAgain, charge_crashes
 from holdfast.runner.run_turn import RunTurn, Standstill
-
-_POSITION = 1
-"""Position of the only fact of a task."""
 
 
 class TaskTurn(RunTurn):
     """The turn of a task run. `RunTurn` describes its methods. Nothing in its inbox is ever read."""
 
     definition: Task[Any, Any]
-    entries: tuple[Entry, ...] = ()
+    _history: ShortHistory
 
     def __init__(
         self, lease: Lease, definition: Task[Any, Any], *, seen: int | None = None, has_database: bool = True
     ) -> None:
         super().__init__(lease, definition, seen=seen, has_database=has_database)
-        self.entries = lease.entries
-        self.stamp = lease.run.first_claimed_at or lease.run.created_at
+        self._history = ShortHistory(lease.entries, lease.run.first_claimed_at or lease.run.created_at)
 
     @staticmethod
     def suits(definition: Task[Any, Any], entries: Sequence[Entry]) -> bool:
         """True if a history has only attempts at the step of the task."""
-        return not entries or (len(entries) == 1 and _is_attempt(entries[0], definition.type))
+        return not entries or (
+            len(entries) == 1
+            and entries[0].location == definition.type
+            and entries[0].kind is EntryKind.STEP
+            and entries[0].state is EntryState.RETRYING
+        )
 
     # Driving
 
@@ -50,18 +51,16 @@ class TaskTurn(RunTurn):
         if self.outcome is None:
             try:
                 run = self.pending.run
-                self._ask(self.definition.call(run.input, run.options.max_attempts))
+                call = self.definition.call(run.input, run.options.max_attempts)
+                for attempt in self.entries:
+                    call.resume(attempt)
+                call.asked_at = self.stamp
+                self._open.add(call, is_recorded=False)
             except Unreadable as error:
                 self._block(error, now)
             except InvalidRequest as error:
                 self._refuse(error, now)
         return self.settle(now)
-
-    def _ask(self, call: StepCall) -> None:
-        for attempt in self.entries:
-            call.resume(attempt)
-        call.asked_at = self.stamp
-        self._open.add(call, is_recorded=False)
 
     def _refuse(self, error: InvalidRequest, now: Micros) -> None:
         """Fail a task whose payload does not fit the function. Block it if it has attempts: the function changed."""
@@ -92,8 +91,8 @@ class TaskTurn(RunTurn):
     # Facts
 
     def _settle_step(self, call: StepCall, settled: Settled, now: Micros) -> None:
-        self.stamp = max(self.stamp, now)
-        entry = call.settled(settled.state, _POSITION, self.stamp, result=settled.result, error=settled.error)
+        position = self._history.place_fact(now)
+        entry = call.settled(settled.state, position, self.stamp, result=settled.result, error=settled.error)
         self.pending.add(entry, is_lazy=call.options.ephemeral)
         self._open.remove(call)
         if entry.error is None:
@@ -115,8 +114,4 @@ class TaskTurn(RunTurn):
     # Leaving
 
     def remember(self, written: Checkpoint) -> None:
-        self.entries = written.entries or self.entries
-
-
-def _is_attempt(entry: Entry, location: str) -> bool:
-    return entry.location == location and entry.kind is EntryKind.STEP and entry.state is EntryState.RETRYING
+        self._history = ShortHistory(written.entries or self.entries, self.stamp)

@@ -54,6 +54,7 @@ class Turn(RunTurn):
     """The turn of a workflow run, or of one that rolls back. `RunTurn` describes its methods."""
 
     definition: Definition
+    _history: History
 
     def __init__(
         self, lease: Lease, definition: Definition, *, seen: int | None = None, has_database: bool = True
@@ -74,14 +75,6 @@ class Turn(RunTurn):
         return History(
             lease.run, lease.entries, self._open, is_strict=self.definition.is_strict, hints=self.definition.hints
         )
-
-    @property
-    def stamp(self) -> Micros:
-        return self._history.stamp
-
-    @stamp.setter
-    def stamp(self, instant: Micros) -> None:
-        self._history.stamp = instant
 
     # Driving
 
@@ -340,12 +333,8 @@ class Turn(RunTurn):
     # Leaving
 
     def remember(self, written: Checkpoint) -> None:
-        self._history.remember(written.entries)
+        super().remember(written)
         self._history.forget(written.pruned)
-
-    @property
-    def entries(self) -> tuple[Entry, ...]:
-        return self._history.entries
 
     @property
     def unfinished(self) -> int:
