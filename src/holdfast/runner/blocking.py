@@ -30,7 +30,9 @@ class Fiber(greenlet):  # type: ignore[misc]  # greenlet has no type hints
 async def run_blocking(function: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
     """Call a function in which `wait` may be used, as code of the current task."""
     fiber = Fiber(function)
-    fiber.gr_context = _own_context()
+    task = asyncio.current_task()
+    assert isinstance(task, RunTask), "blocking code runs on the loop of a run"
+    fiber.gr_context = task.run_context  # not a copy: variables that the function sets are set in its task
     try:
         answer: Any = _below_here(fiber).switch(*args, **kwargs)
         while not fiber.dead:
@@ -70,13 +72,6 @@ def wait(awaitable: Awaitable[R]) -> R:
 def delivered(operation: Coroutine[Any, Any, Any]) -> Any:
     """Return the outcome of an operation in a fiber, which can wait for it. Elsewhere, return the operation."""
     return wait(operation) if type(getcurrent()) is Fiber else operation
-
-
-def _own_context() -> Any:
-    """Return the context of the current task, not a copy: variables that the function sets are set in its task."""
-    task = asyncio.current_task()
-    assert isinstance(task, RunTask), "blocking code runs on the loop of a run"
-    return task.run_context
 
 
 def _below_here(fiber: Fiber) -> Fiber:

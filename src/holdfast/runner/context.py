@@ -404,7 +404,10 @@ class Context(Receiving):
         The answer is recorded, so it stays the same. A run that recorded a version above `latest` is blocked.
         """
         check_name(name, "name of a version")
-        check_latest(name, latest)
+        if not is_count(latest):
+            raise InvalidRequest(
+                f"version {name!r}: latest must be a whole number of at least 1, not {latest!r}; 1 is the original code"
+            )
         location = self._locate(name_from("version", name))
         return Version(self._requests.version(location, self._requests.loop.scope.path, latest))
 
@@ -500,15 +503,6 @@ class Version(int):
     def __await__(self) -> Generator[Any, None, int]:
         yield from ()
         return int(self)
-
-
-def check_latest(name: str, latest: int) -> int:
-    """Return `latest` if it is a valid version."""
-    if not is_count(latest):
-        raise InvalidRequest(
-            f"version {name!r}: latest must be a whole number of at least 1, not {latest!r}; 1 is the original code"
-        )
-    return latest
 
 
 def check_removed(name: str, kind: object) -> EntryKind | None:

@@ -97,7 +97,9 @@ class Inbox:
         """Remove an operation that no longer waits, because it was answered or cancelled."""
         self.awaited.pop(operation.serial, None)
         if len(self._due) > 4 * len(self.awaited) + len(self._arrivals) + _SLACK:
-            self._drop_stale()
+            # Drop the deadlines of operations that no longer wait. Far deadlines would otherwise pile up.
+            self._due = [due for due in self._due if due[-2] is not None or due[-1].serial in self.awaited]
+            heapq.heapify(self._due)
         if isinstance(operation, ChildEnd):
             self._children.pop(operation.child_id, None)
         elif isinstance(operation, ChildGroup):
@@ -214,11 +216,6 @@ class Inbox:
         )
         history.remember([entry])
         pending.add(entry, is_lazy=True)
-
-    def _drop_stale(self) -> None:
-        """Remove the deadlines of operations that no longer wait. Far deadlines would otherwise pile up."""
-        self._due = [due for due in self._due if due[-2] is not None or due[-1].serial in self.awaited]
-        heapq.heapify(self._due)
 
     def _drop(self) -> None:
         """Discard the first pair, which no longer fits, and pair the half that is left again."""

@@ -186,7 +186,7 @@ class Turn(RunTurn):
 
     def _feed_used_up(self, call: StepCall, settled: Settled, now: Micros) -> None:
         """Feed the failure of a step that has no attempts left, unless the code has withdrawn the step meanwhile."""
-        if self.outcome is None and self._open.holds(call):
+        if self._open.holds(call):
             self._settle_step(call, settled, now)
 
     def _must_wait(self, late: Operation) -> bool:

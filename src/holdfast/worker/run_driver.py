@@ -107,11 +107,6 @@ GATHER_LINGER: Micros = SECOND // 4
 """Time for which such a run stays. More children end soon, and a replay for each of them takes quadratic time."""
 
 
-def is_due_soon(standstill: Standstill) -> bool:
-    """Return True if the next deadline of a waiting run is near enough to keep it in memory, if a slot is free."""
-    return standstill.wake_at is not None and standstill.wake_at - standstill.at <= LINGER
-
-
 class Gathering:
     """Keeps a run that waits for many children in memory, even if the children fill all slots of its worker."""
 
@@ -490,7 +485,8 @@ class RunDriver:
         """Return True if a waiting run stays in memory."""
         if self._is_giving_back():
             return False
-        has_near = is_due_soon(standstill) and not self._host.is_crowded()
+        is_near = standstill.wake_at is not None and standstill.wake_at - standstill.at <= LINGER
+        has_near = is_near and not self._host.is_crowded()
         return has_near or self._gathering.until(standstill) > standstill.at
 
     def _is_giving_back(self) -> bool:

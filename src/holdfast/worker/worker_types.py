@@ -234,24 +234,15 @@ class WorkerTypes:
 
         Raises `InvalidRequest` if a pipeline has no steps.
         """
-        wanted = (type for type in self._registry.types() if self.is_wanted(type))
-        return [self._offer_of(type) for type in sorted(wanted)]
-
-    def _warn_if_none(self, worker: str) -> None:
-        """Log a warning if there is nothing to execute."""
-        if not self.types():
-            wanted = "" if self._patterns is None else f" that matches {', '.join(self._patterns)}"
-            text = "worker %s has no registered type%s; it claims nothing until one is registered"
-            _log.warning(text, worker, wanted, extra={"worker": worker})
+        wanted = sorted(type for type in self._registry.types() if self.is_wanted(type))
+        found = [(type, self._registry.definition(type)) for type in wanted]
+        return [
+            TypeOffer(name=type, runtime="python", description=one.description, plan=one.plan) for type, one in found
+        ]
 
     def is_wanted(self, type: str) -> bool:
         """Return True if a type matches the patterns."""
         return self._patterns is None or any(matches_type(type, pattern) for pattern in self._patterns)
-
-    def _offer_of(self, type: str) -> TypeOffer:
-        definition = self._registry.get(type)
-        assert definition is not None, f"type {type} is not registered"
-        return TypeOffer(name=type, runtime="python", description=definition.description, plan=definition.plan)
 
     # Flows
 
@@ -261,7 +252,10 @@ class WorkerTypes:
             flow_poll = None if poll is None else self._flow_poll or FLOW_POLL
             self._flows = FlowLibrary(store, host, is_wanted=self.is_wanted, poll=flow_poll)
             await self._flows.start()
-        self._warn_if_none(host.name)
+        if not self.types():
+            wanted = "" if self._patterns is None else f" that matches {', '.join(self._patterns)}"
+            text = "worker %s has no registered type%s; it claims nothing until one is registered"
+            _log.warning(text, host.name, wanted, extra={"worker": host.name})
 
     async def stop(self) -> None:
         if self._flows is not None:
