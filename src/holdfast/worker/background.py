@@ -44,7 +44,7 @@ class BackgroundJob(ABC, Generic[T]):
                 self._begin()
 
     async def stop(self, patience_seconds: float = 0.0) -> None:
-        """Do no more rounds. One that runs is cancelled, unless it ends in time."""
+        """Stop repeating. A round that runs is cancelled, unless it ends in time."""
         self._is_stopped = True
         self._disarm()
         if (task := self._task) is not None:
