@@ -129,17 +129,17 @@ def findings(connection: Connection, schema: str) -> list[Finding]:
         "requests": _requests,
         "slots": _stray,
     }
-    return [finding for subject, check in checks.items() for finding in _told(connection, schema, subject, check)]
+    return [finding for subject, check in checks.items() for finding in _checked(connection, schema, subject, check)]
 
 
-def _told(
+def _checked(
     connection: Connection, schema: str, subject: str, check: Callable[[Connection, str], Iterator[Finding]]
 ) -> list[Finding]:
     try:
         return list(check(connection, schema))
     except errors.InsufficientPrivilege as error:
-        told = error.diag.message_primary
-        return [Finding.ok(subject, f"not visible to this user: {told}; a member of the role pg_monitor can see it")]
+        reason = error.diag.message_primary
+        return [Finding.ok(subject, f"not visible to this user: {reason}; a member of the role pg_monitor can see it")]
     except (errors.UndefinedTable, errors.UndefinedColumn):
         return []  # the schema is of another version, which the check of the schema reports
 

@@ -285,7 +285,7 @@ _LAST_PAUSE_SECONDS = 0.5
 
 
 class _Renewed(msgspec.Struct):
-    told: Verdicts
+    verdicts: Verdicts = msgspec.field(name="told")
     skipped: frozenset[str]
 
 
@@ -314,21 +314,21 @@ def renew(
             return _Renewed(unreadable.verdicts(parts["told"]), _decode_skipped(parts["skipped"]))
 
     renewed = prolong(holdings)
-    told = renewed.told
+    verdicts = renewed.verdicts
     until = time.monotonic() + lease / SECOND / PATIENCE
     pause = _FIRST_PAUSE_SECONDS
     while (locked := _still_held(renewed)) and time.monotonic() < until:
         time.sleep(pause)
         pause = min(_LAST_PAUSE_SECONDS, pause * 2)
         renewed = prolong([holding for holding in holdings if holding.run_id in locked])
-    return told
+    return verdicts
 
 
 def _still_held(renewed: _Renewed) -> frozenset[str]:
     """Return the runs that were skipped because they are locked. A run that does not exist is skipped, too."""
     if not renewed.skipped:
         return renewed.skipped
-    return renewed.skipped - {verdict.run_id for verdict in renewed.told.verdicts if verdict.is_lost}
+    return renewed.skipped - {verdict.run_id for verdict in renewed.verdicts.verdicts if verdict.is_lost}
 
 
 def check(connection: Connection, schema: str, holdings: Sequence[Holding], at: Micros | None) -> Verdicts:

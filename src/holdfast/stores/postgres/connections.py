@@ -212,9 +212,10 @@ def _check_defaults(address: PostgresAddress, connection: Connection) -> None:
 
 
 def _is_in_recovery(connection: Connection) -> bool:
-    told = connection.info.parameter_status("in_hot_standby")  # only from version 14 on, and not through every pooler
-    if told is not None:
-        return told == "on"
+    # Only from version 14 on, and not through every pooler.
+    setting = connection.info.parameter_status("in_hot_standby")
+    if setting is not None:
+        return setting == "on"
     row = connection.execute("select pg_is_in_recovery()").fetchone()
     return row is not None and bool(row[0])
 
@@ -266,17 +267,17 @@ class Connector:
             try:
                 connection = connect(self.address, limits)
             except (psycopg.Error, HoldfastError) as error:
-                told = self._reachability.failed(unavailable(self.address, error))
-                if told is error:
+                translated = self._reachability.failed(unavailable(self.address, error))
+                if translated is error:
                     raise
-                raise told from error
+                raise translated from error
         self._reachability.worked()
         return connection
 
     def translated(self, error: BaseException) -> BaseException:
         """Return the error to raise to the caller, `from` the given one."""
-        told = unavailable(self.address, error)
-        return self._reachability.noted(told) if is_lost(error) and not is_timeout(error) else told
+        translated = unavailable(self.address, error)
+        return self._reachability.noted(translated) if is_lost(error) and not is_timeout(error) else translated
 
     def lost(self, error: BaseException, opened_at: float) -> None:
         """Record that a connection broke, which was opened at this instant of the monotonic clock."""

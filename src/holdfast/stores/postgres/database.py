@@ -136,11 +136,11 @@ class PostgresDatabase:
             entry, error = _carried_out(connection, transaction, self._time()[1])
             if entry is not None:
                 checkpoint, settling = replace(checkpoint, entries=(*checkpoint.entries, entry)), location
-        told = run_script(connection, writing.decide([checkpoint], PART, settling=settling))
-        (verdict,) = told.verdicts
+        verdicts = run_script(connection, writing.decide([checkpoint], PART, settling=settling))
+        (verdict,) = verdicts.verdicts
         if not verdict.is_held:
-            raise _Refused(Transacted(verdict=verdict, now=told.now))
-        return Transacted(verdict=verdict, now=told.now, entry=entry, error=error)
+            raise _Refused(Transacted(verdict=verdict, now=verdicts.now))
+        return Transacted(verdict=verdict, now=verdicts.now, entry=entry, error=error)
 
     # Outside runs
 
@@ -180,10 +180,10 @@ class PostgresDatabase:
             return await run_on_user_connection(connection, self._with_notice(script))
 
     def _with_notice(self, script: Script[tuple[T, News]]) -> Script[T]:
-        told, news = yield from script
+        answer, news = yield from script
         if news.hint() is not None and self._address.has_hints:
             yield self._calls.notify, ()
-        return told
+        return answer
 
     @contextmanager
     def _translating(self) -> Iterator[None]:
@@ -235,8 +235,8 @@ def _without(
     error: BaseException | None,
 ) -> Transacted:
     """Write a checkpoint without its failed transaction: the facts before the transaction stay valid."""
-    (verdict,) = (told := run_script(connection, writing.decide([checkpoint]))).verdicts
-    return Transacted(verdict=verdict, now=told.now, entry=entry, error=error)
+    (verdict,) = (verdicts := run_script(connection, writing.decide([checkpoint]))).verdicts
+    return Transacted(verdict=verdict, now=verdicts.now, entry=entry, error=error)
 
 
 class _Refused(Exception):

@@ -92,7 +92,7 @@ _AUDIT = """
         from {schema}.audits
         where run_id = %(run_id)s
     ),
-    told as (
+    facts as (
         select *
         from fact
         where event <> all(%(routine)s::text[])
@@ -105,8 +105,8 @@ _AUDIT = """
             limit %(kept)s
         )
     )
-    select row_to_json(told)::text
-    from told
+    select row_to_json(facts)::text
+    from facts
     order by number
 """  # audits_run
 

@@ -284,19 +284,19 @@ def _forbidden(connection: psycopg.Connection[Any], schema: str, error: psycopg.
     """Return the message for a missing permission: what is missing, and who can grant it."""
     user, database, may_create = _who(connection)
     found = connection.execute(_FIND, (schema,), prepare=False).fetchone()
-    told = error.diag.message_primary or str(error)
+    reason = error.diag.message_primary or str(error)
     if found is None and not may_create:
         return (
-            f"user {user!r} is not allowed to create schema {schema!r} ({told}); have an administrator run: "
+            f"user {user!r} is not allowed to create schema {schema!r} ({reason}); have an administrator run: "
             f"grant create on database {sql.Identifier(database).as_string(None)} to {_role(user)}; "
             f"or: create schema {identifier(schema)} authorization {_role(user)}"
         )
     if found is not None and not found[1]:
         return (
-            f"user {user!r} is not allowed to create tables in schema {schema!r} ({told}); run `holdfast migrate` as "
+            f"user {user!r} is not allowed to create tables in schema {schema!r} ({reason}); run `holdfast migrate` as "
             f"{found[2]!r}, or have that user run: grant usage, create on schema {identifier(schema)} to {_role(user)}"
         )
-    return f"user {user!r} is not allowed to make schema {schema!r} ({told}); run `holdfast migrate` as a user who is"
+    return f"user {user!r} is not allowed to make schema {schema!r} ({reason}); run `holdfast migrate` as a user who is"
 
 
 def _grants(connection: psycopg.Connection[Any], schema: str) -> str:

@@ -150,9 +150,9 @@ class PostgresStore:
         if self._clock is not None:
             return self._clock.now()
         asked_at = self._following.now()
-        told = await self._running(self._readers).run(lambda connection: answer(connection, self._calls.now))
-        self._following.sync(int(told), asked_at)
-        return int(told)
+        now = await self._running(self._readers).run(lambda connection: answer(connection, self._calls.now))
+        self._following.sync(int(now), asked_at)
+        return int(now)
 
     @property
     def _all(self) -> tuple[Sessions, ...]:
@@ -227,14 +227,14 @@ class PostgresStore:
             return claims.renew(connection, self._calls, worker, holdings, lease=lease, at=at)
 
         try:
-            told = self._running(self._heart).run_blocking(beat)
+            verdicts = self._running(self._heart).run_blocking(beat)
         except SchemaOutOfDate as error:
             self._refusal = error
             raise
-        for verdict in told.verdicts:
+        for verdict in verdicts.verdicts:
             if verdict.is_lost:
                 self._held.forget(verdict.run_id)
-        return told
+        return verdicts
 
     async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
         return await self._run_in(
@@ -261,14 +261,14 @@ class PostgresStore:
         """
 
         def first() -> Script[_R]:
-            told, news = yield from script()
+            result, news = yield from script()
             self._hints.announce(news)
-            return told
+            return result
 
         def repeat() -> Script[_R]:
-            told, _ = yield from (again or script)()
+            result, _ = yield from (again or script)()
             self._hints.wake_all()  # the first attempt may have committed without announcing its news
-            return told
+            return result
 
         if is_small:
             return self._running(self._loop_session).run(first, again=repeat)

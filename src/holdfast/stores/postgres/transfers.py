@@ -262,9 +262,9 @@ def _restored(calls: Calls, restoration: Restoration, at: Micros | None) -> Scri
         after = unit.rows.origins[restoration.export_id]
         return answer
 
-    told, news = yield from decide(calls, _reads_for(restoration, origin), operation, at, PART)
+    result, news = yield from decide(calls, _reads_for(restoration, origin), operation, at, PART)
     yield qualified(_KEEP_ORIGIN, schema), (name, _encoded(after))
-    return told, news
+    return result, news
 
 
 def _name(restoration: Restoration) -> str:
