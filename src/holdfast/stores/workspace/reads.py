@@ -26,23 +26,18 @@ class RowRead(msgspec.Struct, frozen=True, gc=False, tag_field="part"):
     is_single: ClassVar[bool] = False
     """True if there is only one read of this kind, so that its part is no list."""
 
-    @property
-    def about(self) -> object:
-        """The subject of the read. Of two reads about the same, the larger one is kept."""
-        return self
-
-    @property
-    def size(self) -> int:
-        """The extent of the read. A larger read answers a smaller one too."""
-        return 0
-
 
 class _SizedRead(RowRead, frozen=True):
-    """A read about what its first field names."""
+    """A read about what its first field names. Of two reads about the same, the larger one answers the other too."""
 
     @property
     def about(self) -> object:
         return getattr(self, self.__struct_fields__[0])
+
+    @property
+    def size(self) -> int:
+        """The extent of the read."""
+        return 0
 
 
 class _CountedRead(_SizedRead, frozen=True):
@@ -168,7 +163,7 @@ class MissedRead(RowRead, tag="missed", frozen=True):
     after: int
 
 
-class NumbersRead(RowRead, tag="new_events", frozen=True):
+class NumbersRead(_SizedRead, tag="new_events", frozen=True):
     """New numbers for events."""
 
     is_single = True
@@ -257,13 +252,17 @@ class Reads:
     def add(self, reads: Iterable[RowRead]) -> None:
         for read in reads:
             known = self._kinds.setdefault(type(read), {})
-            before = known.get(read.about)
-            if before is None or before.size < read.size:
+            if not isinstance(read, _SizedRead):
+                known[read] = read
+            elif read not in self:
                 known[read.about] = read
 
     def __contains__(self, read: RowRead) -> bool:
-        found = self._kinds.get(type(read), {}).get(read.about)
-        return found is not None and found.size >= read.size
+        known = self._kinds.get(type(read), {})
+        if not isinstance(read, _SizedRead):
+            return read in known
+        found = known.get(read.about)
+        return isinstance(found, _SizedRead) and found.size >= read.size
 
     def of(self, kind: type[R]) -> Sequence[R]:
         """Return all reads of one kind."""
