@@ -115,50 +115,36 @@ _TO_LOOK_AT = """
       and number <= %s
 """  # events_pending, the primary key
 
-# All events up to the newest one that exceeds the limit of its topic.
-_TOO_MANY = """
+# All events of a topic up to the newest one that exceeds its limit.
+_TOO_MANY_IN_STATE = """
+        (
+            select number, topic, state
+            from {{schema}}.events
+            where topic = looked_at.topic
+              and state = '{state}'
+              and number <= (
+                  select number
+                  from {{schema}}.events
+                  where topic = looked_at.topic
+                    and state = '{state}'
+                  order by number desc
+                  offset looked_at.kept
+                  limit 1
+              )
+            order by number
+            limit %(limit)s
+        )
+"""  # events_open, events_pending
+
+_TOO_MANY = f"""
     select event.number, event.topic, event.state
     from unnest(%(topics)s::text[], %(kept)s::bigint[]) as looked_at (topic, kept)
     cross join lateral (
-        (
-            select number, topic, state
-            from {schema}.events
-            where topic = looked_at.topic
-              and state = 'open'
-              and number <= (
-                  select number
-                  from {schema}.events
-                  where topic = looked_at.topic
-                    and state = 'open'
-                  order by number desc
-                  offset looked_at.kept
-                  limit 1
-              )
-            order by number
-            limit %(limit)s
-        )
-        union all
-        (
-            select number, topic, state
-            from {schema}.events
-            where topic = looked_at.topic
-              and state = 'pending'
-              and number <= (
-                  select number
-                  from {schema}.events
-                  where topic = looked_at.topic
-                    and state = 'pending'
-                  order by number desc
-                  offset looked_at.kept
-                  limit 1
-              )
-            order by number
-            limit %(limit)s
-        )
+        {" union all ".join(_TOO_MANY_IN_STATE.format(state=state) for state in ("open", "pending"))}
     ) as event
     order by event.number
     limit %(limit)s
-"""  # events_open, events_pending
+"""
 
 _REMOVE = """
     with chosen as (
@@ -185,29 +171,20 @@ _REMOVE = """
     group by state
 """  # by the primary key
 
-_DROP_RECEIPTS = """
-    delete from {schema}.receipts
+_DROP_OLD = """
+    delete from {schema}.{table}
     where ctid = any(array(
         select ctid
-        from {schema}.receipts
+        from {schema}.{table}
         where at <= %s
         order by at
         limit %s
         for update skip locked
     ))
-"""  # receipts_age
+"""  # receipts_age, replies_age
 
-_DROP_REPLIES = """
-    delete from {schema}.replies
-    where ctid = any(array(
-        select ctid
-        from {schema}.replies
-        where at <= %s
-        order by at
-        limit %s
-        for update skip locked
-    ))
-"""  # replies_age
+_DROP_RECEIPTS = _DROP_OLD.replace("{table}", "receipts")
+_DROP_REPLIES = _DROP_OLD.replace("{table}", "replies")
 
 # Ended runs
 

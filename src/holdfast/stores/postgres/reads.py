@@ -138,23 +138,8 @@ _LETTERS = """
     limit %(limit)s
 """  # by the primary key
 
-_LETTERS_OF_TOPIC = """
-    select row_to_json(letters)::text
-    from {schema}.letters
-    where topic = %(topic)s
-      and number > %(after)s
-    order by number
-    limit %(limit)s
-"""  # letters_topic
-
-_LETTERS_OF_FAMILY = """
-    select row_to_json(letters)::text
-    from {schema}.letters
-    where starts_with(topic, %(topic)s)
-      and number > %(after)s
-    order by number
-    limit %(limit)s
-"""  # by the primary key
+_LETTERS_OF_TOPIC = _LETTERS.replace("where ", "where topic = %(topic)s and ")  # letters_topic
+_LETTERS_OF_FAMILY = _LETTERS.replace("where ", "where starts_with(topic, %(topic)s) and ")  # by the primary key
 
 _MESSAGES = """
     select row_to_json(arrival)::text
