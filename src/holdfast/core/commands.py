@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from holdfast.core.clock import Micros
 from holdfast.core.flow_definitions import FlowDefinition, RegisteredFlow
@@ -59,14 +59,17 @@ class Command(Tagged, Generic[A_co], frozen=True, kw_only=True):
     """A request to change something. The type parameter is the type of the answer. `by` names the actor who asked."""
 
     by: str = ""
+    changed: ClassVar[str | int | None] = None
+    """The number of things that the command changes, or the field that has them."""
 
     def needs(self) -> Needs:
         """Return what the command reads first."""
         return Needs()
 
+    @property
     def size(self) -> int | None:
-        """Return the number of things that the command changes; None if it may reach any number of runs."""
-        return None
+        """The number of things that the command changes; None if it may reach any number of runs."""
+        return len(getattr(self, self.changed)) if isinstance(self.changed, str) else self.changed
 
 
 # Controls: requests about one run
@@ -213,12 +216,10 @@ class SendMessages(Command[Sequence[Sent]], frozen=True, kw_only=True):
     """Deliver messages to runs. The answer has one result per message."""
 
     messages: Sequence[MessageToRun]
+    changed = "messages"
 
     def needs(self) -> Needs:
         return Needs(messages=self.messages)
-
-    def size(self) -> int:
-        return len(self.messages)
 
 
 class EmitEvents(Command[Sequence[int]], frozen=True, kw_only=True):
@@ -234,9 +235,7 @@ class SetTopics(Command[None], frozen=True, kw_only=True):
     """Set the rules of topics. The mode applies to events emitted from now on, the limits to all events."""
 
     topics: Sequence[Topic]
-
-    def size(self) -> int:
-        return len(self.topics)
+    changed = "topics"
 
 
 class ReplayDeadLetters(Command[int], frozen=True, kw_only=True):
@@ -246,24 +245,20 @@ class ReplayDeadLetters(Command[int], frozen=True, kw_only=True):
     """
 
     numbers: Sequence[int]
+    changed = "numbers"
 
     def needs(self) -> Needs:
         return Needs(letters=self.numbers)
-
-    def size(self) -> int:
-        return len(self.numbers)
 
 
 class PurgeDeadLetters(Command[int], frozen=True, kw_only=True):
     """Remove dead letters. The answer is the number removed."""
 
     numbers: Sequence[int]
+    changed = "numbers"
 
     def needs(self) -> Needs:
         return Needs(letters=self.numbers)
-
-    def size(self) -> int:
-        return len(self.numbers)
 
 
 # Types and workers
@@ -290,13 +285,11 @@ class OfferTypes(Command[None], frozen=True, kw_only=True):
 
     worker: str
     offers: Sequence[TypeOffer]
+    changed = 1
 
     def needs(self) -> Needs:
         types = [offer.name for offer in self.offers]
         return Needs(types=types, flows=types)
-
-    def size(self) -> int:
-        return 1
 
 
 class RegisterFlow(Command[RegisteredFlow], frozen=True, kw_only=True):
@@ -308,21 +301,17 @@ class RegisterFlow(Command[RegisteredFlow], frozen=True, kw_only=True):
     """
 
     definition: FlowDefinition
+    changed = 1
 
     def needs(self) -> Needs:
         return Needs(types=(self.definition.type,), flows=(self.definition.type,))
-
-    def size(self) -> int:
-        return 1
 
 
 class RetireWorker(Command[None], frozen=True, kw_only=True):
     """Remove the record of a stopped worker."""
 
     worker_id: str
-
-    def size(self) -> int:
-        return 1
+    changed = 1
 
 
 # Schedules
@@ -343,12 +332,10 @@ class PutSchedules(Command[Sequence[Schedule]], frozen=True, kw_only=True):
     """Create or change schedules. The answer is the schedules afterwards. An unchanged schedule is left untouched."""
 
     schedules: Sequence[Schedule]
+    changed = "schedules"
 
     def needs(self) -> Needs:
         return Needs(schedules=[schedule.name for schedule in self.schedules])
-
-    def size(self) -> int:
-        return len(self.schedules)
 
 
 class PauseSchedules(Command[Sequence[bool]], frozen=True, kw_only=True):
@@ -356,24 +343,20 @@ class PauseSchedules(Command[Sequence[bool]], frozen=True, kw_only=True):
 
     names: Sequence[str]
     is_paused: bool
+    changed = "names"
 
     def needs(self) -> Needs:
         return Needs(schedules=self.names)
-
-    def size(self) -> int:
-        return len(self.names)
 
 
 class RemoveSchedules(Command[Sequence[bool]], frozen=True, kw_only=True):
     """Remove schedules, but not their runs. The answer says for each if it existed."""
 
     names: Sequence[str]
+    changed = "names"
 
     def needs(self) -> Needs:
         return Needs(schedules=self.names)
-
-    def size(self) -> int:
-        return len(self.names)
 
 
 class TriggerSchedule(Command[bool], frozen=True, kw_only=True):
@@ -381,27 +364,23 @@ class TriggerSchedule(Command[bool], frozen=True, kw_only=True):
 
     name: str
     run_id: str
+    changed = 1
 
     def needs(self) -> Needs:
         return Needs(schedules=(self.name,), runs=(self.run_id,))
-
-    def size(self) -> int:
-        return 1
 
 
 class FireSchedules(Command[Sequence[Fired]], frozen=True, kw_only=True):
     """Create the runs of due slots and advance to the next slots, if a schedule has not changed since it was read."""
 
     firings: Sequence[Firing]
+    changed = "firings"
 
     def needs(self) -> Needs:
         return Needs(
             schedules=[firing.schedule.name for firing in self.firings],
             runs=[run_id for firing in self.firings for run_id in (*firing.schedule.open_run_ids, *firing.run_ids)],
         )
-
-    def size(self) -> int:
-        return len(self.firings)
 
 
 AnyCommand = (

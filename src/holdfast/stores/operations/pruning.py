@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -57,7 +57,7 @@ def purge(unit: UnitOfWork, limit: int, usual: Micros, now: Micros) -> tuple[dic
     gone: list[OldRun] = []
     # Judge all runs before removing any, so that a child is never removed together with the parent it was kept for.
     for one in due:
-        found = retention.verdict(one.run, retention=one.retention, is_kept_for_parent=one.is_kept_for_parent, now=now)
+        found = one.judge(now)
         if found == "purge":
             gone.append(one)
         else:
@@ -67,5 +67,13 @@ def purge(unit: UnitOfWork, limit: int, usual: Micros, now: Micros) -> tuple[dic
         unit.housekeeping.remove_part(gone[0].run, room, now)
     else:
         unit.housekeeping.remove([one.run for one in gone[:count]])
-    by_type = Counter(one.run.type for one in gone[:count])
-    return dict(sorted(by_type.items())), len(due) == limit or count < len(gone)
+    return _by_type(gone[:count]), len(due) == limit or count < len(gone)
+
+
+def count_due(runs: Iterable[OldRun], now: Micros) -> dict[str, int]:
+    """Count the runs that would be removed, by type."""
+    return _by_type(one for one in runs if one.judge(now) == "purge")
+
+
+def _by_type(runs: Iterable[OldRun]) -> dict[str, int]:
+    return dict(sorted(Counter(one.run.type for one in runs).items()))

@@ -34,6 +34,7 @@ from holdfast.core.model import (
     WorkerRecord,
 )
 from holdfast.core.news import News
+from holdfast.core.retention import Verdict, verdict
 from holdfast.core.topics import EventState
 from holdfast.core.transfer import KeptEvent, Origin
 
@@ -494,6 +495,11 @@ class OldRun(NamedTuple):
     retention: Micros
     is_kept_for_parent: bool
     size: int = 0
+
+    def judge(self, now: Micros) -> Verdict:
+        """Decide what happens to the run."""
+        kept = self.is_kept_for_parent
+        return verdict(self.run, retention=self.retention, is_kept_for_parent=kept, now=now)
 
 
 class Housekeeping(Protocol):

@@ -13,7 +13,7 @@ batch. Only one pruner of a store removes runs at a time.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from itertools import groupby
@@ -27,7 +27,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.flow_definitions import FlowDefinition, removable
 from holdfast.core.model import EVENT_RETENTION, RECEIPT_RETENTION, DeadReason, Entry, Run
 from holdfast.core.ports import Pruned
-from holdfast.core.retention import RUN_RETENTION, verdict
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.topics import REPLY_RETENTION, TAKEN_RETENTION, topic_of
 from holdfast.stores.operations import pruning as operations
 from holdfast.stores.operations.unit_of_work import OldRun, UnitOfWork
@@ -385,12 +385,25 @@ def prune(
     return replace(pruned, runs=runs, flows=removed, has_more=pruned.has_more or has_more or removed == limit)
 
 
-class _Pruning:
+class _Rows:
+    """The rows of a schema, on one connection."""
+
+    def __init__(self, connection: Connection, schema: str) -> None:
+        self._connection = connection
+        self._schema = schema
+
+    def _all(self, statement: str, values: Any = None) -> list[Any]:
+        return self._connection.execute(qualified(statement, self._schema), values).fetchall()
+
+    def _do(self, statement: str, values: Any) -> int:
+        return self._connection.execute(qualified(statement, self._schema), values).rowcount
+
+
+class _Pruning(_Rows):
     """One pruning, with the counts of what it has removed so far."""
 
     def __init__(self, connection: Connection, schema: str, limit: int, now: Micros, *, is_dry_run: bool) -> None:
-        self._connection = connection
-        self._schema = schema
+        super().__init__(connection, schema)
         self._limit = limit
         self._left = limit
         self._now = now
@@ -439,7 +452,7 @@ class _Pruning:
         removed = self._remove(chosen, "overflow")
         self._has_more = until < newest
         if self._left and removed == len(chosen) and until > looked_at:
-            self._connection.execute(qualified(_SET_LOOKED_AT, self._schema), (str(until),))
+            self._do(_SET_LOOKED_AT, (str(until),))
 
     def _too_many(self, looked_at: int, until: int) -> _Found:
         known = topics.known(self._connection, self._schema)
@@ -467,12 +480,9 @@ class _Pruning:
         return sum(removed.values())
 
     def _forget(self, statement: str, until: Micros) -> int:
-        forgotten = self._connection.execute(qualified(statement, self._schema), (until, self._limit)).rowcount
+        forgotten = self._do(statement, (until, self._limit))
         self._has_more = self._has_more or forgotten == self._limit
         return forgotten
-
-    def _all(self, statement: str, values: Any = None) -> list[Any]:
-        return self._connection.execute(qualified(statement, self._schema), values).fetchall()
 
 
 def _purge(connection: Connection, schema: str, limit: int, usual: Micros, now: Micros) -> tuple[dict[str, int], bool]:
@@ -490,12 +500,11 @@ def _purge(connection: Connection, schema: str, limit: int, usual: Micros, now: 
     return gone, has_more or runs.has_more
 
 
-class _Runs:
+class _Runs(_Rows):
     """Ended runs. To the shared operation it is the part of a unit of work that it needs."""
 
     def __init__(self, connection: Connection, schema: str) -> None:
-        self._connection = connection
-        self._schema = schema
+        super().__init__(connection, schema)
         self._deferred: defaultdict[Micros | None, list[str]] = defaultdict(list)
         self.has_more = False
 
@@ -515,12 +524,8 @@ class _Runs:
     def count(self, usual: Micros, now: Micros) -> dict[str, int]:
         """Return the number of all runs that are due, by type."""
         ids, kept = self._due(None, usual, now)
-        due: Counter[str] = Counter()
-        for start in range(0, len(ids), _COUNTED_AT_ONCE):
-            for one in self._about(ids[start : start + _COUNTED_AT_ONCE], 0, kept):
-                run, is_kept = one.run, one.is_kept_for_parent
-                due[run.type] += verdict(run, retention=one.retention, is_kept_for_parent=is_kept, now=now) == "purge"
-        return {type: count for type, count in sorted(due.items()) if count}
+        parts = (ids[start : start + _COUNTED_AT_ONCE] for start in range(0, len(ids), _COUNTED_AT_ONCE))
+        return operations.count_due((one for some in parts for one in self._about(some, 0, kept)), now)
 
     def defer(self, run: Run) -> None:
         self._deferred[run.purge_at].append(run.id)
@@ -558,12 +563,6 @@ class _Runs:
     def _locked(self, runs: Sequence[Run]) -> set[str]:
         values = {"ids": [run.id for run in runs], "tokens": [run.token for run in runs]}
         return {id for (id,) in self._all(_LOCK, values)}
-
-    def _all(self, statement: str, values: Any = None) -> list[Any]:
-        return self._connection.execute(qualified(statement, self._schema), values).fetchall()
-
-    def _do(self, statement: str, values: Any) -> int:
-        return self._connection.execute(qualified(statement, self._schema), values).rowcount
 
 
 def _is_kept_for_parent(recorded: str | None, run: Run) -> bool:

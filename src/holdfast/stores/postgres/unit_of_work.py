@@ -202,7 +202,7 @@ def is_small(command: Command[Any]) -> bool:
 
     Others are not: an event may reach many runs, a control a whole family, a change of limits all runs of a type.
     """
-    size = command.size()
+    size = command.size
     return size is not None and size <= SMALL
 
 

@@ -10,7 +10,7 @@ operation can reopen the rest of it. Each later transaction then removes a part.
 from __future__ import annotations
 
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from heapq import merge
@@ -22,8 +22,8 @@ import apsw
 from holdfast.core import kinship
 from holdfast.core.clock import Micros
 from holdfast.core.model import DeadReason, Run
-from holdfast.core.retention import verdict
 from holdfast.core.topics import topic_of
+from holdfast.stores.operations import pruning as operations
 from holdfast.stores.operations.unit_of_work import OddRow, OldEvent, OldRun
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.histories import entry
@@ -265,11 +265,7 @@ def ended_runs(
 
 def count_due(connection: apsw.Connection, usual: Micros, now: Micros) -> dict[str, int]:
     """Count the runs that are due for removal, by type."""
-    verdicts = (
-        (one.run.type, verdict(one.run, retention=one.retention, is_kept_for_parent=one.is_kept_for_parent, now=now))
-        for one in ended_runs(connection, None, usual, 0, now)
-    )
-    return dict(sorted(Counter(type for type, found in verdicts if found == "purge").items()))
+    return operations.count_due(ended_runs(connection, None, usual, 0, now), now)
 
 
 def _is_kept_for_parent(connection: apsw.Connection, run: Run) -> bool:
