@@ -40,7 +40,6 @@ from holdfast.engine.transfers import (
     Lines,
     ProgressCallback,
     import_lines,
-    new_export,
 )
 from holdfast.runner.pipeline import PipelineDeclaration
 from holdfast.runner.registry import Registry, StepDecorator, TaskDecorator, WorkflowDecorator
@@ -422,7 +421,7 @@ class Holdfast:
         of the chosen runs are exported too. `live=False` exports only ended runs and changes nothing. `progress` is a
         callback for progress; it gets what is being done, and a count. Iterate over the result once.
         """
-        return new_export(self._session, filter, live=live, timeout=timeout, reason=reason, by=by, progress=progress)
+        return Export(self._session, filter, live=live, timeout=timeout, reason=reason, by=by, progress=progress)
 
     async def import_(self, lines: Lines, *, by: str = "", progress: ProgressCallback | None = None) -> ImportReport:
         """Import the lines of an export. Runs that exist already are left as they are, so it is safe to repeat.

@@ -55,6 +55,7 @@ from holdfast.engine.session import Session, transfer_of
 
 RUNS_AT_ONCE = 50
 FLOWS_AT_ONCE = 50
+TIMEOUT_SECONDS = 60.0
 CHECK_SECONDS = 0.2
 """Interval between two checks for runs that workers have released."""
 
@@ -85,13 +86,11 @@ class Export:
         session: Session,
         chosen: Filter,
         *,
-        store_kind: str,
-        version: str,
-        is_live: bool,
-        timeout_seconds: float,
+        live: bool,
+        timeout: float,
         reason: str,
         by: str,
-        progress: ProgressCallback,
+        progress: ProgressCallback | None,
     ) -> None:
         self.id = new_id()
         """The id of this export."""
@@ -104,15 +103,13 @@ class Export:
         self.taken_along: list[str] = []
         """Live runs that the filter did not choose, but which are parents or children of chosen ones."""
         self._session = session
-        self._chosen = chosen
-        self._store_kind = store_kind
-        self._version = version
-        self._is_live = is_live
-        self._timeout_seconds = timeout_seconds
-        self._reason = reason
-        self._by = by
-        self._progress = progress
-        self._is_filtered = any(chosen.values())
+        self._chosen = checked_filter(chosen)
+        self._is_live = live
+        self._timeout_seconds = timeout
+        self._reason = check_reason(reason)
+        self._by = check_actor(by)
+        self._progress = progress or _say_nothing
+        self._is_filtered = any(self._chosen.values())
         self._members: set[str] = set()  # in a filtered export: the live runs to export
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -134,8 +131,8 @@ class Export:
             format=export_format.FORMAT,
             export_id=self.id,
             exported_at=await store.now(),
-            version=self._version,
-            store=self._store_kind,
+            version=installed_version(),
+            store=type(store).__name__.removesuffix("Store").lower(),
             last_event=last_event,
             fields=export_format.known_fields(),
         )
@@ -307,16 +304,9 @@ async def _before_runs(store: Store, *, has_rules: bool) -> AsyncIterator[export
     async for flows in flow_pages(store, ListFlows(with_texts=True), page_size=FLOWS_AT_ONCE):
         for flow in flows:
             yield export_format.FlowLine(flow=flow)
-    if has_rules:
-        async for rule in _rules(store):
-            yield rule
-
-
-async def _rules(store: Store) -> AsyncIterator[export_format.Content]:
-    """Yield the rules of topics and types."""
-    for topic in await store.catalog(ListTopics()):
+    for topic in await store.catalog(ListTopics()) if has_rules else ():
         yield export_format.TopicLine(topic=topic)
-    for rule in await store.catalog(ListTypes()):
+    for rule in await store.catalog(ListTypes()) if has_rules else ():
         if is_ruled(rule):
             yield export_format.TypeLine(type=rule)
 
@@ -531,9 +521,8 @@ class Import:
     async def _resume(self) -> None:
         """Resume the runs of this file that exports have paused, even if an earlier import brought them."""
         async for page in run_pages(self._store, Query(states=frozenset({RunState.PAUSED}))):
-            ids = [details.run.id for details in page]
-            for start in range(0, len(ids), RUNS_AT_ONCE):
-                await asyncio.gather(*map(self._resume_one, ids[start : start + RUNS_AT_ONCE]))
+            for some in _in_parts(details.run.id for details in page):
+                await asyncio.gather(*map(self._resume_one, some))
 
     async def _resume_one(self, run_id: str) -> None:
         pause = export_pause(await self._store.audit(run_id))
@@ -579,33 +568,6 @@ def _last_event(dump: Dump) -> int:
     """Return the highest number of an event in a run's inbox. It may be newer than the header."""
     numbers = [int(arrival.ref or 0) for arrival in dump.inbox if arrival.kind is WaitKind.EVENT]
     return max(numbers, default=0)
-
-
-TIMEOUT_SECONDS = 60.0
-
-
-def new_export(
-    session: Session,
-    chosen: Filter,
-    *,
-    live: bool,
-    timeout: float,
-    reason: str,
-    by: str,
-    progress: ProgressCallback | None,
-) -> Export:
-    """Return an export of the runs that a filter chooses. Iterating over it starts it."""
-    return Export(
-        session,
-        checked_filter(chosen),
-        store_kind=type(session.store).__name__.removesuffix("Store").lower(),
-        version=installed_version(),
-        is_live=live,
-        timeout_seconds=timeout,
-        reason=check_reason(reason),
-        by=check_actor(by),
-        progress=progress or _say_nothing,
-    )
 
 
 async def import_lines(session: Session, lines: Lines, *, by: str, progress: ProgressCallback | None) -> ImportReport:
