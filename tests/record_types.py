@@ -7,8 +7,8 @@ import msgspec
 import holdfast
 import holdfast.typing
 from holdfast.cli.view import Snapshot
-from holdfast.core.plan import PlanProgress
 from holdfast.core.ports import Finding, Pruned, SchemaStatus
+from holdfast.engine.explain import PlanProgress
 from holdfast.engine.flow_view import FlowView
 
 _INPUTS = {"Retry", "Signal"}

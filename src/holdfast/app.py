@@ -26,12 +26,11 @@ from holdfast.core.schedules import ScheduleOptions
 from holdfast.engine import namespaces
 from holdfast.engine.check import RunCheck, check_runs
 from holdfast.engine.controls import Selection
-from holdfast.engine.handle import RunHandle, handle_on
+from holdfast.engine.handle import RunHandle, Starter, handle_on
 from holdfast.engine.info import RunInfo
 from holdfast.engine.lists import AsyncList, Filter, list_runs
 from holdfast.engine.namespaces import DeadLetters, Flows, Schedules, Topics, Types, Workers
 from holdfast.engine.session import Session, database_of, refuse_workflow_code
-from holdfast.engine.starting import Starter
 from holdfast.engine.sync import Sync
 from holdfast.engine.transfers import (
     TIMEOUT_SECONDS,

@@ -19,8 +19,7 @@ from holdfast.app import Holdfast, session_of
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.location import without_iterations
 from holdfast.core.news import Signal
-from holdfast.telemetry.metrics import PATTERNS, Counters, Metrics
-from holdfast.telemetry.prometheus import METRICS, Metric, Sample
+from holdfast.telemetry.metrics import METRICS, PATTERNS, Counters, Metric, Metrics, Sample
 
 try:
     from opentelemetry import context as contexts

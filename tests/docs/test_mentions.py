@@ -14,7 +14,7 @@ from holdfast.cli.main import SUMMARIES, cli
 from holdfast.config.settings import SETTINGS, Setting
 from holdfast.core import errors, states
 from holdfast.core.news import SIGNALS
-from holdfast.telemetry.prometheus import METRICS, Metric
+from holdfast.telemetry.metrics import METRICS, Metric
 from tests.docs.page import DOCS, PROJECT, Page, pages
 from tests.rows import each_row
 

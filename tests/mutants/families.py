@@ -119,7 +119,7 @@ MUTANTS = (
     Mutant(
         name="reopened-child-tells-again",
         breaks="a parent receives one end of a child",
-        edits=(Edit("stores/operations/transitions.py", "    if kinship.is_reopened(run):\n", "    if False:\n"),),
+        edits=(Edit("stores/operations/transitions.py", "    if rules.is_reopened(run):\n", "    if False:\n"),),
         caught_by=(Catch("contract", "test_a_rewound_child_sends_its_end_to_its_parent_once"),),
     ),
     Mutant(
@@ -127,7 +127,7 @@ MUTANTS = (
         breaks="an awaited child that did not succeed is kept as long as its parent",
         edits=(
             Edit(
-                "core/kinship.py",
+                "core/rules.py",
                 "knows(recorded, child) and recorded.attempts > 0\n",
                 "knows(recorded, child) and recorded.attempts > 9\n",
             ),

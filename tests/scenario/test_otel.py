@@ -20,7 +20,7 @@ from holdfast.app import session_of
 from holdfast.core.ports import Report
 from holdfast.otel import instrument
 from holdfast.stores.memory import MemoryStore
-from holdfast.telemetry.prometheus import METRICS
+from holdfast.telemetry.metrics import METRICS
 from holdfast.testing.harness import Harness
 from tests.stage import Stage
 

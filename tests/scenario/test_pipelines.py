@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import Break, Context, Continue, Registry, Retry, RunFailed, RunState, SyncContext, step_info
-from holdfast.core.plan import PlanProgress
-from holdfast.engine.explain import plan_progress
+from holdfast.engine.explain import PlanProgress, plan_progress
 from holdfast.testing.harness import Harness
 from holdfast.typing import Fit, RunCheck
 from tests.stage import Stage, facts

@@ -15,8 +15,8 @@ from holdfast.cli.timeline import SILENT_KINDS, Item, Scale, Timeline, timeline
 from holdfast.core.codec import encode_any
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import EntryKind, EntryState
-from holdfast.core.plan import PlannedState, PlanProgress
 from holdfast.core.states import RunState
+from holdfast.engine.explain import PlannedState, PlanProgress
 from holdfast.engine.flow_view import FlowView
 from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo
 from holdfast.engine.namespaces import VERSION_SHOWN

@@ -18,7 +18,7 @@ from functools import cached_property
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import audit, flow_revision, kinship, rules
+from holdfast.core import audit, flow_revision, rules
 from holdfast.core.audit import KEY_REUSED, REQUEST
 from holdfast.core.clock import Micros
 from holdfast.core.commands import Fork, Recover, Rewind
@@ -561,7 +561,7 @@ class Recovery:
             return entry.location in self._aftermath.gone
         if child is None or not entry.attempts:
             return False
-        return kinship.is_reopened(child) and child.start_at >= (self.run.finished_at or 0)
+        return rules.is_reopened(child) and child.start_at >= (self.run.finished_at or 0)
 
 
 def _locations_of(run: Run) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, I
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import kinship
 from holdfast.core import transfer as export_format
 from holdfast.core.codec import json_flaw
 from holdfast.core.commands import ChangeTypes, Pause, Resume, SetTopics
@@ -24,7 +23,7 @@ from holdfast.core.intent import check_actor, check_reason
 from holdfast.core.model import DeadLetter, Run, Schedule, Value, WaitKind, new_id
 from holdfast.core.ports import Store, installed_version
 from holdfast.core.questions import Details, ListDeadLetters, ListFlows, ListSchedules, ListTopics, ListTypes, Query
-from holdfast.core.rules import is_due
+from holdfast.core.rules import is_child, is_due
 from holdfast.core.states import ENDS, LIVE, RunState
 from holdfast.core.transfer import (
     EXPORT,
@@ -285,14 +284,14 @@ async def family_of(store: Store, run: Run) -> list[Run]:
 
     A run that was only started under a parent's id is no child of it. Such runs may even name each other.
     """
-    while kinship.is_child(run) and (parent := await store.get(run.parent_id or "")) is not None:
+    while is_child(run) and (parent := await store.get(run.parent_id or "")) is not None:
         if parent.run.state.is_end:
             break
         run = parent.run
     family = [run]
     for member in family:
         async for page in run_pages(store, Query(parent_id=member.id, states=LIVE)):
-            family += [details.run for details in page if kinship.is_child(details.run)]
+            family += [details.run for details in page if is_child(details.run)]
     return family
 
 

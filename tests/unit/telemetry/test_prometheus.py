@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.telemetry import prometheus
-from holdfast.telemetry.prometheus import (
+from holdfast.telemetry import metrics
+from holdfast.telemetry.metrics import (
     FLUSH_RUNS,
     HOOK_ERRORS,
     METRICS,
@@ -99,7 +99,7 @@ def test_gauges_are_printed_as_they_were_read() -> None:
 
 
 def test_unlimited_types_do_not_make_unlimited_series(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prometheus, "SERIES_LIMIT", 2)
+    monkeypatch.setattr(metrics, "SERIES_LIMIT", 2)
     kept = PrometheusText()
     for number in range(5):
         kept.add(RUNS_STARTED, (f"type.{number}",))
@@ -116,7 +116,7 @@ def test_unlimited_types_do_not_make_unlimited_series(monkeypatch: pytest.Monkey
 
 
 def test_gauges_of_types_beyond_the_limit_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prometheus, "SERIES_LIMIT", 1)
+    monkeypatch.setattr(metrics, "SERIES_LIMIT", 1)
     samples = [(QUEUE_DEPTH, (f"type.{number}",), number) for number in range(1, 5)]
     ages = [(QUEUE_AGE, (f"type.{number}",), 10 - number) for number in range(1, 5)]
 

@@ -11,8 +11,7 @@ from holdfast import StoreUnavailable
 from holdfast.core.questions import CountRuns, Stat
 from holdfast.stores.memory import MemoryStore
 from holdfast.telemetry import metrics
-from holdfast.telemetry.metrics import StoreGauges
-from holdfast.telemetry.prometheus import STORE_UP
+from holdfast.telemetry.metrics import STORE_UP, StoreGauges
 
 A = TypeVar("A")
 

@@ -50,7 +50,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import kinship, rules
+from holdfast.core import rules
 from holdfast.core.claim_order import rank_of
 from holdfast.core.clock import Micros
 from holdfast.core.model import FIXED, Run, columns_of, compiled
@@ -380,7 +380,7 @@ def _entries(run: Run, places: _Places, member: str) -> tuple[_Entry, ...]:
 
 def is_live_child(run: Run) -> bool:
     """True if the parent of a run finds it among its live children."""
-    return kinship.is_child(run) and not run.state.is_end
+    return rules.is_child(run) and not run.state.is_end
 
 
 def lasting_entries_of(run: Run) -> list[tuple[str, str, int]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from holdfast.core import kinship
+from holdfast.core import rules
 from holdfast.core.clock import Micros
 from holdfast.core.model import DeadLetter, DeadReason, Run
 from holdfast.core.ports import Pruned
@@ -173,8 +173,8 @@ class KvHousekeeping:
 
     def _is_kept_for_parent(self, run: Run) -> bool:
         if run.parent_id is None or run.parent_location is None:
-            return kinship.is_kept_for_parent(None, run)
-        return kinship.is_kept_for_parent(self._histories.entry(run.parent_id, run.parent_location), run)
+            return rules.is_kept_for_parent(None, run)
+        return rules.is_kept_for_parent(self._histories.entry(run.parent_id, run.parent_location), run)
 
     def defer(self, run: Run) -> None:
         self._runs.put(run)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from holdfast.core import kinship
+from holdfast.core import rules
 from holdfast.core.clock import Micros
 from holdfast.core.model import DeadLetter, DeadReason, Run
 from holdfast.core.ports import Pruned
@@ -85,7 +85,7 @@ class StateHousekeeping:
     def _is_kept_for_parent(self, run: Run) -> bool:
         parent = self._state.records.get(run.parent_id or "")
         recorded = parent.recorded(run.parent_location or "") if parent is not None else None
-        return kinship.is_kept_for_parent(recorded, run)
+        return rules.is_kept_for_parent(recorded, run)
 
     def defer(self, run: Run) -> None:
         self._state.put_run(self._state.records[run.id], run)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from holdfast.core import audit, flow_revision, kinship, retention, revision, rules
+from holdfast.core import audit, flow_revision, retention, revision, rules
 from holdfast.core.audit import REQUEST
 from holdfast.core.clock import Micros
 from holdfast.core.commands import (
@@ -235,7 +235,7 @@ def _location_of(unit: UnitOfWork, run: Run) -> str | None:
     if run.parent_id is None or run.parent_location is None or not run.state.is_end:
         return run.parent_location
     recorded = unit.histories.entry(run.parent_id, run.parent_location)
-    return run.parent_location if kinship.knows(recorded, run) else None
+    return run.parent_location if rules.knows(recorded, run) else None
 
 
 def _inbox(unit: UnitOfWork, run: Run) -> Sequence[Arrival]:
@@ -314,6 +314,6 @@ class _Writer:
             return run, ()
         if run.group not in self._seats:
             self._seats[run.group] = self._unit.families.seated(run.parent_id, run.group)
-        seated, waits = kinship.seated(run, self._seats[run.group])
+        seated, waits = rules.reseated(run, self._seats[run.group])
         self._seats[run.group] += not waits
         return seated, waits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.core import audit, kinship, rules
+from holdfast.core import audit, rules
 from holdfast.core import limits as limit_rules
 from holdfast.core.checkpoint import UndoneState
 from holdfast.core.clock import Micros
@@ -91,10 +91,10 @@ def _notify_parent(unit: UnitOfWork, run: Run, now: Micros) -> None:
     parent = unit.runs.get(run.parent_id)
     if parent is None or parent.state.is_end:
         return
-    if kinship.is_reopened(run):
+    if rules.is_reopened(run):
         recorded = unit.histories.entry(parent.id, run.parent_location)
         has_unread_end = unit.inboxes.has_end_of(parent, run.id)
-        if not kinship.waits_for(recorded, run, has_unread_end=has_unread_end):
+        if not rules.waits_for(recorded, run, has_unread_end=has_unread_end):
             return
     arrivals.deliver(unit, parent, rules.child_end(run, parent.arrivals + 1, now), now)
 

@@ -22,7 +22,7 @@ from typing import Any, Self, cast
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import kinship
+from holdfast.core import rules
 from holdfast.core.clock import Micros
 from holdfast.core.flow_definitions import FlowDefinition, removable
 from holdfast.core.model import EVENT_RETENTION, RECEIPT_RETENTION, DeadReason, Entry, Run
@@ -567,7 +567,7 @@ class _Runs(_Rows):
 
 def _is_kept_for_parent(recorded: str | None, run: Run) -> bool:
     try:
-        return recorded is not None and kinship.is_kept_for_parent(_entry.decode(recorded), run)
+        return recorded is not None and rules.is_kept_for_parent(_entry.decode(recorded), run)
     except FAILURES:  # it is checked again later
         return True
 

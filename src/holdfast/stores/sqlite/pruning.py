@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import apsw
 
-from holdfast.core import kinship
+from holdfast.core import rules
 from holdfast.core.clock import Micros
 from holdfast.core.model import DeadReason, Run
 from holdfast.core.topics import topic_of
@@ -272,7 +272,7 @@ def _is_kept_for_parent(connection: apsw.Connection, run: Run) -> bool:
     if run.parent_id is None or run.parent_location is None:
         return False
     try:
-        return kinship.is_kept_for_parent(entry(connection, run.parent_id, run.parent_location), run)
+        return rules.is_kept_for_parent(entry(connection, run.parent_id, run.parent_location), run)
     except (OddRow, UnicodeDecodeError):  # it is examined again later
         return True
 

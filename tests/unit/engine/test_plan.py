@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core.model import Entry, EntryState, Run, Wait, WaitKind
-from holdfast.core.plan import progress
 from holdfast.core.states import RunState
+from holdfast.engine.explain import progress
 from tests.unit.core.a_history import RUN, failed, rollback, step, undo
 
 PLAN = ("a", "wait", "b")
