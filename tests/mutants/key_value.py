@@ -54,8 +54,8 @@ STORE = (
         edits=(
             Edit(
                 "stores/kv/checkpoints.py",
-                "            self._checks[names.children(run_id)] = 0\n",
-                "            pass\n",
+                "        checks[names.children(run_id)] = 0\n",
+                "        pass\n",
             ),
         ),
         caught_by=(

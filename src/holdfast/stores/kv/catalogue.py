@@ -294,19 +294,17 @@ class KvEvents(KvPart):
     def raise_numbers(self, last: int) -> None:
         self._space.skip_numbers(names.EVENT_NUMBERS, last)
 
-    def _last(self) -> int:
-        return self._space.last_number(names.EVENT_NUMBERS)
-
     def next_number(self) -> int:
         return self._space.next_number(names.EVENT_NUMBERS)
 
     def newest(self) -> tuple[int, Micros]:
+        last = self._space.last_number(names.EVENT_NUMBERS)
         members = self._space.range(Range(names.EVENTS, limit=1, is_reverse=True))
         if not members:
-            return self._last(), 0
+            return last, 0
         aged = AgedEvent.parsed(members[0])
         event = self._numbered(aged.topic, aged.number)
-        return self._last(), aged.at if event is None else event.at
+        return last, aged.at if event is None else event.at
 
     # Writing
 

@@ -124,93 +124,64 @@ def plain_part(one: Plain, held: HeldVersions, waits_before: tuple[Wait, ...], n
         # this checkpoint is refused.
         gain = Gain(names.head(run_id), held.head, names.history(run_id), held.history, entries)
         return PlainPart(one, held, waits_before, gain)
-    return _PartBuilder(one, held, waits_before, entries, now).built()
+    return PlainPart(one, held, waits_before, *_whole_part(one, held, waits_before, entries, now))
 
 
-class _PartBuilder:
-    """Gathers what a checkpoint writes besides the entries of its run."""
-
-    def __init__(
-        self, one: Plain, held: HeldVersions, waits_before: tuple[Wait, ...], entries: dict[str, bytes], now: Micros
-    ) -> None:
-        self._one = one
-        self._held = held
-        self._waits_before = waits_before
-        self._now = now
-        run_id = one.before.id
-        self._head = names.head(run_id)
-        history = names.history(run_id)
-        self._checks = {self._head: held.head, history: held.history}
-        self._puts: dict[str, dict[str, bytes]] = {history: entries}
-        self._drops: dict[str, list[str]] = {}
-        self._adds: dict[str, dict[str, int]] = {}
-        self._removes: dict[str, Sequence[str]] = {}
-        self._touches: list[str] = []
-        self._appends: dict[str, list[bytes]] = {}
-
-    def built(self) -> PlainPart:
-        one, checkpoint, run_id = self._one, self._one.checkpoint, self._one.before.id
-        if not one.is_held:
-            self._move()
-        if undos := {entry.location: 0 for entry in checkpoint.entries if entry.has_undo}:
-            self._adds[names.undo_index(run_id)] = undos
-        if checkpoint.consumed:
-            self._consume(checkpoint.consumed)
-        if checkpoint.values:
-            self._puts[names.values(run_id)] = {name: value.encode() for name, value in checkpoint.values.items()}
-        waits = () if one.ends else one.waits or ()
-        if waits != self._waits_before:
-            self._write_waits(waits)
-        if one.ends:
-            # A run whose children live ends by the general way, which closes them.
-            self._checks[names.children(run_id)] = 0
-        part = Part(
-            self._checks,
-            puts=self._puts,
-            drops=self._drops,
-            touches=self._touches,
-            removes=self._removes,
-            adds=self._adds,
-            appends=self._appends,
-        )
-        is_head_written = self._head in self._puts or self._head in self._drops
-        return PlainPart(one, self._held, self._waits_before, part, is_head_written)
-
-    def _consume(self, numbers: Iterable[int]) -> None:
-        run_id, inbox, now = self._one.before.id, self._held.inbox, self._now
-        taken = [inbox[number] for number in numbers if number in inbox]
-        if not taken:
-            return
-        self._drops[names.inbox(run_id)] = [str(arrival.number) for arrival in taken]
-        ids = [arrival.ref for arrival in taken if arrival.kind is WaitKind.MESSAGE and arrival.ref is not None]
-        if ids:
-            known = names.message_ids(run_id)
-            self._drops[known] = [names.unread_field(id) for id in ids]
-            self._puts[known] = {names.receipt_field(id): b"%d" % now for id in ids}
-            self._adds[names.RECEIPTS] = {aged_member(now, run_id, id): 0 for id in ids}
-
-    def _write_waits(self, waits: Sequence[Wait]) -> None:
+def _whole_part(
+    one: Plain, held: HeldVersions, waits_before: tuple[Wait, ...], entries: dict[str, bytes], now: Micros
+) -> tuple[Part, bool]:
+    """Return a part that writes more than the entries of its run, and True if it writes the head of the run."""
+    checkpoint, before = one.checkpoint, one.before
+    run_id = before.id
+    head, history = names.head(run_id), names.history(run_id)
+    checks = {head: held.head, history: held.history}
+    puts = {history: entries}
+    drops: dict[str, list[str]] = {}
+    removes: dict[str, Sequence[str]] = {}
+    adds: dict[str, dict[str, int]] = {}
+    touches: list[str] = []
+    appends: dict[str, list[bytes]] = {}
+    if not one.is_held:
+        puts[head], gone = changed_fields(before, one.after)
+        drops |= {head: gone} if gone else {}
+        removes, adds = entry_changes(before, one.after)
+        if (fact := audit.of_move(before, one.after, now)) is not None:
+            appends[names.audit(run_id)] = [fact_line(fact)]
+    if undos := {entry.location: 0 for entry in checkpoint.entries if entry.has_undo}:
+        adds[names.undo_index(run_id)] = undos
+    taken = [held.inbox[number] for number in checkpoint.consumed if number in held.inbox]
+    if taken:
+        drops[names.inbox(run_id)] = [str(arrival.number) for arrival in taken]
+    if ids := [message.ref for message in taken if message.kind is WaitKind.MESSAGE and message.ref is not None]:
+        known = names.message_ids(run_id)
+        drops[known] = [names.unread_field(id) for id in ids]
+        puts[known] = {names.receipt_field(id): b"%d" % now for id in ids}
+        adds[names.RECEIPTS] = {aged_member(now, run_id, id): 0 for id in ids}
+    if checkpoint.values:
+        puts[names.values(run_id)] = {name: value.encode() for name, value in checkpoint.values.items()}
+    waits = () if one.ends else one.waits or ()
+    if waits != waits_before:
         if waits:
-            self._puts.setdefault(self._head, {})[names.WAITS] = encode(waits)
+            puts.setdefault(head, {})[names.WAITS] = encode(waits)
         else:
-            self._drops.setdefault(self._head, []).append(names.WAITS)
-        run = self._one.before
-        after = set(places_of(run, waits))
-        removed: dict[str, list[str]] = {}
-        for place in places_of(run, self._waits_before):
-            if place not in after:
-                removed.setdefault(place.index, []).append(place.member)
-                self._touches.append(place.guard)
-        self._removes |= removed  # these indexes have waits only
+            drops.setdefault(head, []).append(names.WAITS)
+        left, touches = _left_queues(before, waits_before, waits)
+        removes |= left  # these indexes have waits only
+    if one.ends:
+        # A run whose children live ends by the general way, which closes them.
+        checks[names.children(run_id)] = 0
+    part = Part(checks, puts=puts, drops=drops, touches=touches, removes=removes, adds=adds, appends=appends)
+    return part, head in puts or head in drops
 
-    def _move(self) -> None:
-        before, after = self._one.before, self._one.after
-        self._puts[self._head], drops = changed_fields(before, after)
-        if drops:
-            self._drops[self._head] = drops
-        self._removes, self._adds = entry_changes(before, after)
-        if (fact := audit.of_move(before, after, self._now)) is not None:
-            self._appends[names.audit(before.id)] = [fact_line(fact)]
+
+def _left_queues(run: Run, before: Iterable[Wait], after: Iterable[Wait]) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the index entries of waits that a run has ended, and the partitions that guard them."""
+    kept = set(places_of(run, after))
+    gone = [place for place in places_of(run, before) if place not in kept]
+    members: dict[str, list[str]] = {}
+    for place in gone:
+        members.setdefault(place.index, []).append(place.member)
+    return members, [place.guard for place in gone]
 
 
 class BatchWriter:

@@ -43,13 +43,6 @@ class LeasedRun(NamedTuple):
     history: int
 
 
-def leased(found: ClaimedRun) -> LeasedRun:
-    """Decode a run that an engine has leased. Raises an error of the decoder if it cannot be read."""
-    run = run_of(found.head.fields)
-    lease = Lease(run=run, entries=leased_of(found.history.fields), arrivals=arrivals_of(found.inbox))
-    return LeasedRun(lease, waits_of(found.head.fields.get(names.WAITS)), found.head.version, found.history.version)
-
-
 async def claim(decisions: Decisions, request: ClaimRequest) -> tuple[Claimed, list[LeasedRun]]:
     """Lease due runs by the shared operations, which know the limits."""
     more = [False]
@@ -185,11 +178,13 @@ def leased_runs(found: Sequence[ClaimedRun]) -> tuple[list[LeasedRun], list[OddR
     """Decode the runs that an engine has leased. Return those that can be read, and the others."""
     read: list[LeasedRun] = []
     odd: list[OddRun] = []
-    for run in found:
+    for id, head, history, inbox in found:
         try:
-            read.append(leased(run))
+            entries, arrivals = leased_of(history.fields), arrivals_of(inbox)
+            lease = Lease(run=run_of(head.fields), entries=entries, arrivals=arrivals)
+            read.append(LeasedRun(lease, waits_of(head.fields.get(names.WAITS)), head.version, history.version))
         except FAILURES as error:
-            odd.append(OddRun(run.id, "run", reason_of(error)))
+            odd.append(OddRun(id, "run", reason_of(error)))
     return read, odd
 
 

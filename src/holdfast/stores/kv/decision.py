@@ -12,15 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-import msgspec
-
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.model import new_id
 from holdfast.core.news import News
 from holdfast.stores.kv import names
-from holdfast.stores.kv.descent import Follow, closing
-from holdfast.stores.kv.driver import MARK_MICROS, AllFields, Committed, Driver, Fields, Gain, Part, Partition, Read
+from holdfast.stores.kv.driver import MARK_MICROS, AllFields, Committed, Driver, Fields, Gain, Part, Read
+from holdfast.stores.kv.foresight import Follow, closing
 from holdfast.stores.kv.unit_of_work import KvUnit
 from holdfast.stores.kv.workspace import KnownPartitions, Stale, Workspace
 from holdfast.stores.workspace.decision import Missing, rounds
@@ -243,23 +241,3 @@ def _carry_out(operation: Operation[A], unit: KvUnit) -> A:
     answer = operation(unit, unit.space.now)
     unit.flush()
     return answer
-
-
-class Assumption:
-    """Builds what an operation probably finds, from what this process has seen last."""
-
-    def __init__(self, now: Micros) -> None:
-        self.known = KnownPartitions()
-        self.known.now = now
-
-    def absent(self, partition: str) -> None:
-        self.known.put_absent(partition)
-
-    def present(self, read: Fields | AllFields, partition: Partition) -> None:
-        self.known.put(read, partition)
-
-
-def encode_hint(news: News, sender: str) -> bytes:
-    """Return news as a hint for other processes, or nothing if there is none."""
-    hint = news.hint()
-    return b"" if hint is None else sender.encode() + b" " + msgspec.json.encode(hint)

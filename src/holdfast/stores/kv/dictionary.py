@@ -95,12 +95,6 @@ class Dictionary:
             kept.pop(dropped, None)
         self.partitions[name] = Partition(self.version, kept)
 
-    def write_logs(self, cuts: Mapping[str, Sequence[bytes]], appends: Mapping[str, Sequence[bytes]]) -> None:
-        for name, lines in cuts.items():
-            self.logs[name] = [line for line in self.logs.get(name, ()) if line not in lines]
-        for name, lines in appends.items():
-            self.logs.setdefault(name, []).extend(lines)
-
     def names(self) -> set[str]:
         """Return the names of all partitions with fields, indexes with members and logs with lines."""
         filled = {name for name, partition in self.partitions.items() if partition.fields}
@@ -197,7 +191,10 @@ class DictionaryDriver:
         for name, scores in part.adds.items():
             for member, score in scores.items():
                 data.index(name).add(member, score)
-        data.write_logs(part.cuts, part.appends)
+        for name, lines in part.cuts.items():
+            data.logs[name] = [line for line in data.logs.get(name, ()) if line not in lines]
+        for name, lines in part.appends.items():
+            data.logs.setdefault(name, []).extend(lines)
         data.marks |= dict.fromkeys(part.marks, (part.owner, now + part.mark_micros))
         for name in part.checks if part.owner else ():
             data.marks.pop(name, None)  # its owner has written

@@ -40,14 +40,10 @@ def entry_of(location: str, value: bytes) -> Entry:
     return _decode(b'{"location":' + encode(location) + b"," + value[1:])
 
 
-def in_order(entries: Iterable[Entry]) -> tuple[Entry, ...]:
-    """Return entries in the order in which they were settled, unsettled ones last."""
-    return tuple(sorted(entries, key=lambda entry: (not entry.is_settled, entry.position, entry.location)))
-
-
 def history_of(fields: Mapping[str, bytes]) -> tuple[Entry, ...]:
-    """Return the entries of a history in their order."""
-    return in_order(entry_of(location, value) for location, value in fields.items())
+    """Return the entries of a history in the order in which they were settled, unsettled ones last."""
+    entries = (entry_of(location, value) for location, value in fields.items())
+    return tuple(sorted(entries, key=lambda entry: (not entry.is_settled, entry.position, entry.location)))
 
 
 def leased_of(fields: Mapping[str, bytes]) -> tuple[Entry, ...]:
@@ -86,14 +82,13 @@ class KvHistories(KvPart):
         return is_written
 
     def put(self, run_id: str, token: int, entries: Iterable[Entry]) -> None:
-        new = {entry.location: entry_value(entry) for entry in entries if self._note_undo(run_id, entry)}
+        new: dict[str, bytes] = {}
+        for entry in entries:
+            new[entry.location] = entry_value(entry)
+            if entry.has_undo:
+                self._space.add(names.undo_index(run_id), entry.location)
         if new:
             self._space.put(names.history(run_id), new)
-
-    def _note_undo(self, run_id: str, entry: Entry) -> bool:
-        if entry.has_undo:
-            self._space.add(names.undo_index(run_id), entry.location)
-        return True
 
     def drop(self, run_id: str, locations: Iterable[str]) -> None:
         dropped = list(locations)
@@ -286,25 +281,21 @@ class KvAudit:
     def note_often(self, fact: AuditFact, count: int) -> None:
         self.note(fact)
         if count and count % audit.TRIM_EVERY == 0 and not self._runs.is_new(fact.run_id):
-            self._trim(fact.run_id)
+            log = names.audit(fact.run_id)
+            for line in surplus(self._space.log(log)):
+                self._space.cut(log, line)
 
     def note_once(self, fact: AuditFact, count: int = 1) -> None:
         if all(fact.event != known.event or fact.data != known.data for known in self.all(fact.run_id)):
             self.note_often(fact, count)
 
-    def _trim(self, run_id: str) -> None:
-        lines = self._space.log(names.audit(run_id))
-        for line in surplus(lines):
-            self._space.cut(names.audit(run_id), line)
-
     def has_request(self, run_id: str, request_id: str) -> bool:
         return any(fact.data.get(audit.REQUEST) == request_id for fact in self.all(run_id))
 
     def requests(self, run_id: str) -> Sequence[AuditFact]:
-        return self.all(run_id)
-
-    def all(self, run_id: str) -> Sequence[AuditFact]:
         return facts_of(run_id, self._space.log(names.audit(run_id)))
+
+    all = requests
 
 
 def surplus(lines: Sequence[bytes]) -> list[bytes]:

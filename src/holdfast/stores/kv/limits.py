@@ -27,13 +27,6 @@ OFF = b"off"
 LIMITED = b"limited"
 
 
-def ruled_as(rule: TypeRule) -> bytes | None:
-    """Return what a claim has to know of a type: that it is off, or limited; None if neither."""
-    if not rule.is_enabled:
-        return OFF
-    return LIMITED if rule.is_limited else None
-
-
 class KvTypes(KvPart):
     """The rules of types, by name."""
 
@@ -44,7 +37,8 @@ class KvTypes(KvPart):
     def put(self, rule: TypeRule) -> None:
         self._space.put(names.type_rule(rule.name), {RULE: encode(rule)})
         self._space.add(names.TYPES, rule.name)
-        before, after = self._space.field(names.RULED, rule.name), ruled_as(rule)
+        before = self._space.field(names.RULED, rule.name)
+        after = OFF if not rule.is_enabled else LIMITED if rule.is_limited else None  # what a claim has to know
         if after is None and before is not None:
             self._space.drop(names.RULED, [rule.name])
         elif after is not None and before != after:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -14,7 +13,7 @@ from holdfast.core.model import DeadLetter, DeadReason, Run
 from holdfast.core.ports import Pruned
 from holdfast.core.topics import TAKEN_RETENTION, topic_of
 from holdfast.stores.kv import names
-from holdfast.stores.kv.catalogue import VALUE, AgedEvent, KvEvents, decode_event, encode, letter_member
+from holdfast.stores.kv.catalogue import AgedEvent, KvDeadLetters, KvEvents, decode_event
 from holdfast.stores.kv.driver import EVERYTHING, Fields, Range, Size
 from holdfast.stores.kv.histories import KvHistories, parsed_member
 from holdfast.stores.kv.limits import KvTypes
@@ -31,19 +30,6 @@ if TYPE_CHECKING:
 def _until(at: Micros) -> str:
     """Return the bound of a range with everything up to an instant."""
     return names.time_text(at + 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Aged:
-    """Things of runs that are removed by age: the index of their ages, their partition, and their field in it."""
-
-    index: str
-    partition: names.Namer
-    field: names.Namer
-
-
-_RECEIPTS = Aged(names.RECEIPTS, names.message_ids, names.receipt_field)
-_REPLIES = Aged(names.REPLIES, names.replies, str)
 
 
 class KvHousekeeping:
@@ -95,8 +81,9 @@ class KvHousekeeping:
             most = topic_of(topic, rules).max_pending
             size = self._space.ask(Size(names.events_index(topic)))
             assert isinstance(size, int)
-            if size == 0:
-                self._forget_topic(topic)
+            if size == 0 and not self._space.whole(names.events(topic)):
+                self._space.remove(names.PUBLISHED, topic)
+                self._space.clear(names.events(topic))
             if size <= most:
                 continue
             guard = names.events(topic)
@@ -106,40 +93,33 @@ class KvHousekeeping:
                 for member in waiting[: max(0, len(waiting) - most)]:
                     yield OldEvent(int(member[1:], 16), topic, "open" if state == "open" else "pending")
 
-    def _forget_topic(self, topic: str) -> None:
-        """Remove the name and the partition of a topic that has no events at all."""
-        if not self._space.whole(names.events(topic)):
-            self._space.remove(names.PUBLISHED, topic)
-            self._space.clear(names.events(topic))
-
     def give_up(self, event: OldEvent, reason: DeadReason, now: Micros) -> None:
         value = self._space.field(names.events(event.topic), str(event.number))
         if value is None:
             return
         kept = decode_event(value)
-        number = self._space.next_number(names.LETTER_NUMBERS)
-        letter = DeadLetter(number=number, id=kept.id, topic=event.topic, payload=kept.payload, at=now, reason=reason)
-        self._space.put(names.letter(number), {VALUE: encode(letter)})
-        self._space.add(names.LETTERS, letter_member(letter))
+        letter = DeadLetter(number=0, id=kept.id, topic=event.topic, payload=kept.payload, at=now, reason=reason)
+        KvDeadLetters(self._space).add(letter)
 
     # Receipts and replies
 
     def forget_receipts(self, until: Micros, limit: int) -> int:
-        return self._forget(_RECEIPTS, until, limit)
+        return self._forget(names.RECEIPTS, names.message_ids, names.receipt_field, until, limit)
 
     def forget_replies(self, until: Micros, limit: int) -> int:
-        return self._forget(_REPLIES, until, limit)
+        return self._forget(names.REPLIES, names.replies, str, until, limit)
 
-    def _forget(self, aged: Aged, until: Micros, limit: int) -> int:
-        members = self._space.range(Range(aged.index, high=_until(until), limit=limit))
+    def _forget(self, index: str, name: names.Namer, field_of: names.Namer, until: Micros, limit: int) -> int:
+        """Remove things of runs by the index of their ages. `name` is their partition, `field_of` the field in it."""
+        members = self._space.range(Range(index, high=_until(until), limit=limit))
         old: list[tuple[str, str, str]] = []
         for member in members:
             run_id, message_id = parsed_member(member)
-            old.append((member, aged.partition(run_id), aged.field(message_id)))
+            old.append((member, name(run_id), field_of(message_id)))
         self._space.expect(Fields(partition, (field,)) for _, partition, field in old)
         forgotten = 0
         for member, partition, field in old:
-            self._space.remove(aged.index, member)
+            self._space.remove(index, member)
             if self._space.field(partition, field) is not None:
                 self._space.drop(partition, [field])
                 forgotten += 1
@@ -159,17 +139,14 @@ class KvHousekeeping:
         run_ids = [member[names.TIME_DIGITS :] for member in (*own, *by_type)][:limit]
         self._space.expect(head_of(run_id) for run_id in run_ids)
         runs = [run for run in map(self._runs.get, run_ids) if run is not None]
-        self._load_parents(runs)
+        children = [run for run in runs if run.parent_id is not None and run.parent_location is not None]
+        self._space.expect(Fields(names.history(run.parent_id or ""), (run.parent_location or "",)) for run in children)
         return [OldRun(run, self._kept(run.type, usual), self._is_kept_for_parent(run)) for run in runs]
 
     def _kept(self, type: str, usual: Micros) -> Micros:
         """Return the retention of runs of a type."""
         rule = self._types.get(type)
         return usual if rule is None or rule.retention is None else rule.retention
-
-    def _load_parents(self, runs: Sequence[Run]) -> None:
-        children = [run for run in runs if run.parent_id is not None and run.parent_location is not None]
-        self._space.expect(Fields(names.history(run.parent_id or ""), (run.parent_location or "",)) for run in children)
 
     def _is_kept_for_parent(self, run: Run) -> bool:
         if run.parent_id is None or run.parent_location is None:

@@ -79,10 +79,6 @@ async def partitions(driver: Driver, reads: Sequence[Fields | AllFields]) -> lis
     return await answers(driver, reads)
 
 
-async def sizes(driver: Driver, wanted: Sequence[Size]) -> list[int]:
-    return await answers(driver, wanted)
-
-
 async def members_of(driver: Driver, index: str, low: str = "", limit: int = EVERYTHING) -> list[str]:
     """Return the members of an index: all of them, or a page."""
     return cast("list[str]", (await driver.load([Range(index, low, limit=limit)])).answers[0])
@@ -92,14 +88,15 @@ async def members_of(driver: Driver, index: str, low: str = "", limit: int = EVE
 
 
 async def get(driver: Driver, run_id: str | None, key: str | None) -> Details | None:
-    if key is not None:
-        (found,) = await partitions(driver, [Fields(names.key(key), ("id",))])
-        holder = found.fields.get("id")
-        run_id = None if holder is None else holder.decode()
-    if run_id is None:
-        return None
-    details = await details_of(driver, [run_id])
+    run_ids = await _with_key(driver, key) if key is not None else [run_id] if run_id is not None else []
+    details = await details_of(driver, run_ids)
     return next((one for one in details if one.run.deleted_at is None), None)
+
+
+async def _with_key(driver: Driver, key: str) -> list[str]:
+    """Return the id of the run that has a key, if there is one."""
+    (found,) = await partitions(driver, [Fields(names.key(key), ("id",))])
+    return [run_id.decode() for run_id in found.fields.values()]
 
 
 async def details_of(driver: Driver, run_ids: Sequence[str]) -> list[Details]:
@@ -195,7 +192,7 @@ async def workers(driver: Driver) -> list[WorkerRecord]:
 async def counts(driver: Driver) -> dict[str, dict[RunState, int]]:
     pairs = sorted(name.split(":", 1)[::-1] for name in await members_of(driver, names.STATES))
     known = [(type, state) for type, state in pairs if state != DELETED]
-    found = await sizes(driver, [Size(names.by_state(state, type)) for type, state in known])
+    found = await answers(driver, [Size(names.by_state(state, type)) for type, state in known])
     counted: dict[str, dict[RunState, int]] = {}
     for (type, state), size in zip(known, found, strict=True):
         if size:
@@ -223,7 +220,7 @@ async def backlog(driver: Driver) -> list[Backlog]:
 
 async def held(driver: Driver) -> dict[str, int]:
     holders = await members_of(driver, names.HOLDERS)
-    found = await sizes(driver, [Size(names.held_by(worker)) for worker in holders])
+    found = await answers(driver, [Size(names.held_by(worker)) for worker in holders])
     return {worker: size for worker, size in zip(holders, found, strict=True) if size}
 
 
@@ -286,19 +283,15 @@ async def dead_letters(driver: Driver, query: ListDeadLetters) -> list[DeadLette
     low = names.number_text(query.after + 1)
     while len(found) < query.limit:
         members = await members_of(driver, names.LETTERS, low, CHUNK)
-        chosen = [member for member in members if query.topic is None or _is_of_topic(query.topic, member)]
-        numbers = [int(member[:16], 16) for member in chosen][: query.limit - len(found)]
+        named = ((int(member[:16], 16), member[17:]) for member in members)
+        chosen = [one for one, topic in named if query.topic is None or (topic and covers(query.topic, topic))]
+        numbers = chosen[: query.limit - len(found)]
         letters = await partitions(driver, [Fields(names.letter(number), (VALUE,)) for number in numbers])
         found += [decode_letter(one.fields[VALUE]) for one in letters if one.fields]
         if len(members) < CHUNK:
             break
         low = names.number_text(int(members[-1][:16], 16) + 1)
     return found
-
-
-def _is_of_topic(pattern: str, member: str) -> bool:
-    topic = member[17:]
-    return bool(topic) and covers(pattern, topic)
 
 
 async def schedules(driver: Driver, query: ListSchedules) -> list[Schedule]:
@@ -352,7 +345,8 @@ def _due_time(member: str) -> Micros:
 
 
 async def list_flows(driver: Driver, query: ListFlows) -> list[FlowDefinition]:
-    types = await _flow_types(driver, query)
+    is_exact = query.type is not None and not query.type.endswith(".*")
+    types = [query.type or ""] if is_exact else await members_of(driver, names.FLOWS)
     found = await partitions(driver, [AllFields(names.flows(type)) for type in types])
     known = [one for partition in found for one in flows_of(partition.fields)]
     listed = [one for one in known if query.admits(one)][: query.limit]
@@ -361,13 +355,6 @@ async def list_flows(driver: Driver, query: ListFlows) -> list[FlowDefinition]:
     texts = await partitions(driver, [texts_read(one) for one in listed])
     # A definition may be pruned between the two reads.
     return [with_texts(one, some.fields) for one, some in zip(listed, texts, strict=True) if some.fields]
-
-
-async def _flow_types(driver: Driver, query: ListFlows) -> list[str]:
-    """Return the types that a query may concern. One exact type needs no list."""
-    if query.type is not None and not query.type.endswith(".*"):
-        return [query.type]
-    return await members_of(driver, names.FLOWS)
 
 
 # Transfers
@@ -418,9 +405,7 @@ LONGEST_CHUNK = 500
 async def list_runs(driver: Driver, query: Query) -> list[Details]:
     """Return the runs that a query admits, newest first."""
     if query.key is not None:
-        (found,) = await partitions(driver, [Fields(names.key(query.key), ("id",))])
-        holder = found.fields.get("id")
-        details = [] if holder is None else await details_of(driver, [holder.decode()])
+        details = await details_of(driver, await _with_key(driver, query.key))
         return [one for one in details if query.admits(one.run)][: query.limit]
     indexes = await _indexes(driver, query)
     chosen: list[Details] = []
@@ -442,7 +427,7 @@ async def _indexes(driver: Driver, query: Query) -> list[str]:
         return [names.ALL]
     if len(choices) == 1:
         return choices[0]
-    counted = await sizes(driver, [Size(index) for some in choices for index in some])
+    counted = await answers(driver, [Size(index) for some in choices for index in some])
     totals: list[int] = []
     begin = 0
     for some in choices:
@@ -495,11 +480,7 @@ class _Pages:
 # The self-check: compares what is counted with the runs
 
 
-async def findings(driver: Driver) -> Sequence[Finding]:
-    return [await _slots(driver)]
-
-
-async def _slots(driver: Driver) -> Finding:
+async def finding_of_slots(driver: Driver) -> Finding:
     """Compare the number of runs that have each slot with the number that is kept."""
     slots = await members_of(driver, names.SLOTS)
     kept = await partitions(driver, [Fields(names.slot(slot), (USED,)) for slot in slots])

@@ -233,7 +233,11 @@ class KvRuns:
         space.put(head, puts)
         if drops:
             space.drop(head, drops)
-        _write_entries(space, before, after)
+        removes, adds = entry_changes(before, after)
+        for index, members in removes.items():
+            for member in members:
+                space.remove(index, member)
+        space.add_all((index, member, score) for index, scores in adds.items() for member, score in scores.items())
         if after.parent_id is not None and is_live_child(after) and not is_live_child(before):
             space.put(names.children(after.parent_id), {})
         if after.token != before.token:
@@ -243,15 +247,6 @@ class KvRuns:
         if run.worker is not None:
             self._space.touch(names.leases(run.type))
             self._space.touch(names.leases_by(run.worker))
-
-
-def _write_entries(space: Workspace, before: Run, after: Run) -> None:
-    """Write the difference of the index entries of a run."""
-    removes, adds = entry_changes(before, after)
-    for index, members in removes.items():
-        for member in members:
-            space.remove(index, member)
-    space.add_all((index, member, score) for index, scores in adds.items() for member, score in scores.items())
 
 
 def payload_of(run_id: str) -> Fields:
@@ -357,13 +352,9 @@ class KvWaits:
                 self._space.touch(place.guard)
                 if place.key_queues:
                     self._space.add(place.key_queues, place.guard)
-        for place in before:
-            self._forget_empty_queue(place)
-
-    def _forget_empty_queue(self, place: WaitPlace) -> None:
-        """Remove the name of a queue for a key in which no run is left."""
-        if place.key_queues and not self._space.range(Range(place.index, limit=1), place.guard):
-            self._space.remove(place.key_queues, place.guard)
+        for place in before:  # the name of a queue for a key goes when no run is left in it
+            if place.key_queues and not self._space.range(Range(place.index, limit=1), place.guard):
+                self._space.remove(place.key_queues, place.guard)
 
     def first(self, queue: str, location: str) -> str | None:
         return next(self._in_queue(queue, Range(names.queue_index(queue), limit=1)), None)

@@ -12,7 +12,7 @@ from holdfast.core.model import Intent
 from holdfast.core.news import News
 from holdfast.stores.kv import names
 from holdfast.stores.kv.checkpoints import HeldRuns
-from holdfast.stores.kv.decision import Assumption, Decided, Decisions
+from holdfast.stores.kv.decision import Decisions
 from holdfast.stores.kv.driver import AllFields, Driver, Fields, Partition
 from holdfast.stores.kv.runs import head_of
 from holdfast.stores.kv.unit_of_work import KvUnit
@@ -41,8 +41,14 @@ class Starts:
 
         reads = self._reads(intents)
         decided = await self._decisions.decide(operation, reads, assumed=self._assumed(reads, now))
-        self._remember(decided)
-        self._hold(decided)
+        known = decided.space.known
+        for read in (BASE, RULED):
+            if known.has(read):
+                self._seldom[read] = Partition(known.versions[read.partition], known.whole(read.partition))
+        for run in decided.answer.runs:
+            if run.lease is not None:
+                head, history = (decided.version(name(run.run_id)) for name in (names.head, names.history))
+                self._held.keep_lease(run.lease, (), head, history)
         return decided.answer, decided.news
 
     def _reads(self, intents: Sequence[Intent]) -> list[Fields | AllFields]:
@@ -54,26 +60,14 @@ class Starts:
         """Return what a start of new runs finds; None if the partitions that seldom change were never read."""
         if BASE not in self._seldom or RULED not in self._seldom:
             return None
-        assumption = Assumption(now)
+        known = KnownPartitions()
+        known.now = now
         for read in reads:
             if read is not RULED:
-                assumption.absent(read.partition)
+                known.put_absent(read.partition)
         for read, partition in self._seldom.items():
-            assumption.present(read, partition)
-        return assumption.known
-
-    def _remember(self, decided: Decided[Created]) -> None:
-        known = decided.space.known
-        for read in (BASE, RULED):
-            if known.has(read):
-                fields = known.whole(read.partition)
-                self._seldom[read] = Partition(known.versions[read.partition], fields)
-
-    def _hold(self, decided: Decided[Created]) -> None:
-        for run in decided.answer.runs:
-            if run.lease is not None:
-                head, history = (decided.version(name(run.run_id)) for name in (names.head, names.history))
-                self._held.keep_lease(run.lease, (), head, history)
+            known.put(read, partition)
+        return known
 
 
 def _with_won_leases(unit: KvUnit, created: Created, lease: LeaseRequest) -> Created:

@@ -20,7 +20,7 @@ from holdfast.core.ports import Finding, Pruned, Report, SchemaStatus
 from holdfast.core.questions import AnyQuestion, Awaited, Details, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.transfer import Dump, KeptEvent, Origin, Restoration, Restored
-from holdfast.stores.kv import claims, descent, foresight, migrations, names, pruning, reads
+from holdfast.stores.kv import claims, foresight, migrations, names, pruning, reads
 from holdfast.stores.kv.catalogue import VALUE
 from holdfast.stores.kv.checkpoints import BatchWriter, HeldRuns
 from holdfast.stores.kv.decision import Decisions, Operation
@@ -193,11 +193,11 @@ class KeyValueStore:
             return commands.apply(unit, command, now)
 
         reopened = sum(command.needs().reopenings.values())
-        follow = descent.reopening(reopened) if reopened else descent.closing
+        follow = foresight.reopening(reopened) if reopened else foresight.closing
         return await self._apply(operation, foresight.reads_for(command), follow)
 
     async def _apply(
-        self, operation: Operation[A], first_reads: Sequence[Read] = (), follow: descent.Follow = descent.closing
+        self, operation: Operation[A], first_reads: Sequence[Read] = (), follow: foresight.Follow = foresight.closing
     ) -> A:
         if self._driver.epoch != self._epoch:
             await self._enter_epoch()
@@ -279,7 +279,7 @@ class KeyValueStore:
 
     async def check(self) -> Sequence[Finding]:
         found, _, _ = await migrations.load_status(self._driver, self._steps)
-        return [*await self._driver.check(), finding_of_schema(found), *await reads.findings(self._driver)]
+        return [*await self._driver.check(), finding_of_schema(found), await reads.finding_of_slots(self._driver)]
 
     # Hints
 
