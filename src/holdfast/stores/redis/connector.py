@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from holdfast.core.errors import StoreUnavailable
 from holdfast.stores.reachability import Reachability
@@ -35,7 +36,7 @@ class RedisConnector:
     `greeting` is what every new connection says before anything else.
     """
 
-    def __init__(self, address: RedisAddress, greeting: Callable[[], Conversation[None]]) -> None:
+    def __init__(self, address: RedisAddress, greeting: Callable[[], Conversation[object]]) -> None:
         self.address = address
         self._greeting = greeting
         self._tls = address.tls.context() if address.tls is not None else None
@@ -46,7 +47,7 @@ class RedisConnector:
         *,
         on_break: Callable[[Exception], None],
         on_message: Callable[[bytes], None] | None = None,
-        greeting: Conversation[None] | None = None,
+        greeting: Conversation[object] | None = None,
     ) -> LoopConnection:
         """Return a new connection on the running loop. With a `greeting` of its own, it is tried in any case.
 
@@ -56,11 +57,31 @@ class RedisConnector:
         """
         if greeting is None:
             self._reachability.check()
-        try:
-            connection = await self._opened(on_break, on_message, greeting or self._greeting())
-        except _FAILURES as error:
-            raise self._reachability.failed(unavailable(self.address, error)) from error
-        self._reachability.worked()
+        address, is_greeted = self.address, False
+
+        def note_break(error: Exception) -> None:
+            if is_greeted:
+                on_break(error)
+
+        def protocol() -> LoopConnection:
+            return LoopConnection(ANSWER_SECONDS, on_break=note_break, on_message=on_message)
+
+        with self._attempt():
+            async with asyncio.timeout(CONNECT_SECONDS):
+                transport, connection = await asyncio.get_running_loop().create_connection(
+                    protocol,
+                    address.host,
+                    address.port,
+                    ssl=self._tls,
+                    server_hostname=address.host if self._tls is not None else None,
+                )
+            if (plain := transport.get_extra_info("socket")) is not None:
+                _keep_alive(plain)
+                # The event loop copies at most this many bytes of a large command at once.
+                plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+            with _greeted(connection):
+                await connection.converse(greeting or self._greeting())
+            is_greeted = True
         return connection
 
     def connect_blocking(self) -> BlockingConnection:
@@ -70,12 +91,30 @@ class RedisConnector:
             StoreUnavailable: The server cannot be reached or used.
 
         """
+        address = self.address
+        with self._attempt():
+            connected = socket.create_connection((address.host, address.port), BLOCKING_SECONDS)
+            try:
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                _keep_alive(connected)
+                if self._tls is not None:
+                    connected = self._tls.wrap_socket(connected, server_hostname=address.host)
+            except BaseException:
+                connected.close()
+                raise
+            connection = BlockingConnection(connected, BLOCKING_SECONDS)
+            with _greeted(connection):
+                connection.converse(self._greeting())
+        return connection
+
+    @contextmanager
+    def _attempt(self) -> Iterator[None]:
+        """Record if an attempt to connect has worked or failed, and translate its error."""
         try:
-            connection = self._opened_blocking()
+            yield
         except _FAILURES as error:
             raise self._reachability.failed(unavailable(self.address, error)) from error
         self._reachability.worked()
-        return connection
 
     def lost(self, error: Exception, opened_at: float) -> None:
         """Record that a connection broke, which was opened at this instant of the monotonic clock."""
@@ -86,66 +125,17 @@ class RedisConnector:
         translated = unavailable(self.address, error)
         return self._reachability.noted(translated) if isinstance(error, ConnectionLost | Silence) else translated
 
-    # Opening
 
-    async def _opened(
-        self,
-        on_break: Callable[[Exception], None],
-        on_message: Callable[[bytes], None] | None,
-        greeting: Conversation[None],
-    ) -> LoopConnection:
-        address = self.address
-
-        def note_break(error: Exception) -> None:
-            if is_greeted:
-                on_break(error)
-
-        def protocol() -> LoopConnection:
-            return LoopConnection(ANSWER_SECONDS, on_break=note_break, on_message=on_message)
-
-        is_greeted = False
-        async with asyncio.timeout(CONNECT_SECONDS):
-            transport, connection = await asyncio.get_running_loop().create_connection(
-                protocol,
-                address.host,
-                address.port,
-                ssl=self._tls,
-                server_hostname=address.host if self._tls is not None else None,
-            )
-        if (plain := transport.get_extra_info("socket")) is not None:
-            _keep_alive(plain)
-            # The event loop copies at most this many bytes of a large command at once.
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        try:
-            await connection.converse(greeting)
-        except ConnectionLost as error:
-            raise HandshakeBroken(*error.args) from error
-        except BaseException:
-            connection.close()
-            raise
-        is_greeted = True
-        return connection
-
-    def _opened_blocking(self) -> BlockingConnection:
-        address = self.address
-        connected = socket.create_connection((address.host, address.port), BLOCKING_SECONDS)
-        try:
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _keep_alive(connected)
-            if self._tls is not None:
-                connected = self._tls.wrap_socket(connected, server_hostname=address.host)
-        except BaseException:
-            connected.close()
-            raise
-        connection = BlockingConnection(connected, BLOCKING_SECONDS)
-        try:
-            connection.converse(self._greeting())
-        except ConnectionLost as error:
-            raise HandshakeBroken(*error.args) from error
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+@contextmanager
+def _greeted(connection: LoopConnection | BlockingConnection) -> Iterator[None]:
+    """Close a new connection whose greeting fails."""
+    try:
+        yield
+    except ConnectionLost as error:
+        raise HandshakeBroken(*error.args) from error
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _keep_alive(connected: socket.socket) -> None:

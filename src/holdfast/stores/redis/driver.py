@@ -32,7 +32,6 @@ from holdfast.stores.redis.hints import RedisHints
 from holdfast.stores.redis.renewals import Renewals
 from holdfast.stores.redis.requests import (
     CommitCall,
-    CommitReply,
     claim_arguments,
     commit_reply,
     first_name,
@@ -161,7 +160,8 @@ class RedisDriver:
 
     def peek(self, partition: str, fields: Sequence[str]) -> dict[str, bytes]:
         """Return those fields that exist. Blocking; the driver need not be open, and nothing is written."""
-        return fields_of(self._address, partition, fields)
+        (values,) = _execute(self._address, asked(packed("HMGET", self._keys.of(partition), *fields)))
+        return {field: value for field, value in zip(fields, values, strict=True) if value is not None}
 
     async def load(self, reads: Sequence[Read]) -> Answers:
         """Answer reads, all from one snapshot."""
@@ -198,7 +198,7 @@ class RedisDriver:
         self._epochs.confirm(version)
         return Committed(now, version, refused, is_repeat)
 
-    async def _commit(self, call: CommitCall, hint: bytes, epoch: int, version: int) -> CommitReply:
+    async def _commit(self, call: CommitCall, hint: bytes, epoch: int, version: int) -> Committed:
         """Write the parts of one call."""
         parts = call.parts
         written, pieces = call.packed()
@@ -214,7 +214,7 @@ class RedisDriver:
         reply = await self._ask(self._scripts.commit, keys, repeated)
         if isinstance(reply, int):  # the epoch is another one
             self._leave_epoch(epoch)
-            return CommitReply(reply, 0, [first_name(part) for part in parts], is_repeat)
+            return Committed(reply, 0, [first_name(part) for part in parts], is_repeat)
         return commit_reply(reply, parts, is_repeat=is_repeat)
 
     async def claim(self, request: ClaimRequest) -> ClaimAnswer:
@@ -293,7 +293,9 @@ class RedisDriver:
             except Silence as error:
                 raise self._connector.translated(error) from error
             if isinstance(reply, ServerError):
-                self._refused(connection, reply)
+                if is_lasting(reply):
+                    connection.close()
+                raise self._connector.translated(reply) from reply
             return reply
         assert failure is not None
         raise self._connector.translated(failure) from failure
@@ -306,11 +308,6 @@ class RedisDriver:
             return await connection.converse(conversation())
         except (ConnectionLost, Silence, ServerError) as error:
             raise self._connector.translated(error) from error
-
-    def _refused(self, connection: LoopConnection, reply: ServerError) -> None:
-        if is_lasting(reply):
-            connection.close()
-        raise self._connector.translated(reply) from reply
 
     def _leave_epoch(self, epoch: int) -> None:
         """The namespace has another epoch. If this driver does not know it yet, a new connection finds out."""
@@ -413,13 +410,6 @@ _KEYS_AT_ONCE = 1_000
 """Number of keys of the database that one call examines, so that it does not stop the server for long."""
 
 
-def fields_of(address: RedisAddress, partition: str, fields: Sequence[str]) -> dict[str, bytes]:
-    """Return those fields of a partition that exist. Blocking."""
-    key = Keys(address.prefix).of(partition)
-    (values,) = _execute(address, asked(packed("HMGET", key, *fields)))
-    return {field: value for field, value in zip(fields, values, strict=True) if value is not None}
-
-
 def erase(url: str) -> None:
     """Remove all keys of a namespace, for good. Blocking. No process may use the namespace meanwhile."""
     address = RedisAddress.of(url)
@@ -438,7 +428,7 @@ def _erasure(prefix: str) -> Conversation[None]:
 
 
 def _execute(address: RedisAddress, conversation: Conversation[T]) -> T:
-    connector = RedisConnector(address, lambda: _greeting(address))
+    connector = RedisConnector(address, lambda: handshake(address))
     connection = connector.connect_blocking()
     try:
         return connection.converse(conversation)
@@ -446,7 +436,3 @@ def _execute(address: RedisAddress, conversation: Conversation[T]) -> T:
         raise connector.translated(error) from error
     finally:
         connection.close()
-
-
-def _greeting(address: RedisAddress) -> Conversation[None]:
-    yield from handshake(address)

@@ -17,7 +17,12 @@ class ServerError(Exception):
     @property
     def code(self) -> str:
         """The code of the error, such as `OOM`. In an error of a script, it may be in the middle of the text."""
-        return _code_of(str(self))
+        text = str(self)
+        found = _CODE.match(text)
+        code = found[1] if found else ""
+        if code in ("", "ERR") and "script" in text and (inner := _INNER_CODE.search(text)):
+            return inner[1]  # Redis 6.2 wraps errors of commands in scripts
+        return "NOPERM" if "ACL failure" in text or "no permissions" in text else code
 
 
 class ConnectionLost(Exception):
@@ -91,14 +96,6 @@ _CODE = re.compile(r"([A-Z]+)\b")
 _INNER_CODE = re.compile(r"-([A-Z]{2,}) ")
 
 
-def _code_of(text: str) -> str:
-    found = _CODE.match(text)
-    code = found[1] if found else ""
-    if code in ("", "ERR") and "script" in text and (inner := _INNER_CODE.search(text)):
-        return inner[1]  # Redis 6.2 wraps errors of commands in scripts
-    return "NOPERM" if "ACL failure" in text or "no permissions" in text else code
-
-
 def is_lasting(error: ServerError) -> bool:
     """True if the connection should be given up, because the server is not, or no longer, the one to use."""
     return error.code in _FAILOVER or error.code in _LOGIN
@@ -122,8 +119,10 @@ def unavailable(address: RedisAddress, error: BaseException) -> BaseException:
                 "operation may or may not have been applied, and may be repeated"
             )
         case HandshakeBroken():
+            is_plain = ", and does this port take connections without TLS" if address.tls is None else ""
             return StoreUnavailable(
-                f"{address.shown} cannot be reached: {_handshake_advice(address)} ({address.scrubbed(str(error))})"
+                f"{address.shown} cannot be reached: a new connection broke at once; is it a Redis server{is_plain}? "
+                f"({address.scrubbed(str(error))})"
             )
         case UnicodeEncodeError():
             return InvalidRequest(f"a value cannot be stored in Redis: {error}")
@@ -142,12 +141,6 @@ def _refusal(address: RedisAddress, error: ServerError) -> StoreUnavailable:
     refusal = StoreUnavailable(f"{address.shown} {advice or 'reports an error'} ({text})")
     refusal.is_held_up = code == "BUSY"
     return refusal
-
-
-def _handshake_advice(address: RedisAddress) -> str:
-    if address.tls is None:
-        return "a new connection broke at once; is it a Redis server, and does this port take connections without TLS?"
-    return "a new connection broke at once; is it a Redis server?"
 
 
 def _network_advice(address: RedisAddress, error: OSError) -> str:

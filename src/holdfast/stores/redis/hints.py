@@ -48,9 +48,7 @@ class RedisHints(Listeners[bytes]):
             keeper.cancel()
             with suppress(asyncio.CancelledError):
                 await keeper
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        self.forget()
 
     def forget(self) -> None:
         """End the subscription after its event loop was closed."""

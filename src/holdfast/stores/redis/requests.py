@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple, assert_never
+from typing import Any, assert_never
 
 import msgspec
 
 from holdfast.core.checkpoint import ClaimRequest
-from holdfast.core.clock import Micros
 from holdfast.stores.kv.driver import (
     AllFields,
     ClaimAnswer,
     ClaimedRun,
+    Committed,
     Fields,
     Gain,
     Log,
@@ -130,16 +131,15 @@ def found_of(reply: list[Any]) -> tuple[ClaimAnswer, int]:
     now, version, next_ready_at, limited, runs, odd = reply
     found = ClaimAnswer(
         now=now,
-        runs=[_claimed_run(*run) for run in runs],
+        runs=[
+            ClaimedRun(id.decode(), partition_of(head), partition_of(history), partition_of(inbox).fields)
+            for id, head, history, inbox in runs
+        ],
         next_ready_at=next_ready_at,
         limited=tuple(type.decode() for type in limited),
         odd=tuple(run_id.decode() for run_id in odd),
     )
     return found, version
-
-
-def _claimed_run(run_id: bytes, head: list[bytes], history: list[bytes], inbox: list[bytes]) -> ClaimedRun:
-    return ClaimedRun(run_id.decode(), partition_of(head), partition_of(history), partition_of(inbox).fields)
 
 
 # Commits: the hot path of all writes
@@ -176,14 +176,8 @@ def _plain(value: object) -> str | int:
 _encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
 
 
-class IndexChanges:
-    """The entries that a call adds to an index or removes from it: the arguments, and the part of each entry."""
-
-    __slots__ = ("arguments", "numbers")
-
-    def __init__(self) -> None:
-        self.numbers: list[int] = []
-        self.arguments: list[ListItem] = []
+IndexChanges = defaultdict[str, tuple[list[int], list[ListItem]]]
+"""The entries that a call adds to indexes or removes from them: the part of each entry, and the arguments."""
 
 
 class CommitCall:
@@ -195,8 +189,8 @@ class CommitCall:
         self._size = 0
         self._keys: list[str] = []
         self._arguments: list[ListItem] = []
-        self._removed: dict[str, IndexChanges] = {}
-        self._added: dict[str, IndexChanges] = {}
+        self._removed: IndexChanges = defaultdict(lambda: ([], []))
+        self._added: IndexChanges = defaultdict(lambda: ([], []))
 
     def add(self, part: Part | Gain) -> bool:
         """Add a part, unless the call becomes too large: then return False. The first part is always added."""
@@ -217,24 +211,22 @@ class CommitCall:
 
     def _pack_entries(self, part: Part, number: int) -> None:
         for index, members in part.removes.items():
-            changes = self._removed.get(index) or self._removed.setdefault(index, IndexChanges())
-            for member in members:
-                changes.numbers.append(number)
-                changes.arguments.append(member)
+            numbers, arguments = self._removed[index]
+            numbers += [number] * len(members)
+            arguments += members
         for index, scores in part.adds.items():
-            changes = self._added.get(index) or self._added.setdefault(index, IndexChanges())
+            numbers, arguments = self._added[index]
+            numbers += [number] * len(scores)
             for member, score in scores.items():
-                changes.numbers.append(number)
-                changes.arguments += (score, member)
+                arguments += (score, member)
 
     def packed(self) -> tuple[list[str], list[bytes]]:
         """Return the keys, and the list of all parts and indexes, in one piece unless it is very large."""
         keys, arguments = self._keys, self._arguments
         for kind, changed in (("R", self._removed), ("A", self._added)):
-            for index, changes in changed.items():
+            for index, (numbers, entries) in changed.items():
                 keys.append(self._prefix + index)
-                arguments += (kind, len(changes.arguments), changes.numbers)
-                arguments += changes.arguments
+                arguments += (kind, len(entries), numbers, *entries)
         return keys, _in_pieces(arguments)
 
 
@@ -328,27 +320,15 @@ def first_name(part: Part | Gain) -> str:
     return next(iter(part.as_part().checks), META)
 
 
-class CommitReply(NamedTuple):
-    """The answer to one call: the time, the version (0 if none was needed), and what was refused, for each part.
-
-    `is_repeat`: the answer to a first attempt was lost.
-    """
-
-    now: Micros
-    version: int
-    refused: list[str | None]
-    is_repeat: bool
-
-
-def commit_reply(reply: list[int], parts: Sequence[Part | Gain], *, is_repeat: bool) -> CommitReply:
-    """Read the answer to a call."""
+def commit_reply(reply: list[int], parts: Sequence[Part | Gain], *, is_repeat: bool) -> Committed:
+    """Read the answer to one call. Its version is 0 if none was needed."""
     if len(reply) == 2:
-        return CommitReply(reply[0], reply[1], [None] * len(parts), is_repeat)
+        return Committed(reply[0], reply[1], [None] * len(parts), is_repeat)
     refused = [
         None if failed == 0 else _refused_name(part.as_part(), failed)
         for part, failed in zip(parts, reply[2:], strict=True)
     ]
-    return CommitReply(reply[0], reply[1], refused, is_repeat)
+    return Committed(reply[0], reply[1], refused, is_repeat)
 
 
 def _refused_name(part: Part, failed: int) -> str:

@@ -223,7 +223,9 @@ def findings(
         yield Finding.warning("identity", f"the server {identity_advice(address)}")
     yield _eviction(settings)
     yield _durability(address, settings)
-    yield from _replication(settings)
+    if settings.replicas:
+        minimum = "unknown" if settings.min_replicas is None else settings.min_replicas
+        yield Finding.ok("replication", f"{settings.replicas} replicas; min-replicas-to-write is {minimum}")
     yield from _memory(info)
     yield from _clients(info)
     yield from _epochs(epoch_lines)
@@ -258,12 +260,6 @@ def _durability(address: RedisAddress, settings: ServerSettings) -> Finding:
     if settings.is_volatile and not address.may_be_volatile:
         return Finding.problem("durability", f"{text}; run: CONFIG SET appendonly yes")
     return Finding.warning("durability", text)
-
-
-def _replication(settings: ServerSettings) -> Iterator[Finding]:
-    if settings.replicas:
-        minimum = "unknown" if settings.min_replicas is None else settings.min_replicas
-        yield Finding.ok("replication", f"{settings.replicas} replicas; min-replicas-to-write is {minimum}")
 
 
 def _memory(info: Info) -> Iterator[Finding]:
