@@ -18,7 +18,7 @@ from holdfast.core import rules
 from holdfast.core.clock import Micros
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.location import is_within, name_from
-from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Run, Value, WaitKind
+from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Run, WaitKind
 from holdfast.core.states import RunState
 
 FACTS = frozenset(
@@ -142,14 +142,18 @@ def _was_cancelled(entry: Entry, child: Run | None) -> bool:
     return child is not None and rules.is_cancelled_as(child, rules.BY_PARENT)
 
 
-class Received(Value, frozen=True, kw_only=True):
-    """One message or event that a run took."""
+class Received(msgspec.Struct, array_like=True):
+    """One message or event that a run took. `raw` is the JSON of its payload."""
 
     name: str
-    payload: str
+    raw: msgspec.Raw
     at: Micros
     ref: str | None
     is_exclusive: bool = False
+
+    @property
+    def payload(self) -> str:
+        return bytes(self.raw).decode()
 
     def arrival(self, kind: EntryKind, number: int) -> Arrival:
         """Return it as an arrival in the inbox, under another number."""
@@ -164,46 +168,27 @@ class Received(Value, frozen=True, kw_only=True):
         )
 
 
-class _Record(msgspec.Struct, array_like=True):
-    name: str
-    payload: msgspec.Raw
-    at: Micros
-    ref: str | None
-    is_exclusive: bool = False
-
-
-_decode_records = msgspec.json.Decoder(list[_Record]).decode
+_decode_received = msgspec.json.Decoder(list[Received]).decode
 
 
 def record_of(arrivals: Iterable[Arrival]) -> str:
     """Return the result of a reception that took these arrivals."""
-    records = [
-        _Record(one.name, msgspec.Raw((one.payload or "null").encode()), one.at, one.ref, one.is_exclusive)
+    received = [
+        Received(one.name, msgspec.Raw((one.payload or "null").encode()), one.at, one.ref, one.is_exclusive)
         for one in arrivals
     ]
-    return msgspec.json.encode(records).decode()
+    return msgspec.json.encode(received).decode()
 
 
 def received_in(entry: Entry) -> list[Received]:
     """Return the messages or events that an entry received. An open entry is the table of event cursors: nothing."""
-    if not entry.is_settled:
-        return []
-    return [
-        Received(
-            name=record.name,
-            payload=bytes(record.payload).decode(),
-            at=record.at,
-            ref=record.ref,
-            is_exclusive=record.is_exclusive,
-        )
-        for record in _decode_records(entry.result or "[]")
-    ]
+    return _decode_received(entry.result or "[]") if entry.is_settled else []
 
 
 def patched(entry: Entry, payload: str) -> str:
     """Return the result of a reception with another payload for its first item."""
-    first, *rest = _decode_records(entry.result or "[]")
-    first.payload = msgspec.Raw(payload.encode())
+    first, *rest = _decode_received(entry.result or "[]")
+    first.raw = msgspec.Raw(payload.encode())
     return msgspec.json.encode([first, *rest]).decode()
 
 

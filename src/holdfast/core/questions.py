@@ -7,7 +7,9 @@ questions. So a new view is a new question, and the port stays small.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
+
+from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Verdicts
 from holdfast.core.clock import Micros
@@ -20,6 +22,7 @@ from holdfast.core.wire import Tagged
 PAGE_LIMIT = 1_000
 
 A_co = TypeVar("A_co", covariant=True)
+T = TypeVar("T")
 
 
 class Query(Value, frozen=True, kw_only=True):
@@ -120,6 +123,16 @@ class Listing(Tagged, Generic[A_co], frozen=True, kw_only=True):
     """A question about one kind of thing other than runs. The type parameter is the type of the answer."""
 
 
+class Pages(Listing[Sequence[T]], Generic[T], frozen=True, kw_only=True):
+    """A question that is answered page by page."""
+
+    limit: int = PAGE_LIMIT
+
+    def next_page(self, last: T) -> Self:
+        """Return the question for the page after the one that ends with an item."""
+        raise NotImplementedError
+
+
 class ListTopics(Listing[Sequence[Topic]], frozen=True, kw_only=True):
     """The rules set for topics, by name."""
 
@@ -134,21 +147,25 @@ class ListMessages(Listing[Sequence[Arrival]], frozen=True, kw_only=True):
     run_id: str
 
 
-class ListDeadLetters(Listing[Sequence[DeadLetter]], frozen=True, kw_only=True):
+class ListDeadLetters(Pages[DeadLetter], frozen=True, kw_only=True):
     """Dead letters, oldest first. `topic` may end in `*`; `after` is the last one of the previous page."""
 
     topic: str | None = None
     after: int = 0
-    limit: int = 100
+
+    def next_page(self, last: DeadLetter) -> ListDeadLetters:
+        return replace(self, after=last.number)
 
 
-class ListSchedules(Listing[Sequence[Schedule]], frozen=True, kw_only=True):
+class ListSchedules(Pages[Schedule], frozen=True, kw_only=True):
     """Schedules by name. `type` may end in `.*`; `after` is the last name of the previous page."""
 
     name: str | None = None
     type: str | None = None
     after: str = ""
-    limit: int = 100
+
+    def next_page(self, last: Schedule) -> ListSchedules:
+        return replace(self, after=last.name)
 
     def admits(self, schedule: Schedule) -> bool:
         """True if a schedule matches the filter."""
@@ -159,7 +176,7 @@ class ListSchedules(Listing[Sequence[Schedule]], frozen=True, kw_only=True):
         )
 
 
-class ListFlows(Listing[Sequence[FlowDefinition]], frozen=True, kw_only=True):
+class ListFlows(Pages[FlowDefinition], frozen=True, kw_only=True):
     """Registrations of flows, by type and then by time.
 
     `type` may end in `.*`; `version` is the beginning of a version. `after` is the type and the time of the last one of
@@ -170,7 +187,9 @@ class ListFlows(Listing[Sequence[FlowDefinition]], frozen=True, kw_only=True):
     version: str | None = None
     with_texts: bool = False
     after: tuple[str, Micros] = ("", 0)
-    limit: int = 100
+
+    def next_page(self, last: FlowDefinition) -> ListFlows:
+        return replace(self, after=(last.type, last.registered_at))
 
     def admits(self, definition: FlowDefinition) -> bool:
         """True if a registration matches the filter."""

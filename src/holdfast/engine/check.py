@@ -11,8 +11,7 @@ from holdfast.core.model import Entry, Run
 from holdfast.core.ports import Reader
 from holdfast.core.questions import PAGE_LIMIT, Details, ListFlows, Query
 from holdfast.core.states import LIVE, RunState
-from holdfast.engine.flow_view import flow_registrations
-from holdfast.engine.lists import run_pages
+from holdfast.engine.lists import listed, run_pages
 from holdfast.engine.session import Session
 from holdfast.runner.dry_run import DryRun, Fit, dry_run
 from holdfast.runner.registry import Registry
@@ -55,7 +54,7 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
 async def check_runs(session: Session, *, type: str | None = None, limit: int | None = None) -> AsyncIterator[RunCheck]:
     """Yield the result of a dry run for every live run, newest first."""
     store, registry = await session.opened_store(), session.registry
-    flows = {one.type async for one in flow_registrations(store, ListFlows(type=type, limit=PAGE_LIMIT))}
+    flows = {one.type async for one in listed(store, ListFlows(type=type))}
     async for page in run_pages(store, Query(states=LIVE, type=type), limit, _PAGE):
         for details in page:
             try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, assert_never
 
@@ -21,8 +21,9 @@ from holdfast.core.flow_definitions import FlowDefinition, definition_at
 from holdfast.core.flow_revision import FlowPoint, flow_in, is_flow, point_at
 from holdfast.core.model import Entry, Run
 from holdfast.core.ports import Reader
-from holdfast.core.questions import PAGE_LIMIT, ListFlows
+from holdfast.core.questions import ListFlows
 from holdfast.core.states import RunState
+from holdfast.engine.lists import listed
 from holdfast.flows.cursors import Cursor
 from holdfast.flows.faults import ErrorValue
 from holdfast.flows.machine import Machine
@@ -206,8 +207,7 @@ async def definition_of(store: Reader, run: Run, version: str | None) -> FlowDef
     Raises `Unreadable` if the store does not have it.
     """
     if version is None:
-        question = ListFlows(type=run.type, limit=PAGE_LIMIT)
-        found = definition_at(run.created_at, [one async for one in flow_registrations(store, question)])
+        found = definition_at(run.created_at, [one async for one in listed(store, ListFlows(type=run.type))])
         if found is None:
             raise Unreadable(f"the store has no definition of the flow {run.type!r}")
         version = found.version
@@ -215,17 +215,6 @@ async def definition_of(store: Reader, run: Run, version: str | None) -> FlowDef
     if not known:
         raise Unreadable(f"the store has no version {version[:12]} of the flow {run.type!r}")
     return known[0]
-
-
-async def flow_registrations(store: Reader, question: ListFlows) -> AsyncIterator[FlowDefinition]:
-    """Yield the registrations that a question asks for, page by page."""
-    while True:
-        page = await store.catalog(question)
-        for one in page:
-            yield one
-        if len(page) < question.limit:
-            return
-        question = replace(question, after=(page[-1].type, page[-1].registered_at))
 
 
 def loaded(definition: FlowDefinition, snapshot: Entry) -> LoadedSnapshot:

@@ -10,11 +10,9 @@ from msgspec.structs import replace
 
 from holdfast.core.clock import Micros, instant, micros
 from holdfast.core.errors import InvalidRequest, RunNotFound, refuse_unknown
-from holdfast.core.flow_definitions import FlowDefinition
 from holdfast.core.intent import check_string, check_tags
-from holdfast.core.model import DeadLetter, Schedule
 from holdfast.core.ports import Reader, Store
-from holdfast.core.questions import PAGE_LIMIT, Details, ListDeadLetters, ListFlows, ListSchedules, Query
+from holdfast.core.questions import PAGE_LIMIT, Details, Pages, Query
 from holdfast.core.states import RunState
 from holdfast.engine.info import RunInfo
 from holdfast.engine.session import Session, refuse_workflow_code
@@ -135,38 +133,15 @@ def run_pages(
     return pages(read, limit, page_size)
 
 
-def letter_pages(
-    store: Reader, query: ListDeadLetters, limit: int | None = None
-) -> AsyncIterator[Sequence[DeadLetter]]:
-    """Return the pages of all dead letters that match a query, oldest first."""
+async def listed(store: Reader, question: Pages[T], limit: int | None = None) -> AsyncIterator[T]:
+    """Yield the things that a question lists, page by page."""
 
-    def read(last: DeadLetter | None, size: int) -> Awaitable[Sequence[DeadLetter]]:
-        after = query.after if last is None else last.number
-        return store.catalog(replace(query, after=after, limit=size))
+    def read(last: T | None, size: int) -> Awaitable[Sequence[T]]:
+        return store.catalog(replace(question if last is None else question.next_page(last), limit=size))
 
-    return pages(read, limit)
-
-
-def schedule_pages(store: Reader, query: ListSchedules, limit: int | None = None) -> AsyncIterator[Sequence[Schedule]]:
-    """Return the pages of all schedules that match a query, by name."""
-
-    def read(last: Schedule | None, size: int) -> Awaitable[Sequence[Schedule]]:
-        after = query.after if last is None else last.name
-        return store.catalog(replace(query, after=after, limit=size))
-
-    return pages(read, limit)
-
-
-def flow_pages(
-    store: Reader, query: ListFlows, limit: int | None = None, page_size: int = PAGE_LIMIT
-) -> AsyncIterator[Sequence[FlowDefinition]]:
-    """Return the pages of all registrations of flows that match a query, by type and time."""
-
-    def read(last: FlowDefinition | None, size: int) -> Awaitable[Sequence[FlowDefinition]]:
-        after = query.after if last is None else (last.type, last.registered_at)
-        return store.catalog(replace(query, after=after, limit=size))
-
-    return pages(read, limit, page_size)
+    async for page in pages(read, limit, question.limit):
+        for one in page:
+            yield one
 
 
 class AsyncList(AsyncIterator[T], Generic[T]):

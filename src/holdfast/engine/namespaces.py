@@ -48,10 +48,9 @@ from holdfast.core.schedules import UPCOMING, ScheduleOptions, check_schedule_na
 from holdfast.core.states import RunState
 from holdfast.core.topics import checked_topic
 from holdfast.engine.explain import is_alive
-from holdfast.engine.flow_view import flow_registrations
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.info import DeadLetterInfo, ScheduleInfo, TopicInfo, TypeInfo, WorkerInfo, record
-from holdfast.engine.lists import AsyncList, letter_pages, schedule_pages
+from holdfast.engine.lists import AsyncList, listed
 from holdfast.engine.session import Session, SessionPart, database_of
 from holdfast.flows.compiler import compile_flow
 
@@ -91,9 +90,8 @@ class Schedules(SessionPart):
 
     async def _each(self, type: str | None, limit: int | None) -> AsyncIterator[ScheduleInfo]:
         store = await self._session.opened_store()
-        async for page in schedule_pages(store, ListSchedules(type=type), limit):
-            for schedule in page:
-                yield ScheduleInfo.of(schedule)
+        async for schedule in listed(store, ListSchedules(type=type), limit):
+            yield ScheduleInfo.of(schedule)
 
     async def get(self, name: str) -> ScheduleInfo:
         """Return one schedule. Raises `ScheduleNotFound` if there is none with this name."""
@@ -235,7 +233,7 @@ class Flows(SessionPart):
 
         async def infos() -> AsyncIterator[FlowInfo]:
             held: FlowDefinition | None = None
-            async for one in self._registrations(ListFlows(type=type, limit=PAGE_LIMIT)):
+            async for one in self._registrations(ListFlows(type=type)):
                 if held is not None:
                     yield info_of(held, is_newest=held.type != one.type)
                 held = one
@@ -250,7 +248,7 @@ class Flows(SessionPart):
         Raises `InvalidRequest` if there is none, or if several versions begin like that.
         """
         check_type(type)
-        known = [one async for one in self._registrations(ListFlows(type=type, limit=PAGE_LIMIT))]
+        known = [one async for one in self._registrations(ListFlows(type=type))]
         if not known:
             raise InvalidRequest(
                 f"there is no flow of the type {type!r}; hf.flows.list() and `holdfast flows ls` list them"
@@ -268,7 +266,7 @@ class Flows(SessionPart):
 
     async def _registrations(self, question: ListFlows) -> AsyncIterator[FlowDefinition]:
         store = await self._session.opened_store()
-        async for one in flow_registrations(store, question):
+        async for one in listed(store, question):
             yield one
 
 
@@ -414,9 +412,8 @@ class DeadLetters(SessionPart):
         if topic is not None:
             check_topic(topic)
         store = await self._session.opened_store()
-        async for page in letter_pages(store, ListDeadLetters(topic=topic), limit):
-            for letter in page:
-                yield DeadLetterInfo.of(letter)
+        async for letter in listed(store, ListDeadLetters(topic=topic), limit):
+            yield DeadLetterInfo.of(letter)
 
     async def replay(self, numbers: Iterable[int] | None = None, *, topic: str | None = None, by: str = "") -> int:
         """Deliver dead letters again, chosen by their `numbers`, or by a topic or family.

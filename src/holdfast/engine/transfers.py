@@ -43,12 +43,10 @@ from holdfast.engine.info import RunInfo
 from holdfast.engine.lists import (
     Filter,
     checked_filter,
-    flow_pages,
-    letter_pages,
+    listed,
     pages,
     query_of,
     run_pages,
-    schedule_pages,
 )
 from holdfast.engine.session import Session, transfer_of
 
@@ -300,9 +298,8 @@ async def _before_runs(store: Store, *, has_rules: bool) -> AsyncIterator[export
 
     Flows come first, so that an import that refuses one has written nothing.
     """
-    async for flows in flow_pages(store, ListFlows(with_texts=True), page_size=FLOWS_AT_ONCE):
-        for flow in flows:
-            yield export_format.FlowLine(flow=flow)
+    async for flow in listed(store, ListFlows(with_texts=True, limit=FLOWS_AT_ONCE)):
+        yield export_format.FlowLine(flow=flow)
     for topic in await store.catalog(ListTopics()) if has_rules else ():
         yield export_format.TopicLine(topic=topic)
     for rule in await store.catalog(ListTypes()) if has_rules else ():
@@ -315,12 +312,10 @@ async def _rest(store: Store) -> AsyncIterator[export_format.Content]:
 
     Schedules come last, so that they include the runs that they started meanwhile.
     """
-    async for letters in letter_pages(store, ListDeadLetters()):
-        for letter in letters:
-            yield export_format.LetterLine(letter=letter)
-    async for schedules in schedule_pages(store, ListSchedules()):
-        for schedule in schedules:
-            yield export_format.ScheduleLine(schedule=schedule)
+    async for letter in listed(store, ListDeadLetters()):
+        yield export_format.LetterLine(letter=letter)
+    async for schedule in listed(store, ListSchedules()):
+        yield export_format.ScheduleLine(schedule=schedule)
 
 
 def _in_parts(run_ids: Iterable[str]) -> Iterable[Sequence[str]]:
