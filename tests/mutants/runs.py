@@ -393,8 +393,8 @@ ROLLBACK = (
         edits=(
             Edit(
                 "stores/memory/unit_of_work.py",
-                "            if not entry.has_undo:\n                del record.entries[entry.location]\n",
-                "            del record.entries[entry.location]\n",
+                "is_within(entry.location, scope) and not entry.has_undo:",
+                "is_within(entry.location, scope):",
             ),
         ),
         caught_by=(_SIMULATION, Catch("contract")),

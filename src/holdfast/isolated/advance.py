@@ -128,7 +128,8 @@ async def _advanced(
     registry = session_of(hf).registry
     loader = Loader(checked, run_id)
     found = await loader.outline()
-    stands_still = found.run is not None and not _can_move(found.run, clock.now(), has_mail=loader.has_mail)
+    has_mail = found.run is not None and loader.has_mail and not found.run.state.is_end
+    stands_still = found.run is not None and not has_mail and not _is_due(found.run, clock.now())
     namespace = Namespace(run_id, found if stands_still else await loader.rest())
     if not namespace.exists:
         _refuse_schedules(registry, type)
@@ -136,18 +137,21 @@ async def _advanced(
         if type is not None:  # a child with a wrong payload is created and fails, so that its parent gets its end
             _definition(registry, type).signature.decode(intent.payload, f"payload of {type!r}")
         namespace.create(intent, clock.now())
-    _check_type(namespace.run, type)
+    if type is not None and type != namespace.run.type:
+        raise InvalidRequest(f"run {run_id} in this namespace has the type {namespace.run.type!r}, not {type!r}")
     definition = _definition(registry, namespace.run.type)
     if not stands_still:
         await _move(namespace, checked, hf, clock)
-    await _set_alarm(namespace.run, checked)
     run = namespace.run
+    alarm_at = None if run.ready_at is None else moment(run.ready_at)
+    # After the last batch: a crash between the two leaves an alarm that is too early.
+    await (checked.clear_alarm() if alarm_at is None else checked.set_alarm(alarm_at))
     result = None if run.result is None else definition.result.decode(run.result, "result of the run")
     return Advanced(
         state=run.state,
         result=result,
         error=run.error,
-        alarm_at=_alarm_of(run),
+        alarm_at=alarm_at,
         outbox=tuple(namespace.outbox.values()),
     )
 
@@ -170,31 +174,9 @@ async def _move(namespace: Namespace, driver: CheckedDriver, hf: Holdfast, clock
     await namespace.commit(driver)
 
 
-async def _set_alarm(run: Run, driver: CheckedDriver) -> None:
-    """Set the alarm of a run after its last batch: a crash between the two leaves an alarm that is too early."""
-    alarm_at = _alarm_of(run)
-    if alarm_at is None:
-        await driver.clear_alarm()
-    else:
-        await driver.set_alarm(alarm_at)
-
-
-def _can_move(run: Run, now: Micros, *, has_mail: bool) -> bool:
-    return _is_due(run, now) or (has_mail and not run.state.is_end)
-
-
 def _is_due(run: Run, now: Micros) -> bool:
     """True if a run can go on. A held run can: its host has died, because no other process writes it."""
     return not run.state.is_end and (run.is_held or rules.is_due(run, now))
-
-
-def _alarm_of(run: Run) -> datetime | None:
-    return None if run.ready_at is None else moment(run.ready_at)
-
-
-def _check_type(run: Run, type: str | None) -> None:
-    if type is not None and type != run.type:
-        raise InvalidRequest(f"run {run.id} in this namespace has the type {run.type!r}, not {type!r}")
 
 
 def _definition(registry: Registry, type: str) -> Definition:

@@ -242,7 +242,11 @@ class BatchWriter:
 
     async def _write_plains(self, plains: dict[int, PlainPart]) -> None:
         parts = list(plains.values())
-        committed = await self._decisions.commit([one.part for one in parts], self._news_of(parts))
+        news = News()
+        for one in parts:
+            if not one.one.is_held:
+                _note_news(news, one.one, self._now)
+        committed = await self._decisions.commit([one.part for one in parts], news)
         self._now = committed.now
         version = committed.version
         for (place, one), refused in zip(plains.items(), committed.refused, strict=True):
@@ -257,13 +261,6 @@ class BatchWriter:
             else:
                 self._held.forget(plain.before.id)
                 _note_news(self.news, plain, self._now)
-
-    def _news_of(self, parts: Sequence[PlainPart]) -> News:
-        news = News()
-        for one in parts:
-            if not one.one.is_held:
-                _note_news(news, one.one, self._now)
-        return news
 
     async def _decide(self, batch: Sequence[Checkpoint]) -> Verdicts:
         """Write checkpoints by the shared operations."""

@@ -77,11 +77,7 @@ MIGRATIONS = Migrations(
             compatible=True,
         ),
         _step(
-            4,
-            "stop-requests",
-            "keep how the holder of a run is asked to stop",
-            _name_stop_requests,
-            compatible=False,
+            4, "stop-requests", "keep how the holder of a run is asked to stop", _name_stop_requests, compatible=False
         ),
     ],
 )

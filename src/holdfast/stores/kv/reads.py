@@ -408,12 +408,21 @@ async def list_runs(driver: Driver, query: Query) -> list[Details]:
         details = await details_of(driver, await _with_key(driver, query.key))
         return [one for one in details if query.admits(one.run)][: query.limit]
     indexes = await _indexes(driver, query)
+    low = names.time_text(query.created_from) if query.created_from is not None else ""
+    before = None if query.before is None else names.time_text(query.before[0]) + query.before[1]
+    until = None if query.created_until is None else names.time_text(query.created_until)
+    high = min((bound for bound in (before, until) if bound is not None), default="")
     chosen: list[Details] = []
-    pages = _Pages(driver, indexes, query)
-    while len(chosen) < query.limit and (run_ids := await pages.next(query.limit - len(chosen))):
-        details = await details_of(driver, run_ids)
+    while indexes and len(chosen) < query.limit:
+        limit = min(LONGEST_CHUNK, query.limit - len(chosen))
+        found = await answers(driver, [Range(index, low, high, limit, is_reverse=True) for index in indexes])
+        members = sorted({member for some in found for member in some}, reverse=True)[:limit]
+        details = await details_of(driver, [member[names.TIME_DIGITS :] for member in members])
         chosen += [one for one in details if query.admits(one.run)]
-    return chosen[: query.limit]
+        if len(members) < limit:
+            break
+        high = members[-1]
+    return chosen
 
 
 async def _indexes(driver: Driver, query: Query) -> list[str]:
@@ -444,37 +453,6 @@ async def _by_state(driver: Driver, query: Query) -> list[str]:
         for state, type in known
         if (state in wanted if wanted else state != DELETED) and (query.type is None or matches_type(type, query.type))
     ]
-
-
-class _Pages:
-    """Reads the members of several indexes as one, from the newest on."""
-
-    def __init__(self, driver: Driver, indexes: Sequence[str], query: Query) -> None:
-        self._driver = driver
-        self._indexes = list(indexes)
-        high = ""
-        if query.before is not None:
-            high = names.time_text(query.before[0]) + query.before[1]
-        if query.created_until is not None:
-            until = names.time_text(query.created_until)
-            high = min(high, until) if high else until
-        self._high = high
-        self._low = names.time_text(query.created_from) if query.created_from is not None else ""
-        self._is_over = not indexes
-
-    async def next(self, wanted: int) -> list[str]:
-        """Return the ids of the next runs; an empty list at the end."""
-        if self._is_over:
-            return []
-        limit = max(1, min(LONGEST_CHUNK, wanted))
-        ranges = [Range(index, self._low, self._high, limit, is_reverse=True) for index in self._indexes]
-        found: list[list[str]] = await answers(self._driver, ranges)
-        merged = sorted({member for some in found for member in some}, reverse=True)[:limit]
-        if len(merged) < limit:
-            self._is_over = True
-        if merged:
-            self._high = merged[-1]
-        return [member[names.TIME_DIGITS :] for member in merged]
 
 
 # The self-check: compares what is counted with the runs

@@ -84,7 +84,7 @@ class StateHousekeeping:
 
     def _is_kept_for_parent(self, run: Run) -> bool:
         parent = self._state.records.get(run.parent_id or "")
-        recorded = parent.recorded(run.parent_location or "") if parent is not None else None
+        recorded = parent.entries.get(run.parent_location or "") if parent is not None else None
         return rules.is_kept_for_parent(recorded, run)
 
     def defer(self, run: Run) -> None:

@@ -28,7 +28,7 @@ from holdfast.core.questions import (
 from holdfast.core.states import RunState
 from holdfast.core.topics import covers
 from holdfast.core.transfer import Dump, KeptEvent
-from holdfast.stores.memory.state import Published, Record, State
+from holdfast.stores.memory.state import Published, State
 from holdfast.stores.memory.unit_of_work import StateUnit
 from holdfast.stores.operations import leases
 
@@ -180,20 +180,20 @@ def due_schedules(state: State, limit: int, after: tuple[Micros, str], now: Micr
 def dump(state: State, run_ids: Sequence[str]) -> list[Dump]:
     """Return the runs that are at rest, with everything that belongs to them."""
     known = [state.records[run_id] for run_id in run_ids if run_id in state.records]
-    return [_dump_one(record) for record in known if transfer.is_at_rest(record.run)]
-
-
-def _dump_one(record: Record) -> Dump:
-    return Dump(
-        run=record.run,
-        entries=record.history(),
-        inbox=tuple(record.inbox[number] for number in sorted(record.inbox)),
-        waits=record.waits,
-        values=dict(record.values),
-        receipts=dict(record.receipts),
-        replies=dict(record.replies),
-        audit=tuple(record.audit),
-    )
+    return [
+        Dump(
+            run=record.run,
+            entries=record.history(),
+            inbox=tuple(record.inbox[number] for number in sorted(record.inbox)),
+            waits=record.waits,
+            values=dict(record.values),
+            receipts=dict(record.receipts),
+            replies=dict(record.replies),
+            audit=tuple(record.audit),
+        )
+        for record in known
+        if transfer.is_at_rest(record.run)
+    ]
 
 
 def kept_events(state: State, after: int, limit: int) -> list[KeptEvent]:

@@ -10,7 +10,6 @@ from holdfast.core import audit, rules
 from holdfast.core.clock import Micros
 from holdfast.core.flow_definitions import FlowDefinition
 from holdfast.core.limits import Window
-from holdfast.core.location import is_for_people, is_within
 from holdfast.core.model import (
     RECEIPT_RETENTION,
     Arrival,
@@ -48,30 +47,6 @@ class Record:
     _unread: dict[str, int] | None = None
     """The numbers of the messages in the inbox by their ids. The first look-up fills it."""
 
-    def recorded(self, location: str) -> Entry | None:
-        return self.entries.get(location)
-
-    def recorded_within(self, scope: str) -> list[Entry]:
-        """Return the entries inside a scope, and the entry of the scope itself."""
-        return [entry for location, entry in self.entries.items() if is_within(location, scope)]
-
-    def leased(self) -> tuple[Entry, ...]:
-        """Return the entries that a lease has: all but those for people."""
-        return tuple(entry for entry in self.history() if not is_for_people(entry.location))
-
-    def forget(self, before: int) -> None:
-        """Delete the settled entries for people whose position is below this one."""
-        gone = [at for at, entry in self.entries.items() if is_for_people(at) and 0 < entry.position < before]
-        for location in gone:
-            del self.entries[location]
-
-    def forget_history(self) -> None:
-        self.entries.clear()
-
-    def newer(self, seen: int) -> tuple[Arrival, ...]:
-        """Return the arrivals in the inbox with numbers above `seen`."""
-        return tuple(arrival for arrival in self.inbox.values() if arrival.number > seen)
-
     def unread_messages(self) -> list[Arrival]:
         return [arrival for arrival in self.inbox.values() if arrival.kind is WaitKind.MESSAGE]
 
@@ -80,7 +55,7 @@ class Record:
         if self._unread is None:
             self._unread = {}
             self._index(self.inbox.values())
-        return message_id in self._unread or self.has_receipt(message_id, now)
+        return message_id in self._unread or self.receipts.get(message_id, 0) > now - RECEIPT_RETENTION
 
     def _index(self, arrivals: Iterable[Arrival]) -> None:
         if self._unread is not None:
@@ -99,28 +74,13 @@ class Record:
             del self._unread[arrival.ref or ""]
         return arrival
 
-    def has_receipt(self, message_id: str, now: Micros) -> bool:
-        return self.receipts.get(message_id, 0) > now - RECEIPT_RETENTION
-
     def empty_inbox(self) -> None:
         self.inbox.clear()
         self._unread = None
 
-    def has_end_of(self, child_id: str) -> bool:
-        """Return True if the end of a child is in the inbox."""
-        return any(arrival.kind is WaitKind.CHILD and arrival.name == child_id for arrival in self.inbox.values())
-
     def history(self) -> tuple[Entry, ...]:
         """Return the entries in the order in which they were settled, unsettled ones last."""
         return tuple(sorted(self.entries.values(), key=lambda e: (not e.is_settled, e.position, e.location)))
-
-    @property
-    def has_undo(self) -> bool:
-        return any(entry.has_undo for entry in self.entries.values())
-
-    @property
-    def last_position(self) -> int:
-        return max((entry.position for entry in self.entries.values()), default=0)
 
     def details(self) -> Details:
         return Details(run=self.run, waits=self.waits, values=dict(self.values))

@@ -12,6 +12,7 @@ from holdfast.core import audit, limits, rules
 from holdfast.core.clock import Micros
 from holdfast.core.flow_definitions import FlowDefinition
 from holdfast.core.limits import Window
+from holdfast.core.location import is_for_people, is_within
 from holdfast.core.model import (
     Arrival,
     AuditFact,
@@ -157,20 +158,20 @@ class StateHistories(StatePart):
 
     def entry(self, run_id: str, location: str) -> Entry | None:
         record = self._state.records.get(run_id)
-        return None if record is None else record.recorded(location)
+        return None if record is None else record.entries.get(location)
 
     def all(self, run_id: str) -> Sequence[Entry]:
         return self._state.records[run_id].history()
 
     def leased(self, run_id: str) -> Sequence[Entry]:
-        return self._state.records[run_id].leased()
+        return [entry for entry in self.all(run_id) if not is_for_people(entry.location)]
 
     def record(self, run_id: str, token: int, entry: Entry) -> None:
         self.try_record(run_id, token, entry)
 
     def try_record(self, run_id: str, token: int, entry: Entry) -> bool:
         record = self._state.records[run_id]
-        recorded = record.recorded(entry.location)
+        recorded = record.entries.get(entry.location)
         is_written = recorded is None or rules.supersedes(entry, recorded)
         if is_written:
             record.entries[entry.location] = entry
@@ -184,22 +185,24 @@ class StateHistories(StatePart):
             self._state.records[run_id].entries.pop(location, None)
 
     def clear(self, run_id: str) -> None:
-        self._state.records[run_id].forget_history()
+        self._state.records[run_id].entries.clear()
 
     def prune(self, run_id: str, scope: str) -> None:
         record = self._state.records[run_id]
-        for entry in record.recorded_within(scope):
-            if not entry.has_undo:
+        for entry in list(record.entries.values()):
+            if is_within(entry.location, scope) and not entry.has_undo:
                 del record.entries[entry.location]
 
     def forget(self, run_id: str, before: int) -> None:
-        self._state.records[run_id].forget(before)
+        entries = self._state.records[run_id].entries
+        for location in [at for at, one in entries.items() if is_for_people(at) and 0 < one.position < before]:
+            del entries[location]
 
     def has_undo(self, run_id: str) -> bool:
-        return self._state.records[run_id].has_undo
+        return any(entry.has_undo for entry in self._state.records[run_id].entries.values())
 
     def last_position(self, run_id: str) -> int:
-        return self._state.records[run_id].last_position
+        return max((entry.position for entry in self._state.records[run_id].entries.values()), default=0)
 
 
 class StateWaits(StatePart):
@@ -261,7 +264,7 @@ class StateInboxes(StatePart):
         self._state.records[run_id].put_arrivals(arrivals)
 
     def newer(self, run: Run | Fence, seen: int) -> tuple[Arrival, ...]:
-        return self._state.records[run.id].newer(seen)
+        return tuple(one for one in self._state.records[run.id].inbox.values() if one.number > seen)
 
     def take(self, run_id: str, number: int) -> Taken | None:
         arrival = self._state.records[run_id].take_arrival(number)
@@ -286,7 +289,8 @@ class StateInboxes(StatePart):
         return [arrival for arrival in self._state.records[run.id].inbox.values() if arrival.is_exclusive]
 
     def has_end_of(self, run: Run, child_id: str) -> bool:
-        return self._state.records[run.id].has_end_of(child_id)
+        inbox = self._state.records[run.id].inbox.values()
+        return any(arrival.kind is WaitKind.CHILD and arrival.name == child_id for arrival in inbox)
 
     def knows_message(self, run: Run, message_id: str, now: Micros) -> bool:
         return self._state.records[run.id].knows_message(message_id, now)

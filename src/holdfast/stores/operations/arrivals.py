@@ -70,22 +70,20 @@ def publish(unit: UnitOfWork, event: Event, now: Micros, mode: TopicMode | None 
         unit.events.drop(event.topic, known.number)
     is_queue = (mode or topic.mode) == "queue"
     arrival = unit.events.add(event, now, is_queue=is_queue)
-    reached = int(pass_on(unit, arrival, now, by=by)) if is_queue else _spread(unit, arrival, now, by)
+    reached = 0
+    if is_queue:
+        reached = int(pass_on(unit, arrival, now, by=by))
+    else:
+        for run in _waiting(unit, arrival):
+            deliver(unit, run, replace(arrival, number=run.arrivals + 1), now, by=by)
+            reached += 1
     if reached:
         unit.events.count(arrival, reached)
     return reached
 
 
-def _spread(unit: UnitOfWork, arrival: Arrival, now: Micros, by: str) -> int:
-    """Deliver an event to every run that waits for one and has none yet. Return the number of runs."""
-    reached = 0
-    for run in _waiting(unit, arrival):
-        deliver(unit, run, replace(arrival, number=run.arrivals + 1), now, by=by)
-        reached += 1
-    return reached
-
-
 def _waiting(unit: UnitOfWork, arrival: Arrival) -> Iterator[Run]:
+    """Yield every run that waits for an event and has none yet."""
     for run_id, waits in unit.waits.for_event(arrival.name):
         accepting = [wait for wait in waits if rules.accepts(wait, arrival)]
         try:
@@ -222,10 +220,6 @@ def replay_letters(unit: UnitOfWork, numbers: Sequence[int], now: Micros, *, by:
     """Deliver dead letters and return how many. A message that its run refuses stays a dead letter."""
     found = [unit.dead_letters.get(number) for number in dict.fromkeys(numbers)]
     return sum(_replay_one(unit, letter, now, by) for letter in found if letter is not None)
-
-
-def purge_letters(unit: UnitOfWork, numbers: Sequence[int]) -> int:
-    return sum(unit.dead_letters.remove(number) for number in numbers)
 
 
 def _replay_one(unit: UnitOfWork, letter: DeadLetter, now: Micros, by: str) -> bool:

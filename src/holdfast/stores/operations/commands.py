@@ -49,7 +49,7 @@ def _apply(unit: UnitOfWork, command: AnyCommand, now: Micros) -> object:  # noq
         case ReplayDeadLetters():
             return arrivals.replay_letters(unit, command.numbers, now, by=command.by)
         case PurgeDeadLetters():
-            return arrivals.purge_letters(unit, command.numbers)
+            return sum(unit.dead_letters.remove(number) for number in command.numbers)
         case ChangeTypes():
             types.change(unit, command.changes, now)
         case OfferTypes():
@@ -63,7 +63,7 @@ def _apply(unit: UnitOfWork, command: AnyCommand, now: Micros) -> object:  # noq
         case PauseSchedules():
             return schedules.pause(unit, command.names, now, is_paused=command.is_paused)
         case RemoveSchedules():
-            return schedules.remove(unit, command.names)
+            return [unit.schedules.remove(name) for name in command.names]
         case TriggerSchedule():
             return schedules.trigger(unit, command.name, command.run_id, now)
         case FireSchedules():

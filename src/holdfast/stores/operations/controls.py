@@ -272,7 +272,9 @@ class _Writer:
         for child_id in revised.cancelled:
             self._part_with(child_id)
         for child_id, location in revised.attached.items():
-            self._attach(child_id, location)
+            # The location of the parent at which the end of the child is delivered.
+            if (child := self._unit.runs.get(child_id)) is not None:
+                self._unit.runs.put(replace(child, parent_location=location))
 
     def _put(self, revised: Revised, waits: Sequence[Wait]) -> None:
         """Write the revised history, inbox, waits, row and key of a run."""
@@ -289,12 +291,6 @@ class _Writer:
         unit.waits.put(run.id, waits)
         if run.key != before.key:
             unit.runs.set_key(run, run.key)
-
-    def _attach(self, child_id: str, location: str) -> None:
-        """Set the location of the parent at which the end of a child is delivered."""
-        child = self._unit.runs.get(child_id)
-        if child is not None:
-            self._unit.runs.put(replace(child, parent_location=location))
 
     def _part_with(self, child_id: str) -> None:
         """Cancel a child that its parent no longer has on record. Its end is not delivered to the parent."""

@@ -42,11 +42,6 @@ def pause(unit: UnitOfWork, names: Sequence[str], now: Micros, *, is_paused: boo
     return changed
 
 
-def remove(unit: UnitOfWork, names: Sequence[str]) -> list[bool]:
-    """Remove schedules. Return for each whether it existed."""
-    return [unit.schedules.remove(name) for name in names]
-
-
 def trigger(unit: UnitOfWork, name: str, run_id: str, now: Micros) -> bool:
     """Create a run of a schedule, unless the run exists. Return True if the schedule exists."""
     schedule = unit.schedules.get(name)

@@ -16,7 +16,10 @@ def restore(unit: UnitOfWork, restoration: Restoration, now: Micros) -> Restored
     for dump in restoration.runs:
         transfer.check_restorable(dump)
     known = unit.origins.get(restoration.export_id)
-    origin = known or _first_seen(unit)
+    origin = known
+    if origin is None:
+        high, since = unit.events.newest()
+        origin = Origin(high=high, since=since, at=since)
     if origin.is_finished:
         return Restored(is_finished=True)
     types.check_restorable_flows(unit, restoration.flows)
@@ -37,11 +40,6 @@ def restore(unit: UnitOfWork, restoration: Restoration, now: Micros) -> Restored
     if origin != known:  # a repetition writes nothing
         unit.origins.put(restoration.export_id, origin)
     return Restored(fates=fates, events=events, skipped=skipped, letters=len(fresh), flows=restored_flows)
-
-
-def _first_seen(unit: UnitOfWork) -> Origin:
-    high, since = unit.events.newest()
-    return Origin(high=high, since=since, at=since)
 
 
 def _restore_one(unit: UnitOfWork, dump: Dump, high: int) -> Fate:

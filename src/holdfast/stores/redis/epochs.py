@@ -98,7 +98,10 @@ class Epochs:
         run_id = run_id_of(info)
         while True:
             noted, number, is_voiding = yield from self._noted()
-            is_same, server = yield from recognized(noted, run_id, self._own_witness(number))
+            with self._changing:
+                # The witness that this client knows for an epoch; None if it has not worked in it.
+                own_witness = self._witness if number == self.number else None
+            is_same, server = yield from recognized(noted, run_id, own_witness)
             is_same = is_same and not must_begin
             if is_same:
                 self._refuse_older(number)
@@ -113,11 +116,6 @@ class Epochs:
             if is_done:
                 self._adopt(number, server, released, lost)
                 return
-
-    def _own_witness(self, number: int) -> bytes | None:
-        """Return the witness that this client knows for an epoch; None if it has not worked in it."""
-        with self._changing:
-            return self._witness if number == self.number else None
 
     def _noted(self) -> Conversation[tuple[ServerIdentity, int, bool]]:
         """Return the server that the namespace knows, the epoch (0 if there is none), and True if leases are left."""
