@@ -41,15 +41,15 @@ class NamespaceDriver(Protocol):
 
     async def set(self, key: bytes, value: bytes) -> None:
         """Set the value of a key."""
-        ...
+        await self.batch([(key, value)])
 
     async def delete(self, key: bytes) -> None:
         """Delete a key. A key that does not exist is no error."""
-        ...
+        await self.batch([(key, None)])
 
     async def delete_prefix(self, prefix: bytes) -> None:
         """Delete every key that begins with a prefix. The empty prefix means all keys."""
-        ...
+        await self.batch([(key, None) for key in await self.list(prefix)])
 
     async def list(self, prefix: bytes) -> Sequence[bytes]:
         """Return the keys that begin with a prefix, in byte order. The empty prefix means all keys."""
@@ -160,7 +160,7 @@ def _check_keys(keys: Sequence[Any], prefix: bytes) -> None:
         last = key
 
 
-class DictionaryNamespace:
+class DictionaryNamespace(NamespaceDriver):
     """A driver that keeps keys and values in `data`, and the alarm in `alarm_at`."""
 
     def __init__(self) -> None:
@@ -172,18 +172,6 @@ class DictionaryNamespace:
     async def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, or None."""
         return self.data.get(key)
-
-    async def set(self, key: bytes, value: bytes) -> None:
-        """Set the value of a key."""
-        await self.batch([(key, value)])
-
-    async def delete(self, key: bytes) -> None:
-        """Delete a key, if it exists."""
-        await self.batch([(key, None)])
-
-    async def delete_prefix(self, prefix: bytes) -> None:
-        """Delete every key that begins with a prefix."""
-        await self.batch([(key, None) for key in await self.list(prefix)])
 
     async def list(self, prefix: bytes) -> Sequence[bytes]:
         """Return the keys that begin with a prefix, in byte order."""

@@ -14,12 +14,12 @@ from typing import Any
 import apsw
 
 from holdfast.core.clock import instant, moment
-from holdfast.isolated.driver import Writes, check_writes
+from holdfast.isolated.driver import NamespaceDriver, Writes, check_writes
 
 _BUSY_MILLISECONDS = 5_000
 
 
-class SqliteNamespace:
+class SqliteNamespace(NamespaceDriver):
     """A driver that keeps a run in a SQLite file. It opens the file at the first call; `close` closes it."""
 
     def __init__(self, path: str | Path) -> None:
@@ -30,18 +30,6 @@ class SqliteNamespace:
         """Return the value of a key, or None."""
         row = self._run("select value from pair where key = ?", (key,)).fetchone()
         return None if row is None else row[0]
-
-    async def set(self, key: bytes, value: bytes) -> None:
-        """Set the value of a key."""
-        await self.batch([(key, value)])
-
-    async def delete(self, key: bytes) -> None:
-        """Delete a key, if it exists."""
-        await self.batch([(key, None)])
-
-    async def delete_prefix(self, prefix: bytes) -> None:
-        """Delete every key that begins with a prefix."""
-        await self.batch([(key, None) for key in await self.list(prefix)])
 
     async def list(self, prefix: bytes) -> Sequence[bytes]:
         """Return the keys that begin with a prefix, in byte order."""
