@@ -32,7 +32,7 @@ from holdfast.core.entries import (
 )
 from holdfast.core.errors import ErrorRecord, InvalidRequest
 from holdfast.core.location import is_for_people, listed
-from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Run
+from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Run, Value
 from holdfast.core.states import RunState
 
 REMOVED = Cancellation(reason="it was removed from the store")
@@ -66,15 +66,22 @@ class FlowPoint(NamedTuple):
 BEGINNING = FlowPoint(None, -1, 0)
 
 
-class FlowChanges(NamedTuple):
-    """What a rewind changes: the fields of `revision.Revision` that a flow needs."""
+class Revision(Value, frozen=True, kw_only=True):
+    """The changes that a store makes to a run.
 
-    dropped: tuple[str, ...]
-    reset: tuple[Entry, ...]
-    unread: tuple[Arrival, ...]
-    cancelled: tuple[str, ...]
-    attached: dict[str, str]
-    is_from_start: bool
+    `dropped` are locations. `reset` are entries that replace those at their locations. `unread` are arrivals that go
+    back into the inbox, without numbers. `cancelled` are children to cancel and detach. `attached` are children that
+    report their end again, with the location at which they are awaited. `is_from_start`: the run's time starts again
+    too. `reason` is the reason of a rollback that continues.
+    """
+
+    dropped: tuple[str, ...] = ()
+    reset: tuple[Entry, ...] = ()
+    unread: tuple[Arrival, ...] = ()
+    cancelled: tuple[str, ...] = ()
+    attached: dict[str, str] = {}
+    is_from_start: bool = False
+    reason: ErrorRecord | None = None
 
 
 # Points
@@ -171,7 +178,7 @@ def rewound_flow(
     now: Micros,
     *,
     reported: Container[str],
-) -> FlowChanges:
+) -> Revision:
     """Return the changes of a rewind.
 
     `children` are the open ones that exist, `reported` those with ends in the inbox.
@@ -192,7 +199,9 @@ def rewound_flow(
         if is_child:
             cancelled.append(entry.ref or "")
         unread += arrivals_in(entry)
-    for entry in _open_at(entries, point):
+    for entry in entries:
+        if entry.kind is not EntryKind.CHILD or entry.is_settled or not point.includes(entry):
+            continue
         child = children.get(entry.ref or "")
         if child is None:
             unread += [] if entry.ref in reported else [removed_end(entry, now)]
@@ -200,7 +209,7 @@ def rewound_flow(
             unread.append(rules.child_end(child, 0, child.finished_at or 0))
         elif run.state.is_end:
             attached[child.id] = entry.location
-    return FlowChanges(
+    return Revision(
         dropped=tuple(dropped),
         reset=tuple(reset),
         unread=tuple(unread),
@@ -239,13 +248,6 @@ def removed_end(entry: Entry, now: Micros) -> Arrival:
         error=rules.cancellation(REMOVED.reason),
     )
     return rules.child_end(gone, 0, now)
-
-
-def _open_at(entries: Iterable[Entry], point: FlowPoint) -> Iterator[Entry]:
-    """Yield the entries of children that are open now and that a snapshot knows."""
-    for entry in entries:
-        if entry.kind is EntryKind.CHILD and not entry.is_settled and point.includes(entry):
-            yield entry
 
 
 # Recover

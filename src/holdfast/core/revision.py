@@ -43,42 +43,20 @@ from holdfast.core.entries import (
     undone,
     unsettled,
 )
-from holdfast.core.errors import ErrorRecord, InvalidRequest, KeyConflict, RunBusy
-from holdfast.core.flow_revision import FlowPoint
+from holdfast.core.errors import InvalidRequest, KeyConflict, RunBusy
+from holdfast.core.flow_revision import FlowPoint, Revision
 from holdfast.core.location import is_within, iterations_around, listed
 from holdfast.core.model import Arrival, AuditFact, Entry, EntryKind, EntryState, Run, Value, WaitKind
 from holdfast.core.states import RunState
 from holdfast.core.verbs import VERBS
 
 
-class Revision(Value, frozen=True, kw_only=True):
-    """The changes that a store makes to a run.
-
-    `dropped` are locations. `reset` are entries that replace those at their locations. `unread` are arrivals that go
-    back into the inbox, without numbers. `cancelled` are children to cancel and detach. `attached` are children that
-    report their end again, with the location at which they are awaited. `is_from_start`: the run's time starts again
-    too. `reason` is the reason of a rollback that continues.
-    """
-
-    dropped: tuple[str, ...] = ()
-    reset: tuple[Entry, ...] = ()
-    unread: tuple[Arrival, ...] = ()
-    cancelled: tuple[str, ...] = ()
-    attached: dict[str, str] = {}
-    is_from_start: bool = False
-    reason: ErrorRecord | None = None
-
-
 class Revised(Value, frozen=True, kw_only=True):
-    """A run after a revision: its row, its whole inbox, and the other changes of the `Revision`."""
+    """A run after a revision: its row and its whole inbox. `fact` goes to its audit."""
 
     run: Run
     inbox: tuple[Arrival, ...]
     fact: AuditFact
-    dropped: tuple[str, ...] = ()
-    reset: tuple[Entry, ...] = ()
-    cancelled: tuple[str, ...] = ()
-    attached: dict[str, str] = {}
 
 
 def check_free(run: Run, *, is_forced: bool) -> None:
@@ -121,15 +99,7 @@ def revised(
         after = replace(rules.undoing_again(run, now), error=revision.reason or run.error)
     else:
         after = rules.reopened(run, now, parent_location=parent_location, is_from_start=revision.is_from_start)
-    return Revised(
-        run=replace(after, arrivals=run.arrivals + len(unread)),
-        inbox=unread,
-        fact=fact,
-        dropped=revision.dropped,
-        reset=revision.reset,
-        cancelled=revision.cancelled,
-        attached=revision.attached,
-    )
+    return Revised(run=replace(after, arrivals=run.arrivals + len(unread)), inbox=unread, fact=fact)
 
 
 def rewind(
@@ -148,7 +118,9 @@ def rewind(
     """
     if flow_revision.is_flow(entries):
         changes = flow_revision.rewound_flow(run, entries, location, children, now, reported=reported)
-        return _with_cursors(Revision(**changes._asdict()), entries)
+        # The event cursors go back to before the events that are unread again.
+        cursors = (rewound(entry, changes.unread) for entry in entries if entry.location == EVENTS_LOCATION)
+        return replace(changes, reset=(*changes.reset, *cursors))
     by_location = {entry.location: entry for entry in entries}
     targets = _found(by_location, location)
     cut = min(map(beginning, targets.values()))
@@ -167,12 +139,6 @@ def rewind(
     gone = [entry for entry in entries if entry.location in targets or is_after(entry, cut) or is_undoing(entry)]
     revision = _revision(run, entries, gone, children, cut=cut, targets=targets, reported=reported)
     return restamped(with_rounds(revision, entries, now), entries, cut - 1, now)
-
-
-def _with_cursors(revision: Revision, entries: Iterable[Entry]) -> Revision:
-    """Set the event cursors back to before the events that are unread again."""
-    cursors = (rewound(entry, revision.unread) for entry in entries if entry.location == EVENTS_LOCATION)
-    return replace(revision, reset=(*revision.reset, *cursors))
 
 
 def fork(run: Run, entries: Sequence[Entry], request: Fork, now: Micros) -> tuple[Run, tuple[Entry, ...]]:
@@ -278,9 +244,10 @@ def _revision(
         if is_child:
             cancelled.append(entry.ref or "")
         unread += flow_revision.arrivals_in(entry)
-    for entry in _open_entries(entries, children, reported):
-        if entry.location in forgotten:
-            continue
+    for entry in entries:
+        is_open = entry.kind is EntryKind.CHILD and not entry.is_settled and entry.location not in forgotten
+        if not is_open or (entry.ref in reported and entry.ref not in children):
+            continue  # the end of a removed child is in the inbox
         child = children.get(entry.ref or "")
         if child is None or entry.location in restarted or rules.is_cancelled_as(child, rules.CLOSING):
             dropped.append(entry.location)  # the code starts it again
@@ -297,14 +264,6 @@ def _revision(
         cancelled=tuple(cancelled),
         attached=attached,
     )
-
-
-def _open_entries(entries: Iterable[Entry], children: Mapping[str, Run], reported: Container[str]) -> Iterator[Entry]:
-    """Yield the entries of open children, except removed ones whose end is in the inbox."""
-    for entry in entries:
-        is_open = entry.kind is EntryKind.CHILD and not entry.is_settled
-        if is_open and (entry.ref in children or entry.ref not in reported):
-            yield entry
 
 
 def with_rounds(revision: Revision, entries: Iterable[Entry], now: Micros) -> Revision:

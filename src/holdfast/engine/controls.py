@@ -21,12 +21,12 @@ from holdfast.core.clock import Micros, moment
 from holdfast.core.codec import encode_any
 from holdfast.core.commands import Cancel, Control, Delete, DropMessage, Fork, Recover, Rewind
 from holdfast.core.errors import InvalidRequest, KeyConflict, RunBusy, RunNotFound, StoreUnavailable
+from holdfast.core.flow_revision import Revision
 from holdfast.core.intent import check_actor, check_id, check_reason, check_string
 from holdfast.core.model import Entry, Run, new_id
 from holdfast.core.news import Signal
 from holdfast.core.ports import Store
 from holdfast.core.questions import Details, EndsOf
-from holdfast.core.revision import Revision
 from holdfast.core.states import RunState
 from holdfast.core.verbs import VERBS, Verb
 from holdfast.engine.flow_view import ForkPoint, fork_point

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from holdfast.core import revision, rules
 from holdfast.core.errors import ErrorRecord
+from holdfast.core.flow_revision import Revision
 from holdfast.core.model import Entry, EntryKind, EntryState, Run
-from holdfast.core.revision import Recovery, Revision
+from holdfast.core.revision import Recovery
 from holdfast.core.states import RunState
 
 NOW = 1_000

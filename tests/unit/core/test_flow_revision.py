@@ -11,9 +11,9 @@ from holdfast.core import revision, rules
 from holdfast.core.commands import Fork
 from holdfast.core.entries import ADOPTED_LOCATION, EVENTS_LOCATION, FLOW_LOCATION, record_of
 from holdfast.core.errors import InvalidRequest
-from holdfast.core.flow_revision import REMOVED, adopted_in, reopened_in
+from holdfast.core.flow_revision import REMOVED, Revision, adopted_in, reopened_in
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Run, WaitKind
-from holdfast.core.revision import Recovery, Revision
+from holdfast.core.revision import Recovery
 from holdfast.core.states import RunState
 from tests.unit.core.a_history import NOW, RUN, a_child, cancel, child, failed, failed_at, lost, recover, rewind, step
 

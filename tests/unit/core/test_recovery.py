@@ -11,8 +11,9 @@ from holdfast.core import rules
 from holdfast.core.audit import KEY_REUSED, REQUEST
 from holdfast.core.entries import PRUNED, record_of
 from holdfast.core.errors import ErrorRecord, InvalidRequest, RunBusy
+from holdfast.core.flow_revision import Revision
 from holdfast.core.model import Arrival, AuditFact, EntryKind, EntryState, Run, WaitKind
-from holdfast.core.revision import Recovery, Revision, is_willed, lost_key
+from holdfast.core.revision import Recovery, is_willed, lost_key
 from holdfast.core.states import ENDS, RunState
 from tests.unit.core.a_history import (
     CANCELLED,

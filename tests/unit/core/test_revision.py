@@ -12,8 +12,9 @@ from holdfast.core import revision, rules
 from holdfast.core.commands import Fork
 from holdfast.core.entries import EVENTS_LOCATION, PRUNED, ROUNDS_LOCATION, record_of, rounds_after, rounds_in
 from holdfast.core.errors import InvalidRequest, RunBusy
+from holdfast.core.flow_revision import Revision
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Run, WaitKind
-from holdfast.core.revision import Recovery, Revision
+from holdfast.core.revision import Recovery
 from holdfast.core.states import RunState
 from tests.unit.core.a_history import (
     CANCELLED,

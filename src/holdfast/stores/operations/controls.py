@@ -21,8 +21,9 @@ from holdfast.core.commands import (
     RunControl,
 )
 from holdfast.core.errors import RunBusy, RunNotFound
+from holdfast.core.flow_revision import Revision
 from holdfast.core.model import Arrival, Run, Wait, WaitKind
-from holdfast.core.revision import Recovery, Revised, Revision
+from holdfast.core.revision import Recovery
 from holdfast.core.states import RunState
 from holdfast.core.verbs import VERBS
 from holdfast.stores.operations import transitions, types
@@ -268,29 +269,25 @@ class _Writer:
         waits: tuple[Wait, ...] = ()
         if before.state.is_end:
             run, waits = self._seated(run)
-        self._put(replace(revised, run=run), waits)
-        for child_id in revised.cancelled:
-            self._part_with(child_id)
-        for child_id, location in revised.attached.items():
-            # The location of the parent at which the end of the child is delivered.
-            if (child := self._unit.runs.get(child_id)) is not None:
-                self._unit.runs.put(replace(child, parent_location=location))
-
-    def _put(self, revised: Revised, waits: Sequence[Wait]) -> None:
-        """Write the revised history, inbox, waits, row and key of a run."""
-        unit, run = self._unit, revised.run
-        before = unit.runs.get(run.id)
-        assert before is not None, "the caller has read this run"
-        unit.histories.drop(run.id, (*revised.dropped, *(entry.location for entry in revised.reset)))
-        unit.histories.put(run.id, run.token, revised.reset)
-        unit.inboxes.clear(before)
+        unit = self._unit
+        stored = unit.runs.get(run.id)
+        assert stored is not None, "the caller has read this run"
+        unit.histories.drop(run.id, (*change.dropped, *(entry.location for entry in change.reset)))
+        unit.histories.put(run.id, run.token, change.reset)
+        unit.inboxes.clear(stored)
         unit.inboxes.put(run.id, revised.inbox)
-        if before.is_held:
+        if stored.is_held:
             unit.news.taken.add(run.id)
-        transitions.move(unit, before, run, self._now, revised.fact)
+        transitions.move(unit, stored, run, self._now, revised.fact)
         unit.waits.put(run.id, waits)
-        if run.key != before.key:
+        if run.key != stored.key:
             unit.runs.set_key(run, run.key)
+        for child_id in change.cancelled:
+            self._part_with(child_id)
+        for child_id, location in change.attached.items():
+            # The location of the parent at which the end of the child is delivered.
+            if (child := unit.runs.get(child_id)) is not None:
+                unit.runs.put(replace(child, parent_location=location))
 
     def _part_with(self, child_id: str) -> None:
         """Cancel a child that its parent no longer has on record. Its end is not delivered to the parent."""
