@@ -78,7 +78,9 @@ class Loader:
                 raise _unreadable(layout.SEAL, "the driver has written a part of a batch; a batch is all or none")
             self._check_counts(contents.seal)
             contents.run = await self._run()
-            contents.outbox = await self._outbox()
+            for parts, key in self._keys[layout.OUTBOX].items():
+                if (value := await self._driver.get(key)) is not None:  # None if the host has just delivered it
+                    contents.outbox[_number(parts)] = _decoded(read_item, value, key)
         elif len(self._mail) < len(keys):
             raise Unreadable("the namespace has no header, but more than mail; nothing was written")
         return contents
@@ -135,13 +137,6 @@ class Loader:
             error=await self._optional(layout.read_error, layout.ERROR, None),
             continued=await self._optional(layout.read_text, layout.CONTINUED, None),
         )
-
-    async def _outbox(self) -> dict[int, OutboxItem]:
-        found = {}
-        for parts, key in self._keys[layout.OUTBOX].items():
-            if (value := await self._driver.get(key)) is not None:  # None if the host has just delivered it
-                found[_number(parts)] = _decoded(read_item, value, key)
-        return found
 
     async def _entries(self, registry: NameRegistry) -> dict[str, Entry]:
         metadata = self._keys[layout.METADATA]

@@ -191,7 +191,10 @@ class Namespace:
             self._values = dict(record.values)
             writes.append((layout.VALUES, encode(self._values)))
         if self._state.event_count > self._seal.events:
-            writes += self._new_events()
+            for kept in chain.from_iterable(self._state.events.values()):
+                if kept.number > self._seal.events:
+                    value = EventValue(event=kept.event, at=kept.at)
+                    writes.append((pack((layout.EVENTS, kept.number)), encode(value)))
         return writes
 
     def _run_changes(self, run: Run) -> Iterator[tuple[bytes, bytes | None]]:
@@ -228,12 +231,6 @@ class Namespace:
             at = receipts.get(id)
             yield pack((layout.WORKFLOW, layout.RECEIPTS, id)), None if at is None else encode(at)
         inbox.dirty, receipts.dirty = {}, {}
-
-    def _new_events(self) -> Iterator[tuple[bytes, bytes | None]]:
-        for kept in chain.from_iterable(self._state.events.values()):
-            if kept.number > self._seal.events:
-                value = EventValue(event=kept.event, at=kept.at)
-                yield pack((layout.EVENTS, kept.number)), encode(value)
 
     # Children
 

@@ -316,10 +316,6 @@ def run_of(fields: Mapping[str, bytes]) -> Run:
 # Indexes
 
 
-def state_name(run: Run) -> str:
-    return run.state.value if run.deleted_at is None else DELETED
-
-
 def entries_of(run: Run) -> list[tuple[str, str, int]]:
     """Return the index entries of a run that change with its state: index, member and score."""
     places = _places_of(run)
@@ -354,7 +350,8 @@ def _places(state: str, type: str, worker: str | None, kind: str | None, priorit
 
 
 def _places_of(run: Run) -> _Places:
-    return _places(state_name(run), run.type, run.worker, lane_kind(run), run.priority)
+    state = run.state.value if run.deleted_at is None else DELETED
+    return _places(state, run.type, run.worker, lane_kind(run), run.priority)
 
 
 _Entry = tuple[str, str, int] | None

@@ -212,7 +212,10 @@ def recognized(
         return True, noted
     # Without any evidence, only a client that has nothing to lose takes it for the same server.
     is_same = own_witness is None and bool(noted.run_id) and not noted.witness
-    return is_same, ServerIdentity(noted.run_id if is_same else b"", (yield from _new_witness()))
+    # Not by SCRIPT LOAD: Redis 6.2 writes that to its append-only file, and sends it to replicas.
+    text = f"return '{secrets.token_hex(16)}'"
+    yield from asked(packed("EVAL", text, 0))
+    return is_same, ServerIdentity(noted.run_id if is_same else b"", script_sha(text).encode())
 
 
 def _has_witness(witness: bytes) -> Conversation[bool]:
@@ -223,10 +226,3 @@ def _has_witness(witness: bytes) -> Conversation[bool]:
     if isinstance(reply, ServerError) and not is_unknown_script(reply):
         raise reply
     return not isinstance(reply, ServerError)
-
-
-def _new_witness() -> Conversation[bytes]:
-    # Not by SCRIPT LOAD: Redis 6.2 writes that to its append-only file, and sends it to replicas.
-    text = f"return '{secrets.token_hex(16)}'"
-    yield from asked(packed("EVAL", text, 0))
-    return script_sha(text).encode()
