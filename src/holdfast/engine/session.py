@@ -50,6 +50,11 @@ class Session:
     migrates it. `make_results` and `make_replies` can be replaced before it is opened.
     """
 
+    results: Results
+    """The poller that waits for runs to end. The first opening sets it."""
+    replies: Replies
+    """The poller that waits for replies to requests. The first opening sets it."""
+
     def __init__(
         self,
         url: str,
@@ -69,8 +74,7 @@ class Session:
         """The identities of the namespace drivers on which a run is being advanced."""
         self.make_results: Callable[[Store], Results] = Results
         self.make_replies: Callable[[Store], Replies] = Replies
-        self._results: Results | None = None
-        self._replies: Replies | None = None
+        self.is_open = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Lock | None = None
         self._pid: int | None = None
@@ -78,7 +82,7 @@ class Session:
     async def open(self) -> None:
         """Open the store, unless it is open on this event loop."""
         loop = asyncio.get_running_loop()
-        if self._results is not None and self._loop is loop:
+        if self.is_open and self._loop is loop:
             return
         self._check_process()
         refuse_workflow_code()
@@ -89,46 +93,30 @@ class Session:
                     "or use hf.sync in threads"
                 )
             # The loop of the last use has ended, as after asyncio.run(): start again on this one.
-            self._loop, self._results, self._replies, self._opening = loop, None, None, asyncio.Lock()
+            self._loop, self.is_open, self._opening = loop, False, asyncio.Lock()
             self.local_workers.clear()
         assert self._opening is not None
         async with self._opening:
-            if self._results is None:
+            if not self.is_open:
                 await (self.store.open(_log_migration) if self.may_migrate() else self.store.open())
-                self._replies = self.make_replies(self.store)
-                self._results = self.make_results(self.store)
+                self.replies = self.make_replies(self.store)
+                self.results = self.make_results(self.store)
                 self._pid = os.getpid()
+                self.is_open = True
 
     async def close(self) -> None:
         """Close the store. The session can be opened again."""
-        if self._results is not None and self._loop is asyncio.get_running_loop():
-            await self._results.close()
+        if self.is_open and self._loop is asyncio.get_running_loop():
+            await self.results.close()
             await self.replies.close()
-        self._results = self._replies = self._loop = None
+        self.is_open, self._loop = False, None
         await self.store.close()
         self._pid = None
-
-    @property
-    def is_open(self) -> bool:
-        """True if the store is open."""
-        return self._results is not None
 
     @property
     def is_forked(self) -> bool:
         """True if this process is a fork and its parent opened the store."""
         return self._pid is not None and self._pid != os.getpid()
-
-    @property
-    def results(self) -> Results:
-        """The poller that waits for runs to end."""
-        assert self._results is not None, "used before open()"
-        return self._results
-
-    @property
-    def replies(self) -> Replies:
-        """The poller that waits for replies to requests."""
-        assert self._replies is not None, "used before open()"
-        return self._replies
 
     async def opened_store(self) -> Store:
         """Return the store, opened if necessary."""
