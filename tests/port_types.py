@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from holdfast.core.commands import AnyCommand, Command
 from holdfast.core.ports import Database, Reader, Store, Transfer
-from holdfast.core.questions import AnyAwaited, AnyListing, AnyStat, Awaited, Listing, Stat
+from holdfast.core.questions import AnyAwaited, AnyListing, AnyStat, Awaited, Listing, Pages, Stat
 
 UNIONS: dict[Any, Any] = {Command: AnyCommand, Stat: AnyStat, Listing: AnyListing, Awaited: AnyAwaited}
 """The bases of commands and questions, and the closed union of each."""
@@ -24,7 +24,8 @@ def members(union: Any) -> tuple[type, ...]:
 def answer_of(kind: type) -> Any:
     """Return the type of the answer to a command or question: the parameter of its base class."""
     (base,) = kind.__orig_bases__  # type: ignore[attr-defined]
-    return get_args(base)[0]
+    (answer,) = get_args(base)
+    return Sequence[answer] if get_origin(base) is Pages else answer  # type: ignore[valid-type]
 
 
 def port_types() -> dict[str, Any]:

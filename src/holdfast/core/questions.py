@@ -126,7 +126,7 @@ class Listing(Tagged, Generic[A_co], frozen=True, kw_only=True):
 class Pages(Listing[Sequence[T]], Generic[T], frozen=True, kw_only=True):
     """A question that is answered page by page."""
 
-    limit: int = PAGE_LIMIT
+    limit: int = 100
 
     def next_page(self, last: T) -> Self:
         """Return the question for the page after the one that ends with an item."""

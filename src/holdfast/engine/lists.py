@@ -139,7 +139,7 @@ async def listed(store: Reader, question: Pages[T], limit: int | None = None) ->
     def read(last: T | None, size: int) -> Awaitable[Sequence[T]]:
         return store.catalog(replace(question if last is None else question.next_page(last), limit=size))
 
-    async for page in pages(read, limit, question.limit):
+    async for page in pages(read, limit):
         for one in page:
             yield one
 
