@@ -133,13 +133,15 @@ def run_pages(
     return pages(read, limit, page_size)
 
 
-async def listed(store: Reader, question: Pages[T], limit: int | None = None) -> AsyncIterator[T]:
+async def listed(
+    store: Reader, question: Pages[T], limit: int | None = None, page_size: int = PAGE_LIMIT
+) -> AsyncIterator[T]:
     """Yield the things that a question lists, page by page."""
 
     def read(last: T | None, size: int) -> Awaitable[Sequence[T]]:
         return store.catalog(replace(question if last is None else question.next_page(last), limit=size))
 
-    async for page in pages(read, limit):
+    async for page in pages(read, limit, page_size):
         for one in page:
             yield one
 

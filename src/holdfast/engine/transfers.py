@@ -298,7 +298,7 @@ async def _before_runs(store: Store, *, has_rules: bool) -> AsyncIterator[export
 
     Flows come first, so that an import that refuses one has written nothing.
     """
-    async for flow in listed(store, ListFlows(with_texts=True, limit=FLOWS_AT_ONCE)):
+    async for flow in listed(store, ListFlows(with_texts=True), page_size=FLOWS_AT_ONCE):
         yield export_format.FlowLine(flow=flow)
     for topic in await store.catalog(ListTopics()) if has_rules else ():
         yield export_format.TopicLine(topic=topic)
