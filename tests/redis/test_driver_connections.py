@@ -192,6 +192,7 @@ async def test_a_caller_that_repeats_without_a_pause_does_not_stop_the_event_loo
     await until("the connection is closed", lambda: driver._connection is None or not driver._connection.is_open)
     over: asyncio.Task[Any] = asyncio.create_task(driver._connect())
     await asyncio.wait([over])
+    assert isinstance(over.exception(), StoreUnavailable)  # taken here, so that asyncio does not log it later
     redis_server.start()
 
     async def is_back() -> bool:
