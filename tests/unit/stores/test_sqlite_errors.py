@@ -45,6 +45,8 @@ async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
 async def test_a_directory_is_not_a_database(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="it is a directory; name a file"):
         await SqliteStore(tmp_path).open()
+    with pytest.raises(StoreUnavailable, match="it is a directory; name a file"):
+        SqliteStore(tmp_path).schema()  # what a command asks that creates no store
 
 
 async def test_a_path_that_is_not_utf8_is_refused_and_nothing_is_created(tmp_path: Path) -> None:

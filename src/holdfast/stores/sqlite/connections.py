@@ -95,6 +95,8 @@ def unavailable(path: Path, error: Exception) -> Exception:
             return InvalidRequest(f"a value cannot be stored in SQLite: {error}")
         case OddRow() | UnicodeDecodeError():
             return Unreadable(f"the database {path} has a row that cannot be read: {error}")
+        case apsw.Error() if path.is_dir():  # SQLite reports an error of the disk
+            return StoreUnavailable(f"cannot open {path}: it is a directory; name a file")
         case apsw.Error():
             advice = next((text for kind, text in _ADVICE.items() if isinstance(error, kind)), "cannot be used")
             return StoreUnavailable(f"the database {path} {advice} ({error})")
